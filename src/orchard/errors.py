@@ -1,0 +1,73 @@
+"""Every error that Orchard raises on purpose.
+
+::
+
+    OrchardError
+    ├── ConfigError           a setting, a name or a file that the user gave is wrong
+    │   └── CheckpointError   a checkpoint cannot be written or read
+    ├── SpecError             shapes or dtypes do not fit what was agreed
+    ├── EnvironmentFault      an environment raised, hung or broke its contract
+    ├── TransportError        arrays could not travel
+    │   ├── ProtocolError     a peer sent something malformed
+    │   ├── Refused           the other side said no, and why
+    │   └── ConnectionLost    the other side is gone
+    └── RunFailed             a run cannot go on; names the component, the cause and the log
+
+Each message says what was given, what is needed and what to do. Errors of the operating system and of gRPC
+are translated where they enter (``transport/``, ``learning/checkpoint.py``), never passed through.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OrchardError(Exception):
+    """Base of all errors that Orchard raises on purpose."""
+
+
+class ConfigError(OrchardError):
+    """A setting, a name or a file that the user gave is wrong."""
+
+
+class CheckpointError(ConfigError):
+    """A checkpoint cannot be written or read."""
+
+
+class SpecError(OrchardError):
+    """Shapes or dtypes do not fit what was agreed."""
+
+
+class EnvironmentFault(OrchardError):
+    """An environment raised, hung or broke its contract."""
+
+
+class TransportError(OrchardError):
+    """Arrays could not travel."""
+
+
+class ProtocolError(TransportError):
+    """A peer sent something malformed."""
+
+
+class Refused(TransportError):
+    """The other side said no; the message is its reason."""
+
+
+class ConnectionLost(TransportError):
+    """The other side is gone."""
+
+
+class RunFailed(OrchardError):
+    """A run cannot go on; the message names the component, the cause and the log."""
+
+
+def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
+    """One line for a name that does not exist: what was given, the nearest names, and all of them if few."""
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    if near:
+        return f"unknown {kind} {given!r}: did you mean {' or '.join(near)}?"
+    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    return f"unknown {kind} {given!r}: known are {shown}"
