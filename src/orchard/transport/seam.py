@@ -17,15 +17,26 @@ A conversation:
 4. Whoever closes first, or dies, ends the conversation: the desk hears ``left`` exactly once, the client's
    next call raises :class:`~orchard.errors.ConnectionLost`.
 
-A message that is malformed (wrong length, unknown lane, garbage, out of turn) ends that one conversation with a
-:class:`~orchard.errors.ProtocolError` on the server's side and a reason sent to the client; other peers
+A message that is malformed (wrong length, unknown lane, garbage, out of turn) ends that one conversation with
+a :class:`~orchard.errors.ProtocolError` on the server's side and a reason sent to the client; other peers
 notice nothing. A client that was told why sees that reason in the error it raises.
+
+What the caller itself gets wrong (arrays that do not fit, a lane that does not exist or whose turn it is not)
+is raised where it is done, before anything travels: ``SpecError``, ``ProtocolError``. The conversation goes
+on. A client may ask at any time, also while replies are due.
+
+A server has one thread, and that thread alone calls its desk: ``answer``, ``deliver`` and ``left`` of all its
+peers come one after another, and never from inside ``reply`` or ``close``, so a desk may hold its locks
+there. (``Server.close`` waits for that thread: call it without them.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +47,7 @@ from orchard.errors import SpecError
 PROTOCOL = 1
 MAX_QUESTION_BYTES = 1 << 20
 MAX_STEP_BYTES = 1 << 30
+MAX_CONVERSATION_BYTES = 4 << 30
 MAX_LANES = 64
 _ALIGNMENT = 64
 
@@ -45,26 +57,38 @@ class Layout:
     """Where each array of a fixed sequence stands in one run of bytes; every array starts on a cache line.
 
     Attributes:
-      fields: ``(shape, dtype name)`` of each array, shapes with their batch axis.
+      fields: ``(shape, dtype name)`` of each array, shapes with their batch axis. Dtypes are plain numbers or
+        booleans in the machine's byte order; sizes of 0 are fine.
     """
 
     fields: tuple[tuple[tuple[int, ...], str], ...]
 
     def __post_init__(self) -> None:
-        if not 0 <= self.nbytes <= MAX_STEP_BYTES:
+        for shape, dtype in self.fields:
+            _check_field(shape, dtype)
+        if self.nbytes > MAX_STEP_BYTES:
             raise SpecError(
-                f"one step would take {self.nbytes} bytes, the limit is {MAX_STEP_BYTES}: use fewer environments an actor"
+                f"one step would take {self.nbytes} bytes, the limit is {MAX_STEP_BYTES}: "
+                "use fewer environments an actor"
             )
 
-    @property
+    @cached_property
+    def dtypes(self) -> tuple[np.dtype[Any], ...]:
+        """The dtype of each array."""
+        return tuple(np.dtype(dtype) for _, dtype in self.fields)
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        # Python's integers: a product of hostile sizes must not wrap round to a small one.
+        return tuple(
+            math.prod(shape) * dtype.itemsize
+            for (shape, _), dtype in zip(self.fields, self.dtypes, strict=True)
+        )
+
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
         """First byte of each array, and the end of the last one."""
-        offsets, position = [], 0
-        for shape, dtype in self.fields:
-            offsets.append(position)
-            size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            position += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return (*offsets, position)
+        return tuple(accumulate((size + -size % _ALIGNMENT for size in self._sizes), initial=0))
 
     @property
     def nbytes(self) -> int:
@@ -73,23 +97,90 @@ class Layout:
 
     def views(self, buffer: Any) -> list[NDArray[Any]]:
         """The arrays of a message, as views of ``buffer`` (anything with ``nbytes`` bytes; not copied)."""
-        if memoryview(buffer).nbytes != self.nbytes:
-            raise SpecError(f"a step of {memoryview(buffer).nbytes} bytes; the agreed layout has {self.nbytes}")
+        given = memoryview(buffer).nbytes
+        if given != self.nbytes:
+            raise SpecError(f"a step of {given} bytes; the agreed layout has {self.nbytes}")
         return [
-            np.frombuffer(
-                buffer, dtype, count=int(np.prod(shape, dtype=np.int64)), offset=offset
-            ).reshape(shape)
-            for (shape, dtype), offset in zip(self.fields, self.offsets, strict=False)
+            np.frombuffer(buffer, dtype, count=math.prod(shape), offset=offset).reshape(shape)
+            for (shape, _), dtype, offset in zip(self.fields, self.dtypes, self.offsets, strict=False)
         ]
+
+    def check(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Raises :class:`SpecError` if ``arrays`` are not what was agreed: their number, a shape, a dtype."""
+        if len(arrays) != len(self.fields):
+            raise SpecError(f"{len(arrays)} arrays given, the agreed layout has {len(self.fields)}")
+        for array, (shape, name), dtype in zip(arrays, self.fields, self.dtypes, strict=True):
+            if array.shape != shape or array.dtype != dtype:
+                raise SpecError(
+                    f"array {array.dtype.str}{array.shape} given, the agreed layout has {name}{shape}"
+                )
 
     def write(self, buffer: Any, arrays: Sequence[NDArray[Any]]) -> None:
         """Copies ``arrays`` into ``buffer``; raises :class:`SpecError` if one has another shape or dtype."""
-        if len(arrays) != len(self.fields):
-            raise SpecError(f"{len(arrays)} arrays given, the agreed layout has {len(self.fields)}")
-        for view, array, (shape, dtype) in zip(self.views(buffer), arrays, self.fields, strict=True):
-            if array.shape != shape or array.dtype != np.dtype(dtype):
-                raise SpecError(f"array {array.dtype}{array.shape} given, the agreed layout has {dtype}{shape}")
+        self.check(arrays)
+        for view, array in zip(self.views(buffer), arrays, strict=True):
             view[...] = array
+
+    def join(self, arrays: Sequence[NDArray[Any]], head: bytes = b"") -> bytes:
+        """``head`` and a message of checked ``arrays`` as one ``bytes``, copied once."""
+        pieces: list[Any] = [head]
+        for array, size in zip(arrays, self._sizes, strict=True):
+            pieces += (np.ascontiguousarray(array).data, bytes(-size % _ALIGNMENT))
+        return b"".join(pieces)
+
+
+def _check_field(shape: tuple[int, ...], name: str) -> None:
+    try:
+        dtype = np.dtype(name)
+    except TypeError as error:
+        raise SpecError(f"dtype {name!r} is not known to NumPy") from error
+    if dtype.kind not in "biufc":
+        raise SpecError(f"dtype {name!r} cannot travel: only plain numbers and booleans can")
+    if not dtype.isnative:
+        raise SpecError(f"dtype {name!r} has the other byte order: convert with array.astype({dtype.name!r})")
+    if any(size < 0 for size in shape):
+        raise SpecError(f"shape {shape} has a negative size")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What ``open`` fixes, the same at both ends.
+
+    Attributes:
+      up: layout of a step, client to server.
+      down: layout of a reply.
+      lanes: how many lanes there are, 1 to ``MAX_LANES``.
+    """
+
+    up: Layout
+    down: Layout
+    lanes: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lanes <= MAX_LANES:
+            raise SpecError(f"{self.lanes} lanes: a conversation has 1 to {MAX_LANES}")
+        if self.nbytes > MAX_CONVERSATION_BYTES:
+            raise SpecError(
+                f"{self.lanes} lanes of {self.up.nbytes} bytes up and {self.down.nbytes} down are more than "
+                f"{MAX_CONVERSATION_BYTES}: use fewer environments an actor"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one message a lane, both ways."""
+        return self.lanes * (self.up.nbytes + self.down.nbytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The terms as plain JSON values: two ends agree if and only if these are equal."""
+        return {
+            "up": [[list(shape), dtype.name] for (shape, _), dtype in _rows(self.up)],
+            "down": [[list(shape), dtype.name] for (shape, _), dtype in _rows(self.down)],
+            "lanes": self.lanes,
+        }
+
+
+def _rows(layout: Layout) -> Iterator[tuple[tuple[tuple[int, ...], str], np.dtype[Any]]]:
+    return zip(layout.fields, layout.dtypes, strict=True)
 
 
 class Client(Protocol):
@@ -99,7 +190,10 @@ class Client(Protocol):
         """Sends a question and waits for the answer; raises ``Refused`` or ``ConnectionLost``."""
 
     def open(self, up: Layout, down: Layout, lanes: int) -> None:
-        """Fixes the layouts, after the answer in which the desk did the same."""
+        """Fixes the layouts, after the answer in which the desk did the same.
+
+        Raises ``SpecError`` if the desk fixed something else, ``ProtocolError`` if it fixed nothing.
+        """
 
     def send(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
         """Sends one step up; the arrays may be reused when it returns."""
@@ -111,7 +205,7 @@ class Client(Protocol):
         """
 
     def close(self) -> None:
-        """Ends the conversation; safe to call twice."""
+        """Ends the conversation; safe to call twice, and from any thread: it wakes one that waits."""
 
 
 class Peer(Protocol):
@@ -121,7 +215,7 @@ class Peer(Protocol):
     """For people: ``"unix peer 3 (pid 4711)"``."""
 
     def open(self, up: Layout, down: Layout, lanes: int) -> None:
-        """Fixes the layouts; called by the desk inside ``answer``."""
+        """Fixes the layouts; called once, by the desk inside ``answer``; ``SpecError`` past a limit."""
 
     def reply(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
         """Sends actions down; does nothing if the peer is gone (the desk hears of that by ``left``)."""
@@ -131,11 +225,14 @@ class Peer(Protocol):
 
 
 class Desk(Protocol):
-    """What stands behind a server. Called from the server's threads: must be quick and must not raise
-    anything but ``Refused``. For one peer the calls come in order, never two at once."""
+    """What stands behind a server. Called from the server's one thread: must be quick and must not raise
+    anything but ``Refused`` (a bug that does ends that one conversation and is logged)."""
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Answers a question, or raises ``Refused``, which ends the conversation."""
+        """Answers a question, or raises ``Refused``, which ends the conversation.
+
+        A ``SpecError`` (of ``peer.open``, say) is a refusal too.
+        """
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
         """Takes one step. The arrays stay valid until ``peer.reply`` on that lane (or until ``left``)."""

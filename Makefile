@@ -1,0 +1,70 @@
+# Everything from a bare checkout. Needs Python 3.11 to 3.13 (the newest that works is taken), make and pip.
+# Every target sets up what it needs in .venv; a second call finds it there and does nothing.
+
+# Set with `=`, not `?=`: a shell may have an ENV of its own, which has another meaning.
+ENV = ALE/Pong-v5
+ARGS =
+PYTHON =
+unexport ENV
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help install train test check docs clean
+
+help: ## list the targets
+	@echo 'make TARGET, where TARGET is one of'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@echo 'Another environment: make train ENV=CartPole-v1. Settings: make train ARGS="--seed 2".'
+	@echo 'Another Python:      make install PYTHON=python3.12'
+
+install: $(INSTALLED) ## set up .venv; the command is then .venv/bin/orchard
+
+# `exec`: no shell stands between make and the run, which would die of Ctrl-C (and take make along) while the
+# run still writes its checkpoint; make itself waits.
+train: $(INSTALLED) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C leaves a checkpoint
+	@exec $(BIN)/orchard train $(ENV) $(ARGS)
+
+test: $(INSTALLED)-test ## run the fast tests, then the slow ones
+	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m slow
+
+check: $(INSTALLED)-test $(INSTALLED)-check ## format, lint, types, and which folder may import which
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/house
+
+docs: $(INSTALLED)-docs ## build docs/_build/html
+	$(BIN)/python tools/metrics_page.py
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo 'docs/_build/html/index.html'
+
+clean: ## remove .venv and everything that was built; runs stay
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A .venv that was made by hand is used as it is, if its Python is one that Orchard runs on.
+$(VENV)/.created:
+	@if ! $(BIN)/python -c 'import pip, sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13)' 2>/dev/null; then \
+	    python='$(PYTHON)'; \
+	    if [ -z "$$python" ]; then python=$$(tools/find_python.sh) || exit 1; fi; \
+	    echo "Making .venv with $$("$$python" --version) ($$python)"; \
+	    "$$python" -m venv --clear $(VENV) || exit 1; \
+	fi
+	@touch $@
+
+$(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
+	@echo 'Installing Orchard and what it needs into .venv (a minute or two, once)'
+	@$(PIP) --editable .
+	@touch $@
+
+$(INSTALLED)-%: $(INSTALLED)
+	@echo "Installing what 'make $*' needs (once)"
+	@$(PIP) --editable '.[$*]'
+	@touch $@

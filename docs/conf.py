@@ -1,0 +1,15 @@
+"""How Sphinx builds these pages: `make docs`."""
+
+from importlib.metadata import version as installed
+
+project = "Orchard"
+version = release = installed("orchard-rl")
+extensions = ["myst_parser"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "Orchard"
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+# Pages link to files outside docs/ (source, examples) as they are read on a forge; Sphinx does not know those.
+suppress_warnings = ["myst.xref_missing"]

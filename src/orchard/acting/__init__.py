@@ -1,0 +1,1 @@
+"""Stage 3: from observations to actions to unrolls."""

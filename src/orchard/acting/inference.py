@@ -1,0 +1,145 @@
+"""The policy on one accelerator, with a slot for every environment it acts for.
+
+A slot is a row in two tables on the device: the agent's state now, and its state before the first step of the
+slot's open unroll. Both stay on the device; what travels to the host are actions and records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from orchard.acting.batcher import bucket_for
+from orchard.acting.unrolls import step_fields, timestep_of
+from orchard.types import Agent, EnvSpec, Tree
+
+
+class Inference:
+    """Acts for batches of slots; used by one thread.
+
+    Args:
+      agent: whose ``act`` is run.
+      spec: of the environments.
+      capacity: slots; one more row serves as a bin for the padding of batches.
+      sizes: the batch sizes to compile for, ascending; batches are padded to the next one.
+      device: the JAX device.
+      key: the root of all randomness of acting. What is drawn depends on the slot, on the slot's epoch (how
+        many lanes held it before) and on the lane's step count, never on what is batched together.
+    """
+
+    def __init__(
+        self, agent: Agent, spec: EnvSpec, capacity: int, sizes: Sequence[int], device: Any, key: Any
+    ) -> None:
+        self._agent = agent
+        self._spec = spec
+        self._capacity = capacity
+        self._sizes = tuple(sizes)
+        self._device = device
+        self._key = jax.device_put(key, device)
+        with jax.default_device(device):
+            self._states = agent.initial_state(capacity + 1)
+            self._firsts = jax.tree.map(jnp.copy, self._states)
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest batch."""
+        return self._sizes[-1]
+
+    @partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
+    def _act(
+        self, params: Tree, states: Tree, firsts: Tree, key: Any, arrays: list[Any], columns: Any
+    ) -> tuple[Any, Tree, Tree]:
+        """One batch. ``columns`` int32 ``[4, B]``: slot, epoch, step, and 1 where an unroll begins."""
+        slot, epoch, step, begins = columns
+        state = jax.tree.map(lambda table: table[slot], states)
+        begun = jnp.where(begins == 1, slot, self._capacity)
+        firsts = jax.tree.map(lambda table, rows: table.at[begun].set(rows), firsts, state)
+        output, state = self._agent.act(
+            params, _row_keys(key, slot, epoch, step), timestep_of(self._spec, arrays), state
+        )
+        states = jax.tree.map(lambda table, rows: table.at[slot].set(rows), states, state)
+        return output, states, firsts
+
+    @partial(jax.jit, static_argnums=0, donate_argnums=1)
+    def _reset(self, states: Tree, slots: Any) -> Tree:
+        initial = self._agent.initial_state(slots.shape[0])
+        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, initial)
+
+    def warm_up(self, params: Tree) -> None:
+        """Compiles for every batch size, so that nothing is compiled while actors wait."""
+        for size in self._sizes:
+            arrays = [np.zeros(shape, dtype) for shape, dtype in step_fields(self._spec, size)]
+            self._run(params, arrays, np.zeros((4, size), np.int32) + [[self._capacity], [0], [0], [0]])
+
+    def reset(self, slots: NDArray[np.int32]) -> None:
+        """Gives the slots the agent's initial state; call it when a new lane takes them."""
+        self._states = self._reset(self._states, slots)
+
+    def act(
+        self, params: Tree, batch: Sequence[tuple[Sequence[NDArray[Any]], NDArray[np.int32]]]
+    ) -> tuple[NDArray[Any], Tree]:
+        """Acts for several lanes at once.
+
+        Args:
+          params: on this device.
+          batch: for each lane its step's arrays ``[n, ...]`` and its columns int32 ``[4, n]`` (slot, epoch, step,
+            begins an unroll).
+
+        Returns:
+          Actions ``[sum of n, ...]`` and the record, as NumPy arrays on the host.
+        """
+        rows = sum(columns.shape[1] for _, columns in batch)
+        size = bucket_for(rows, self._sizes)
+        padding = size - rows
+        columns = np.concatenate([c for _, c in batch] + [self._padding(padding)], axis=1)
+        arrays = [
+            np.concatenate([*parts, np.zeros((padding, *parts[0].shape[1:]), parts[0].dtype)])
+            if padding or len(parts) > 1
+            else parts[0]
+            for parts in zip(*(a for a, _ in batch), strict=True)
+        ]
+        output = self._run(params, arrays, columns)
+        action, record = jax.device_get((output.action, output.record))
+        return action[:rows], jax.tree.map(lambda x: x[:rows], record)
+
+    def _padding(self, rows: int) -> NDArray[np.int32]:
+        columns = np.zeros((4, rows), np.int32)
+        columns[0] = self._capacity
+        return columns
+
+    def _run(self, params: Tree, arrays: list[NDArray[Any]], columns: NDArray[Any]) -> Any:
+        output, self._states, self._firsts = self._act(
+            params, self._states, self._firsts, self._key, arrays, columns.astype(np.int32)
+        )
+        return output
+
+    def first_states(self, slots: NDArray[np.int32]) -> Tree:
+        """The agent's states ``[n, ...]`` before the first step of the slots' open unrolls, on the host."""
+        return jax.tree.map(lambda table: np.array(table[slots]), self._firsts)
+
+    def tables(self) -> Tree:
+        """All slots' states, for a checkpoint."""
+        return jax.device_get({"states": self._states, "firsts": self._firsts})
+
+    def restore(self, tables: Tree) -> None:
+        """Puts back what :meth:`tables` gave."""
+        tables = jax.device_put(tables, self._device)
+        # A copy of our own: the tables are donated to every call.
+        self._states = jax.tree.map(jnp.copy, tables["states"])
+        self._firsts = jax.tree.map(jnp.copy, tables["firsts"])
+
+
+def _row_keys(key: Any, slot: Any, epoch: Any, step: Any) -> Any:
+    def fold(*counters: Any) -> Any:
+        folded = key
+        for counter in counters:
+            folded = jax.random.fold_in(folded, counter)
+        return folded
+
+    return jax.vmap(fold)(slot, epoch, step)

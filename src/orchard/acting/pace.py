@@ -1,0 +1,164 @@
+"""How acting keeps pace with learning: freely, or in lockstep with an exact lag.
+
+Free: each lane is served as soon as a batch is due, with the newest weights; a lane whose complete unroll finds
+no room in the queue is held. The lag is bounded by the queue.
+
+Lockstep: unrolls come in rounds, one of every lane. Round ``r`` acts with the weights after round ``r - lag``'s
+updates, exactly, and waits for them. All that is batched together is fixed beforehand, so the run is
+reproducible whatever the machine does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from orchard.acting.batcher import BatchRule, decide
+from orchard.acting.lanes import Lane
+from orchard.errors import ConfigError
+from orchard.types import Unroll, Weights
+from orchard.weights.store import WeightStore
+
+Episodes = list[tuple[float, int]]
+"""Return and length in steps of finished episodes."""
+
+HandOver = Callable[[Unroll, Episodes], bool]
+"""Takes a complete unroll and the episodes that ended in it; False if there is no room."""
+
+
+class Pace(Protocol):
+    """Decides who is served next, and with which weights."""
+
+    def choose(self, lanes: Sequence[Lane], now: float) -> tuple[list[Lane], float | None]:
+        """The lanes to serve now, in the order of their rows; and when to ask again, in s (None: on news)."""
+
+    def weights(self, lanes: Sequence[Lane]) -> Weights:
+        """The weights that these lanes, just chosen, act with."""
+
+    def hand_over(self, lane: Lane) -> bool:
+        """Passes the lane's outbox on; False if it has to stay."""
+
+
+class Free:
+    """Each lane at its own pace; see the module."""
+
+    def __init__(self, rule: BatchRule, store: WeightStore, device: int, hand_over: HandOver) -> None:
+        self._rule = rule
+        self._store = store
+        self._device = device
+        self._hand_over = hand_over
+
+    def choose(self, lanes: Sequence[Lane], now: float) -> tuple[list[Lane], float | None]:
+        """See :class:`Pace`."""
+        waiting = sorted(
+            (lane for lane in lanes if lane.arrived is not None and lane.outbox is None),
+            key=lambda lane: (lane.arrived, lane.order),
+        )
+        busy = sum(lane.arrived is None for lane in lanes)
+        decision = decide([(lane.rows, lane.arrived or 0.0) for lane in waiting], busy, now, self._rule)
+        return waiting[: decision.take], decision.wait
+
+    def weights(self, lanes: Sequence[Lane]) -> Weights:
+        """The newest."""
+        return self._store.newest(self._device)
+
+    def hand_over(self, lane: Lane) -> bool:
+        """As soon as there is room."""
+        assert lane.outbox is not None
+        return self._hand_over(lane.outbox, lane.finished)
+
+
+class Round:
+    """Collects one unroll of every lane and passes them on in the order of the lanes; thread-safe."""
+
+    def __init__(self, lanes: int, hand_over: HandOver) -> None:
+        self._lanes = lanes
+        self._hand_over = hand_over
+        self._lock = threading.Lock()
+        self._collected: dict[int, dict[tuple[int, int], tuple[Unroll, Episodes]]] = {}
+
+    def add(self, lane: Lane) -> bool:
+        """Takes the lane's outbox. Always True: the lag bounds what is collected."""
+        assert lane.outbox is not None
+        with self._lock:
+            parts = self._collected.setdefault(lane.rounds, {})
+            parts[lane.order] = (lane.outbox, lane.finished)
+            if len(parts) == self._lanes:
+                for _, (unroll, episodes) in sorted(self._collected.pop(lane.rounds).items()):
+                    if not self._hand_over(unroll, episodes):
+                        raise AssertionError("the queue was sized for the lag and cannot be full")
+        return True
+
+
+class Lockstep:
+    """All lanes in rounds, ``lag`` rounds ahead of learning; see the module.
+
+    Args:
+      lag: rounds between the weights that act and the newest that could.
+      updates_per_round: how often the learner updates on one round.
+      halves: for each half of the actors, how many lanes it has on this device.
+      store, device: where the weights come from.
+      collect: shared by the workers of all devices.
+      base: the version that round 0 acts with.
+    """
+
+    def __init__(
+        self,
+        lag: int,
+        updates_per_round: int,
+        halves: dict[int, int],
+        store: WeightStore,
+        device: int,
+        collect: Round,
+        base: int = 0,
+    ) -> None:
+        self._base = base
+        self._lag = lag
+        self._updates_per_round = updates_per_round
+        self._halves = halves
+        self._store = store
+        self._device = device
+        self._collect = collect
+
+    def version(self, lane: Lane) -> int:
+        """The version that the lane's present round acts with."""
+        return self._base + max(0, lane.rounds - self._lag) * self._updates_per_round
+
+    def choose(self, lanes: Sequence[Lane], now: float) -> tuple[list[Lane], float | None]:
+        """See :class:`Pace`: a half whose lanes have all arrived, once its weights are published."""
+        for half, size in self._halves.items():
+            group = [lane for lane in lanes if lane.half == half and lane.arrived is not None]
+            if len(group) == size and self._store.exactly(self.version(group[0]), self._device):
+                return sorted(group, key=lambda lane: lane.order), None
+        return [], None
+
+    def blocked(self, lanes: Sequence[Lane]) -> bool:
+        """Whether every lane has arrived at the start of a round whose weights are not published."""
+        return len(lanes) == sum(self._halves.values()) and all(
+            lane.arrived is not None
+            and lane.outbox is None
+            and lane.open.decided == 0
+            and not self._store.exactly(self.version(lane), self._device)
+            for lane in lanes
+        )
+
+    def weights(self, lanes: Sequence[Lane]) -> Weights:
+        """Those of the round."""
+        weights = self._store.exactly(self.version(lanes[0]), self._device)
+        assert weights is not None
+        return weights
+
+    def hand_over(self, lane: Lane) -> bool:
+        """Once the round is complete, in the order of the lanes."""
+        return self._collect.add(lane)
+
+
+def updates_per_round(rows: int, batch_size: int) -> int:
+    """How many updates use up one round of ``rows`` unrolls; raises :class:`ConfigError` if it is not whole."""
+    if rows % batch_size:
+        raise ConfigError(
+            f"with an exact lag, the {rows} environments must be a multiple of the batch size {batch_size}: "
+            f"use --batch-size {rows}, or another number of --actors or --envs-per-actor"
+        )
+    return rows // batch_size

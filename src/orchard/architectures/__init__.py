@@ -1,0 +1,1 @@
+"""Where the stages stand: one diagram and one class a file."""

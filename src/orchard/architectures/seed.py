@@ -1,0 +1,397 @@
+"""SEED: central inference on the learner's accelerators (Espeholt et al. 2020, "SEED RL", section 3).
+
+::
+
+      actor processes                     the learner's process
+    ┌──────────────────┐  observations  ┌────────────────────────────────────────────────┐
+    │ environments     │ ─────────────► │ desk ─► lanes ─► inference ─► open unrolls     │
+    │ (one half steps, │    transport   │                  ▲ weights        │ unrolls    │
+    │  one half waits) │ ◄───────────── │                  │                ▼            │
+    └──────────────────┘    actions     │              learner ◄─ prefetch ◄─ queue      │
+            × actors                    └────────────────────────────────────────────────┘
+
+Actors only step environments. Observations go up and actions come down at every step; recurrent states, frame
+stacks and unrolls stay with the learner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from orchard.acting.batcher import BatchRule, buckets
+from orchard.acting.inference import Inference
+from orchard.acting.lanes import Member
+from orchard.acting.ledger import Ledger
+from orchard.acting.pace import Free, Lockstep, Pace, Round, updates_per_round
+from orchard.acting.service import Acting, Meters, Recipe, Worker, lanes_of
+from orchard.acting.unrolls import step_fields, timestep_of
+from orchard.architectures.devices import pick
+from orchard.config.resolve import env_options
+from orchard.config.settings import RunConfig
+from orchard.errors import RunFailed
+from orchard.learning.checkpoint import Checkpoint
+from orchard.learning.learner import Learner
+from orchard.learning.prefetch import Prefetch
+from orchard.metrics.meters import Episodes, Share, Tally
+from orchard.replay.queue import UnrollQueue
+from orchard.seeding import key
+from orchard.transport.connect import listen
+from orchard.transport.seam import Server
+from orchard.types import Agent, EnvSpec, Unroll
+from orchard.weights.store import WeightStore
+
+_POLL_SECONDS = 0.2
+_REMOTE_BATCH = 64
+
+
+class Seed:
+    """One run of SEED: everything but the actors, which join by ``addresses``.
+
+    Args:
+      config: the run's settings.
+      agent: what is computed.
+      spec: of the environments.
+      token: what actors must know.
+      checkpoint: where to go on from; None to begin.
+      on_join, on_leave: called with actors that come and go (from other threads).
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        token: str,
+        checkpoint: Checkpoint | None = None,
+        on_join: Callable[[Member], None] = lambda member: None,
+        on_leave: Callable[[Member, str], None] = lambda member, reason: None,
+    ) -> None:
+        self._config = config
+        self._agent = agent
+        self._spec = spec
+        self._lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
+        self._session = 0
+        self._base_version = 0
+        self._failure: BaseException | None = None
+        self._servers: list[Server] = []
+        self.ledger = Ledger()
+        self.episodes = Episodes()
+        self.lag = Tally()
+        self.learner_time = Share()
+        place = config.placement
+        planned = place.actors * place.envs_per_actor
+        self.learner = Learner(agent, pick("training", place.training_devices), key(config.seed, "learner"))
+        self._devices = pick("inference", place.inference_devices)
+        self._per_round = 1 if self._lag == "free" else updates_per_round(planned, agent.data.batch_size)
+        self._store = WeightStore(self._devices, keep=1 + self._kept_updates())
+        self.queue = UnrollQueue(self._queue_capacity(planned), agent.data.batch_size)
+        resumable = self._restore(checkpoint) if checkpoint else {}
+        self._meters = Meters()
+        self.acting = Acting(
+            self._recipe(token),
+            self._workers(planned),
+            place.max_envs or planned + 256,
+            resumable=resumable,
+            first_epoch=self._session,
+            on_join=on_join,
+            on_leave=on_leave,
+        )
+        if checkpoint and resumable:
+            for index, worker in enumerate(self.acting.workers):
+                worker.inference.restore(checkpoint.tree(f"tables_{index}", worker.inference.tables()))
+        for wake in (worker.poke for worker in self.acting.workers):
+            self._store.listen(wake)
+            self.queue.listen(wake)
+        depth = place.prefetch if self._lag == "free" else 0
+        self._prefetch = Prefetch(self._make_batch, depth, self._fail)
+
+    # Construction.
+
+    def _kept_updates(self) -> int:
+        return 0 if self._lag == "free" else (int(self._lag) + 1) * self._per_round
+
+    def _queue_capacity(self, planned: int) -> int:
+        if self._lag == "free":
+            return self._config.placement.queue_size or self._agent.data.batch_size
+        return planned * (int(self._lag) + 1)
+
+    def _recipe(self, token: str) -> Recipe:
+        config = self._config
+        return Recipe(
+            env=config.env,
+            options=env_options(config),
+            spec=self._spec,
+            actors=config.placement.actors,
+            envs=config.placement.envs_per_actor,
+            seed=config.seed,
+            unroll_length=self._agent.data.unroll_length,
+            token=token,
+            keep_log=config.deterministic,
+        )
+
+    def _workers(self, planned: int) -> list[Worker]:
+        place = self._config.placement
+        lanes, rows = lanes_of(place.envs_per_actor)
+        collect = Round(place.actors * lanes, self._take_unroll)
+        full = max(place.inference_batch or planned // 2 or _REMOTE_BATCH, rows)
+        workers = []
+        for index, device in enumerate(self._devices):
+            local = len(range(index, place.actors, len(self._devices)))
+            pace: Pace
+            if self._lag == "free":
+                sizes = buckets(min(rows, full), full)
+                rule = BatchRule(full, place.inference_wait_ms / 1e3)
+                pace = Free(rule, self._store, index, self._take_unroll)
+            else:
+                sizes = (max(1, local * rows),)
+                halves = {half: local for half in range(lanes)}
+                pace = Lockstep(
+                    int(self._lag),
+                    self._per_round,
+                    halves,
+                    self._store,
+                    index,
+                    collect,
+                    self._base_version,
+                )
+            inference = Inference(
+                self._agent,
+                self._spec,
+                place.max_envs or planned + 256,
+                sizes,
+                device,
+                key(self._config.seed, "acting"),
+            )
+            workers.append(
+                Worker(
+                    inference,
+                    pace,
+                    self._recipe(""),
+                    self.ledger,
+                    self._meters,
+                    sizes[-1],
+                    self._fail,
+                )
+            )
+        return workers
+
+    # Life.
+
+    def open(self, addresses: list[str]) -> list[str]:
+        """Compiles, publishes the first weights and listens; returns the addresses that actors can reach."""
+        plan = self._agent.data
+        self.learner.warm_up(self._example_unroll(plan.unroll_length, plan.batch_size))
+        self._store.publish(self.learner.state.params, self.version)
+        for index, worker in enumerate(self.acting.workers):
+            worker.inference.warm_up(self._store.newest(index).params)
+            worker.start()
+        for address in addresses:
+            self._servers.append(listen(address, self.acting))
+        return [server.address for server in self._servers]
+
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any]]:
+        """Learns: yields the metrics of each update (scalars on the device), before its weights are published.
+
+        Ends when ``stop`` is set, also while it waits for a batch.
+
+        Raises:
+          RunFailed: a part of the run failed, or too many updates in a row were not finite.
+        """
+        while (batch := self._next_batch(stop)) is not None:
+            unroll, version = batch
+            for repeat in range(self._agent.data.reuse):
+                self._count_lag(version)
+                with self.learner_time:
+                    metrics = self.learner.update(unroll)
+                    jax.block_until_ready(self.learner.state)
+                if repeat == 0:
+                    self.ledger.train(version.size)
+                self._check_finite()
+                yield metrics
+                self._store.publish(self.learner.state.params, self.version)
+
+    @property
+    def version(self) -> int:
+        """Updates so far."""
+        return int(self.learner.state.updates)
+
+    @property
+    def frames_per_step(self) -> int:
+        """Environment frames in one agent step."""
+        return self._spec.frames_per_step
+
+    @property
+    def env_frames(self) -> int:
+        """Environment frames so far."""
+        return self.ledger.counts()["received"] * self._spec.frames_per_step
+
+    def close(self) -> None:
+        """Stops everything; safe to call twice."""
+        for server in self._servers:
+            server.close()
+        self.queue.close()
+        self.acting.stop()
+        self._prefetch.close()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run with this error (called by whoever watches the actors)."""
+        self._fail(error)
+
+    # The way of an unroll.
+
+    def _take_unroll(self, unroll: Unroll, episodes: list[tuple[float, int]]) -> bool:
+        if not self.queue.offer(unroll):
+            return False
+        for episode_return, length in episodes:
+            self.episodes.add(episode_return, length)
+        return True
+
+    def _make_batch(self) -> tuple[Unroll, np.ndarray[Any, Any]] | None:
+        unroll = self.queue.take(_POLL_SECONDS)
+        return None if unroll is None else (self.learner.put(unroll), np.asarray(unroll.version))
+
+    def _next_batch(self, stop: threading.Event) -> tuple[Unroll, np.ndarray[Any, Any]] | None:
+        while not stop.is_set():
+            if self._failure is not None:
+                raise self._failure
+            batch = self._prefetch.take(_POLL_SECONDS)
+            if batch is not None:
+                return batch
+        return None
+
+    def _count_lag(self, versions: np.ndarray[Any, Any]) -> None:
+        self.lag.add(self.version - versions)
+
+    def _check_finite(self) -> None:
+        skipped = int(self.learner.state.skipped_in_row)
+        if skipped >= self._config.safety.max_skipped_updates:
+            raise RunFailed(
+                f"learner: {skipped} updates in a row had a loss or gradient that is not finite and were skipped; "
+                "the last good weights are in the newest checkpoint. Try a lower --learning-rate."
+            )
+
+    # What others read.
+
+    def meters(self) -> dict[str, float]:
+        """Metrics since the last call, by name."""
+        counts = self.ledger.counts()
+        lag = self.lag.take()
+        return {
+            **self.episodes.row(),
+            **self._meters.take(),
+            **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
+            "agent_steps": counts["received"],
+            "env_frames": self.env_frames,
+            "updates": self.version,
+            "weights_version": self.version,
+            "actors": len(self.acting.members()),
+            "queue_fill": len(self.queue) / self.queue.capacity,
+            "learner_busy": self.learner_time.take(),
+            **{f"steps_{name}": value for name, value in counts.items()},
+        }
+
+    # Checkpoints.
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
+        """``(trees, blobs, meta)`` of everything that the next update depends on.
+
+        In deterministic mode it waits until every lane has come to the weights that are not published yet, and
+        holds their logged actions, the tables and the queue too.
+        """
+        trees: dict[str, Any] = {"train": self.learner.state}
+        blobs: dict[str, list[Any]] = {}
+        meta: dict[str, Any] = {
+            "version": self.version,
+            "ledger": self.ledger.counts(),
+            "episodes": self.episodes.to_json(),
+            "lag": self.lag.to_json(),
+            "exact": self._config.deterministic,
+            "session": self._session,
+        }
+        if self._config.deterministic:
+            self._wait_blocked()
+            meta["ledger"] = self.ledger.counts()
+            meta["episodes"] = self.episodes.to_json()
+            lanes = self.acting.lane_states()
+            meta["lanes"] = [
+                {"order": order, "steps": s["steps"], "rounds": s["rounds"], "digest": s["digest"]}
+                for order, s in sorted(lanes.items())
+            ]
+            blobs["actions"] = [state["actions"] for _, state in sorted(lanes.items())]
+            blobs["queue"] = [leaf for unroll in self.queue.contents() for leaf in jax.tree.leaves(unroll)]
+            for index, worker in enumerate(self.acting.workers):
+                trees[f"tables_{index}"] = worker.inference.tables()
+        return trees, blobs, meta
+
+    def _wait_blocked(self) -> None:
+        timeout = self._config.safety.env_timeout
+        for worker in self.acting.workers:
+            while not worker.wait_blocked(timeout):
+                if self._failure is not None:
+                    raise self._failure
+                raise RunFailed(f"acting: {worker.lanes} did not come to rest within {timeout:.0f} s")
+
+    def _restore(self, checkpoint: Checkpoint) -> dict[tuple[int, int], dict[str, Any]]:
+        """Takes over a checkpoint; returns what brings the lanes back, if it is an exact one."""
+        meta = checkpoint.meta
+        self.learner.restore(checkpoint.tree("train", self.learner.state))
+        self.episodes.restore(meta["episodes"])
+        self.lag.restore(meta["lag"])
+        exact = bool(meta["exact"]) and self._config.deterministic
+        counts = dict(meta["ledger"])
+        if not exact:
+            counts["dropped"] += counts["open"] + counts["queued"]
+            counts["open"] = counts["queued"] = 0
+        self.ledger.restore(counts)
+        if not exact:
+            self._session = meta["session"] + 1
+            self._base_version = self.version
+            return {}
+        self._refill_queue(checkpoint.blob("queue"))
+        return {
+            (int(lane["order"][0]), int(lane["order"][1])): {
+                "steps": lane["steps"],
+                "rounds": lane["rounds"],
+                "digest": lane["digest"],
+                "actions": actions,
+            }
+            for lane, actions in zip(meta["lanes"], checkpoint.blob("actions"), strict=True)
+        }
+
+    def _refill_queue(self, leaves: list[Any]) -> None:
+        structure = jax.tree.structure(self._example_unroll(1, 1))
+        size = structure.num_leaves
+        for start in range(0, len(leaves), size):
+            self.queue.offer(jax.tree.unflatten(structure, leaves[start : start + size]))
+
+    def _example_unroll(self, length: int, rows: int) -> Unroll:
+        """An unroll of zeros with the right structure, shapes and dtypes."""
+        timestep = timestep_of(
+            self._spec,
+            [np.zeros((length + 1, *shape), dtype) for shape, dtype in step_fields(self._spec, rows)],
+        )
+        keys = jax.random.split(key(0, "example"), rows)
+        first = jax.tree.map(lambda x: x[0], timestep)
+        state = jax.eval_shape(lambda: self._agent.initial_state(rows))
+        output, _ = jax.eval_shape(self._agent.act, self.learner.state.params, keys, first, state)
+
+        def zeros(shaped: Any, *leading: int) -> np.ndarray[Any, Any]:
+            return np.zeros((*leading, *shaped.shape), shaped.dtype)
+
+        return Unroll(
+            timestep,
+            zeros(output.action, length),
+            jax.tree.map(lambda x: zeros(x, length), output.record),
+            jax.tree.map(zeros, state),
+            np.zeros((length, rows), np.int32),
+        )

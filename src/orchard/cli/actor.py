@@ -1,0 +1,32 @@
+"""``orchard actor ADDRESS …``. Imports no JAX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from orchard.acting.actor import act_and_reconnect
+from orchard.cli.parse import parse, print_line
+
+
+@dataclass(frozen=True)
+class ActorFlags:
+    """An actor for a learner that runs elsewhere."""
+
+    address: Annotated[str, tyro.conf.Positional]
+    """Where the learner listens: HOST:PORT, unix:PATH or shm:PATH, as it printed."""
+    token: str = ""
+    """The token that the learner printed."""
+    envs: int | None = None
+    """Environments to step; none: as many as the learner's own actors."""
+
+
+def run(arguments: list[str]) -> None:
+    """Acts until it is stopped; waits for a learner that goes away to come back."""
+    flags = parse("actor", ActorFlags, arguments, about="Step environments for a learner that runs elsewhere.")
+    try:
+        act_and_reconnect(flags.address, say=print_line, token=flags.token, envs=flags.envs)
+    except KeyboardInterrupt:
+        print_line("stopped")

@@ -1,0 +1,45 @@
+"""How a run ends on the terminal: what came of it, where it is, and the next command to type."""
+
+from __future__ import annotations
+
+import json
+
+from orchard.cli.parse import print_line
+from orchard.config.settings import RunConfig
+from orchard.errors import OrchardError
+from orchard.metrics.reports import Summary
+
+
+def report(summary: Summary, config: RunConfig) -> int:
+    """Makes the video, prints the summary; the exit status of a run that ended as it should."""
+    values = summary.to_json()
+    folder = values["run_dir"]
+    mean, best = values["mean_return"], values["best_mean_return"]
+    print_line(f"stopped: {summary.stopped_because}")
+    print_line(
+        f"  {summary.agent_steps:,} agent steps, {summary.env_frames:,} frames, {summary.seconds:.0f} s of training, "
+        f"{summary.agent_steps_per_second or 0:,.0f} steps/s; "
+        f"mean return {_number(mean)}, best {_number(best)}, {summary.episodes:,} episodes"
+    )
+    if config.video and summary.stopped_because != "interrupted":
+        _video(folder)
+    print_line(f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl")
+    verb = "resume" if summary.stopped_because == "interrupted" else "eval"
+    print_line(f"next: orchard {verb} {folder}")
+    if config.json:
+        print_line(json.dumps(values))
+    return 0
+
+
+def _video(folder: str) -> None:
+    from orchard.launch.evaluate import record
+
+    try:
+        print_line(f"  video {record(folder)}")
+    except OrchardError as error:
+        # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
+        print_line(f"  no video: {error}")
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"

@@ -1,0 +1,53 @@
+"""Flags from dataclasses, by tyro, with errors of one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from orchard.errors import ConfigError
+
+Settings = TypeVar("Settings")
+_BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+")
+
+
+def parse(verb: str, kind: type[Settings], arguments: Sequence[str], default: Any = None, about: str = "") -> Settings:
+    """Reads ``arguments`` into a ``kind``; raises :class:`ConfigError` in one line if they do not fit.
+
+    ``--help`` prints and exits.
+    """
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                kind,
+                prog=f"orchard {verb}",
+                description=about or None,
+                args=list(arguments),
+                config=(tyro.conf.FlagConversionOff,) if False else (),
+                **({} if default is None else {"default": default}),
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise ConfigError(one_line(complaint.getvalue(), verb)) from None
+
+
+def one_line(complaint: str, verb: str) -> str:
+    """What tyro says in a box, as one line."""
+    words = " ".join(_BOX.sub(" ", complaint).split())
+    words = re.sub(r"^(Parsing error|Unrecognized options|Required options)\s*", "", words)
+    words = re.sub(r"\s*For full helptext.*$", "", words)
+    return f"{words} (orchard {verb} --help shows all settings)"
+
+
+def print_line(text: str) -> None:
+    """Prints one line for people."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

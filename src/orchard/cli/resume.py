@@ -1,0 +1,42 @@
+"""``orchard resume RUN …``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import tyro
+
+from orchard.cli.ending import report
+from orchard.cli.parse import parse
+from orchard.launch.allocator import restart_tuned
+
+
+@dataclass(frozen=True)
+class Resume:
+    """What may be different when a run goes on."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """The run folder."""
+    frames: int | None = None
+    """Environment frames of the whole run; none: as before."""
+    minutes: float | None = None
+    """Minutes of training of the whole run; none: as before."""
+    until_return: float | None = None
+    """Mean return of the last 100 episodes at which to stop; none: as before."""
+    actors: int | None = None
+    """Actors that this run starts on this machine; none: as before."""
+    json: bool = False
+    """Print the summary as the last line."""
+
+
+def run(arguments: list[str]) -> int:
+    """Goes on with a run; see :func:`orchard.launch.run.resume`."""
+    settings = parse("resume", Resume, arguments, about="Go on with a run from its newest intact checkpoint.")
+    restart_tuned()
+    from orchard.launch.folder import RunFolder
+    from orchard.launch.run import resume
+
+    changes = {name: value for name, value in asdict(settings).items() if name != "run" and value is not None}
+    summary = resume(settings.run, **changes)
+    return report(summary, RunFolder.open(settings.run).config())

@@ -1,0 +1,114 @@
+"""Every setting of a run, once. Field names are the flags, docstrings the help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from orchard.agents.vtrace import VTraceSettings
+
+Flat = tyro.conf.OmitArgPrefixes
+
+
+@dataclass(frozen=True)
+class Network:
+    """What the policy looks like."""
+
+    network: str = "auto"
+    """Torso: auto, mlp, small, nature, shallow, deep, or module:Class of your own."""
+    hidden: tuple[int, ...] = ()
+    """Sizes of the torso's dense layers; none given: the network's own."""
+    lstm: int = 0
+    """Size of an LSTM between torso and heads; 0 for none."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When the run ends: at whichever comes first."""
+
+    frames: int | None = None
+    """Environment frames (agent steps times frame skip)."""
+    minutes: float | None = None
+    """Minutes of training."""
+    until_return: float | None = None
+    """Mean return of the last 100 episodes."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the parts stand."""
+
+    actors: int = 2
+    """Actors that this run starts on this machine; 0 if all come from elsewhere."""
+    envs_per_actor: int = 16
+    """Environments of each actor; one half steps while the other waits for its actions."""
+    transport: Literal["inproc", "shm", "grpc"] = "shm"
+    """How the actors of this machine are reached: threads, shared memory or gRPC on a Unix socket."""
+    listen: tuple[str, ...] = ()
+    """Addresses (HOST:PORT, port 0 for a free one) where actors of other machines may join by gRPC."""
+    max_envs: int | None = None
+    """Most environments that inference keeps slots for; None for those of this run's actors plus 256."""
+    inference_batch: int | None = None
+    """Environments in a full inference batch; None for half of the run's."""
+    inference_wait_ms: float = 2.0
+    """How long a partial batch waits for more, in milliseconds."""
+    inference_devices: tuple[int, ...] = (0,)
+    """Devices that act, by index (see orchard doctor)."""
+    training_devices: tuple[int, ...] = (0,)
+    """Devices that train, by index; each takes an equal share of the batch."""
+    queue_size: int | None = None
+    """Unrolls that may wait for the learner; None for one batch."""
+    prefetch: int = 1
+    """Batches assembled and moved to the training devices ahead of time."""
+    lag: int | Literal["free"] = "free"
+    """Updates between the weights that act and the newest: free (bounded by the queue), or an exact number of
+    rounds, in lockstep."""
+
+
+@dataclass(frozen=True)
+class Safety:
+    """What happens when something breaks."""
+
+    checkpoint_minutes: float = 5.0
+    """Minutes between checkpoints; one more is written at the end, also after Ctrl-C."""
+    keep_checkpoints: int = 3
+    """Checkpoints kept."""
+    env_timeout: float = 60.0
+    """Seconds that an environment may take for one step (or to start) before its actor is restarted."""
+    actor_restarts: int = 3
+    """Restarts of one actor within ten minutes before the run stops."""
+    max_skipped_updates: int = 10
+    """Updates in a row that may be skipped because they are not finite before the run stops."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Train an agent."""
+
+    env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
+    """Any Gymnasium id, envpool:TASK, toy:NAME, or module:factory of your own."""
+    arch: Literal["seed"] = "seed"
+    """Where the parts run."""
+    agent: Literal["vtrace"] = "vtrace"
+    """What is computed."""
+    preset: str = "auto"
+    """Defaults to start from: auto (by the environment), none, or a name."""
+    seed: int = 0
+    """Root of all randomness."""
+    deterministic: bool = False
+    """Reproducible bit by bit, and resumed exactly: an exact lag, fixed batches, environments brought back."""
+    env_options: tuple[str, ...] = ()
+    """Options of the environment as name=value (ALE: sticky_actions, episodic_life, frame_skip, noop_max, …)."""
+    run_dir: str | None = None
+    """Folder of the run; None for a new one under runs/."""
+    json: bool = False
+    """Print the summary as the last line."""
+    video: bool = True
+    """End with a video of the agent."""
+    net: Flat[Network] = field(default_factory=Network)
+    stop: Flat[Stop] = field(default_factory=Stop)
+    placement: Flat[Placement] = field(default_factory=Placement)
+    safety: Flat[Safety] = field(default_factory=Safety)
+    settings: Flat[VTraceSettings] = field(default_factory=VTraceSettings)

@@ -1,0 +1,1 @@
+"""Stage 1, the world: every environment behind one batched interface."""

@@ -1,0 +1,179 @@
+"""EnvPool: Atari, VizDoom, Google Research Football, MuJoCo, Procgen and more, stepped by its C++ threads.
+
+An optional extra: ``pip install 'orchard-rl[envpool]'``. EnvPool resets one step after an end, as the stream
+wants it, and gives the rows in order as long as every environment is waited for, as here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from orchard.envs.options import refuse_unknown, whole
+from orchard.envs.seeds import environment_seeds
+from orchard.envs.spaces import action_codec, observation_codec
+from orchard.envs.stream import Stream
+from orchard.errors import ConfigError, EnvironmentFault, unknown_name
+from orchard.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
+
+PREFIX = "envpool:"
+
+_OURS = {
+    "num_envs",
+    "batch_size",
+    "seed",
+    "env_seed",
+    "gym_reset_return_info",
+    "max_num_players",
+    "stack_num",
+}
+"""Settings of EnvPool that the adapter makes itself."""
+
+
+class Pool:
+    """A batch of one EnvPool task; ``send`` returns at once.
+
+    The options are EnvPool's own for the task (``max_episode_steps``, ``frame_skip``, …), and
+    ``frame_stack``: how many pictures the network sees, by default as many as EnvPool would stack. Pictures
+    come one at a time and channel last. Where a task offers both raw buttons and combined actions (VizDoom),
+    actions are the combined ones.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> None:
+        """Reads the task's spec; the environments are made by :meth:`reset`, since EnvPool seeds at birth.
+
+        Raises:
+          ConfigError: EnvPool is missing, or the task, an option or a space is not supported.
+        """
+        self._library = _import(env_id)
+        self._task = env_id.removeprefix(PREFIX)
+        defaults = _defaults(self._library, env_id, self._task)
+        refuse_unknown(env_id, options, {"frame_stack", *defaults} - _OURS)
+        if defaults.get("max_num_players", 1) > 1:
+            raise ConfigError(f"{env_id} has several players; Orchard takes tasks of one")
+        self._settings = _settings(defaults, options, render)
+        seen, done = _quietly(self._spaces)
+        observation, self._decode = _pictures_channel_last(*observation_codec(seen, env_id))
+        action, self._encode = action_codec(done, env_id)
+        stack = options.get("frame_stack", defaults.get("stack_num", 1))
+        self.spec = EnvSpec(
+            env_id,
+            observation,
+            action,
+            frames_per_step=int(self._settings.get("frame_skip", defaults.get("frame_skip", 1))),
+            frame_stack=whole(env_id, "frame_stack", stack, 1),
+        )
+        self.num_envs = num_envs
+        self._stream = Stream(num_envs)
+        self._env: Any = None
+        self._render = render
+
+    def reset(self, seed: int) -> TimeStep:
+        """Makes every environment anew, seeded from ``(seed, i)``."""
+        self.close()
+        seeds = [int(s) for s in environment_seeds(seed, self.num_envs)]
+        self._env = self._library.make(
+            self._task, env_type="gymnasium", num_envs=self.num_envs, seed=seeds, **self._settings
+        )
+        observation, _ = _quietly(self._env.reset)
+        return self._stream.start(self._decode(observation))
+
+    def _spaces(self) -> tuple[Any, Any]:
+        """Gymnasium's spaces of an observation and an action."""
+        spec = self._library.make_spec(self._task, **self._settings)
+        return spec.gymnasium_observation_space, spec.gymnasium_action_space
+
+    def send(self, action: Any) -> None:
+        """Starts the step and returns."""
+        self._env.send(self._encode(action))
+
+    def receive(self) -> TimeStep:
+        """Waits for the step that is under way."""
+        observation, reward, terminated, truncated, _ = self._env.recv()
+        return self._stream.step(self._decode(observation), reward, terminated, truncated)
+
+    def render(self) -> Any:
+        """The picture of environment 0, uint8 ``[H, W, 3]``."""
+        if not self._render or self._env is None:
+            raise EnvironmentFault(
+                f"{self.spec.id} gives no picture: make it with render=True and reset it first"
+            )
+        return np.asarray(self._env.render(env_ids=0)[0], np.uint8)
+
+    def close(self) -> None:
+        """Ends the environments and their threads."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+
+def _import(env_id: str) -> Any:
+    try:
+        import envpool
+    except ImportError as error:
+        raise ConfigError(
+            f"{env_id} needs EnvPool, which cannot be imported ({error}): pip install 'orchard-rl[envpool]'"
+        ) from error
+    return envpool
+
+
+def _defaults(library: Any, env_id: str, task: str) -> dict[str, Any]:
+    """EnvPool's settings of ``task`` with their defaults."""
+    known = library.list_all_envs()
+    if task not in known:
+        raise ConfigError(unknown_name("EnvPool task", task, known))
+    try:
+        return dict(library.make_spec(task).config._asdict())
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs a package that is not installed: {error}") from error
+
+
+def _settings(defaults: Mapping[str, Any], options: Mapping[str, Any], render: bool) -> dict[str, Any]:
+    """What EnvPool is given: the options, and what the adapter decides."""
+    settings: dict[str, Any] = {"num_threads": 1}
+    if "use_combined_action" in defaults:
+        # The raw buttons are a Box with bounds of 1e±308, which no policy can act in.
+        settings["use_combined_action"] = True
+    settings |= {name: value for name, value in options.items() if name != "frame_stack"}
+    if "stack_num" in defaults:
+        settings["stack_num"] = 1
+    if render:
+        settings["render_mode"] = "rgb_array"
+    return settings
+
+
+def _pictures_channel_last(spec: Tree, decode: Callable[[Any], Tree]) -> tuple[Tree, Callable[[Any], Tree]]:
+    """The codec with its channel-first pictures (Atari, VizDoom; Football has none) turned channel last."""
+    turned = map_leaves(lambda leaf: _turned(leaf) if _channel_first(leaf) else leaf, spec)
+    if turned == spec:
+        return spec, decode
+
+    def convert(batch: Any) -> Tree:
+        return map_leaves(
+            lambda leaf, array: (
+                np.ascontiguousarray(np.moveaxis(array, 1, -1)) if _channel_first(leaf) else array
+            ),
+            spec,
+            decode(batch),
+        )
+
+    return turned, convert
+
+
+def _channel_first(leaf: ArraySpec) -> bool:
+    return leaf.dtype == "uint8" and len(leaf.shape) == 3 and leaf.shape[0] < leaf.shape[2]
+
+
+def _turned(leaf: ArraySpec) -> ArraySpec:
+    channels, height, width = leaf.shape
+    return ArraySpec((height, width, channels), leaf.dtype)
+
+
+def _quietly(function: Callable[[], Any]) -> Any:
+    """Calls ``function`` without Gymnasium's warnings about the precision of EnvPool's bounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return function()

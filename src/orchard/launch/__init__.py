@@ -1,0 +1,1 @@
+"""Starting, watching, restarting and stopping the parts of a run."""

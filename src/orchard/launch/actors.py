@@ -1,0 +1,217 @@
+"""The actors that a run starts on its own machine: started, watched, restarted within a bound, stopped.
+
+An actor is a process (or, in-process, a thread). A process is started by ``exec`` and never forked from the
+process that holds JAX; it asks the kernel to be killed when its parent dies.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from orchard.acting.actor import CONNECT_SECONDS, act
+from orchard.errors import ConnectionLost, RunFailed
+from orchard.launch.allocator import without_tuning
+from orchard.transport.connect import connect
+
+WATCH_SECONDS = 0.2
+RESTART_WINDOW_SECONDS = 600.0
+
+
+class Actor(Protocol):
+    """One started actor."""
+
+    log: str
+    """Where its last words are."""
+
+    def ended(self) -> str | None:
+        """Why it ended, in one line; None while it lives."""
+
+    def kill(self) -> bool:
+        """Ends it at once; False if that is not possible."""
+
+
+class ProcessActor:
+    """An actor in a process of its own.
+
+    Args:
+      index: among the run's actors.
+      address: where to connect.
+      token: what to say there.
+      log: file that takes what it prints.
+    """
+
+    def __init__(self, index: int, address: str, token: str, log: Path) -> None:
+        self.log = str(log)
+        command = [sys.executable, "-m", "orchard.acting.actor", address, "--index", str(index)]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--parent", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=without_tuning({**os.environ, "ORCHARD_TOKEN": token}),
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def ended(self) -> str | None:
+        """See :class:`Actor`."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code < 0:
+            return f"killed by signal {-code}"
+        return self._last_line() or f"ended with status {code}"
+
+    def _last_line(self) -> str:
+        with open(self.log, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def kill(self) -> bool:
+        """See :class:`Actor`."""
+        self._process.kill()
+        self._process.wait()
+        return True
+
+
+class ThreadActor:
+    """An actor in a thread of this process."""
+
+    def __init__(self, index: int, address: str, token: str) -> None:
+        self.log = "this terminal"
+        self._error: BaseException | None = None
+        self._index, self._address, self._token = index, address, token
+        self._thread = threading.Thread(target=self._run, name=f"actor {index}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            act(connect(self._address, timeout=CONNECT_SECONDS), token=self._token, index=self._index)
+        except ConnectionLost:
+            pass
+        except BaseException as error:
+            self._error = error
+
+    def ended(self) -> str | None:
+        """See :class:`Actor`."""
+        if self._thread.is_alive():
+            return None
+        return f"{type(self._error).__name__}: {self._error}" if self._error else "ended"
+
+    def kill(self) -> bool:
+        """See :class:`Actor`; a thread cannot be killed: it ends when its connection does."""
+        self._thread.join(timeout=5.0)
+        return not self._thread.is_alive()
+
+
+class Supervisor:
+    """Keeps a run's own actors alive; one thread.
+
+    Args:
+      start: starts the actor with an index.
+      count: how many.
+      stalled: the indices of actors that owe a step for too long, and for how many seconds.
+      most_restarts: of one actor within ten minutes.
+      restart: False ends the run at the first death (an exact lag cannot go on without an actor's state).
+      on_failure: called with the error that should end the run.
+      note: takes one line for people.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[int], Actor],
+        count: int,
+        *,
+        stalled: Callable[[], dict[int, float]],
+        most_restarts: int,
+        restart: bool,
+        on_failure: Callable[[BaseException], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._start = start
+        self._count = count
+        self._stalled = stalled
+        self._most_restarts = most_restarts
+        self._restart = restart
+        self._on_failure = on_failure
+        self._note = note
+        self.actors: dict[int, Actor] = {}
+        self.restarts = 0
+        self._history: dict[int, deque[float]] = {index: deque() for index in range(count)}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Starts the actors and the watch."""
+        self._thread.start()
+
+    def stand_down(self) -> None:
+        """From now on actors may end without being replaced."""
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Kills the actors and ends the watch; safe to call twice."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        # The actors are started by this thread, which lives as long as they should: Linux kills a child that
+        # asked for it when the *thread* that started it ends.
+        try:
+            for index in range(self._count):
+                self.actors[index] = self._start(index)
+            while not self._stopping.wait(WATCH_SECONDS):
+                self._watch()
+        except BaseException as error:
+            self._on_failure(error)
+            self._stopping.wait()
+        finally:
+            for actor in self.actors.values():
+                actor.kill()
+
+    def _watch(self) -> None:
+        stalled = self._stalled()
+        for index, actor in self.actors.items():
+            if (reason := actor.ended()) is not None:
+                self._replace(index, actor, reason)
+            elif index in stalled:
+                reason = f"its environments took more than {stalled[index]:.0f} s for one step"
+                if not actor.kill():
+                    raise RunFailed(f"actor {index}: {reason}, and a thread cannot be restarted")
+                self._replace(index, actor, reason)
+
+    def _replace(self, index: int, actor: Actor, reason: str) -> None:
+        if self._stopping.is_set():
+            return
+        now = time.monotonic()
+        history = self._history[index]
+        while history and now - history[0] > RESTART_WINDOW_SECONDS:
+            history.popleft()
+        if not self._restart:
+            raise RunFailed(
+                f"actor {index}: {reason} (log: {actor.log}); a run with an exact lag cannot go on "
+                "without it: 'orchard resume' goes on from the last checkpoint"
+            )
+        if len(history) >= self._most_restarts:
+            raise RunFailed(
+                f"actor {index}: {reason} (log: {actor.log}); it was restarted {len(history)} times already"
+            )
+        history.append(now)
+        self.restarts += 1
+        self._note(f"actor {index}: {reason}; restart {len(history)} of {self._most_restarts}")
+        self.actors[index] = self._start(index)

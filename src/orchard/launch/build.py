@@ -1,0 +1,35 @@
+"""From a configuration to the agent and the environment's spec that it names."""
+
+from __future__ import annotations
+
+from orchard.agents.registry import load_agent
+from orchard.config.resolve import env_options
+from orchard.config.settings import RunConfig
+from orchard.envs.make import spec_of
+from orchard.types import Agent, EnvSpec
+
+
+def build_spec(config: RunConfig) -> EnvSpec:
+    """What the run's environments look like; makes one and closes it."""
+    return spec_of(config.env, env_options(config))
+
+
+def build_agent(config: RunConfig, spec: EnvSpec) -> Agent:
+    """The run's agent."""
+    return load_agent(config.agent).make_agent(
+        config.settings,
+        spec,
+        network=config.net.network,
+        hidden=config.net.hidden,
+        lstm=config.net.lstm,
+        total_updates=_total_updates(config, spec),
+    )
+
+
+def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:
+    """Updates that the frame budget allows: what learning rates are annealed over."""
+    if config.stop.frames is None:
+        return None
+    settings = config.settings
+    frames_a_batch = settings.batch_size * settings.unroll_length * spec.frames_per_step
+    return max(1, config.stop.frames * settings.reuse // frames_a_batch)

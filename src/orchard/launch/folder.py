@@ -1,0 +1,103 @@
+"""The run folder: where a run keeps what it is, what it did and how to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import time
+from pathlib import Path
+
+from orchard.config import resolve
+from orchard.config.settings import RunConfig
+from orchard.errors import ConfigError, RunFailed
+
+_LONGEST_SOCKET_PATH = 90
+
+
+class RunFolder:
+    """Paths and small files of one run.
+
+    Args:
+      path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.metrics = path / "metrics.jsonl"
+        self.events = path / "events"
+        self.logs = path / "logs"
+        self.curve = path / "curve.png"
+        self.video = path / "video.mp4"
+        self.summary = path / "summary.json"
+        self._config = path / "config.json"
+        self._token = path / "token"
+
+    @staticmethod
+    def create(config: RunConfig) -> RunFolder:
+        """A new folder with the configuration in it; raises :class:`ConfigError` if it holds a run already."""
+        path = Path(config.run_dir) if config.run_dir else _fresh_path(config)
+        folder = RunFolder(path)
+        if folder._config.exists():
+            raise ConfigError(
+                f"{path} already holds a run: go on with it by 'orchard resume {path}', or choose another --run-dir"
+            )
+        try:
+            folder.logs.mkdir(parents=True, exist_ok=True)
+            folder._config.write_text(json.dumps(resolve.to_json(config), indent=2) + "\n")
+        except OSError as error:
+            raise ConfigError(f"cannot create the run folder {path}: {error.strerror}") from error
+        return folder
+
+    @staticmethod
+    def open(path: str | Path) -> RunFolder:
+        """An existing folder; raises :class:`ConfigError` that names the newest runs if it is none."""
+        folder = RunFolder(Path(path))
+        if not folder._config.exists():
+            runs = sorted(Path("runs").glob("*/config.json"), key=lambda file: file.stat().st_mtime)
+            hint = f"; the newest here: {', '.join(str(run.parent) for run in runs[-3:])}" if runs else ""
+            raise ConfigError(f"{path} is not a run folder (no config.json in it){hint}")
+        folder.logs.mkdir(exist_ok=True)
+        return folder
+
+    def config(self) -> RunConfig:
+        """The configuration that the run was started with."""
+        try:
+            return resolve.from_json(json.loads(self._config.read_text()))
+        except ValueError as error:
+            raise ConfigError(f"{self._config} is damaged: {error}") from error
+
+    def token(self) -> str:
+        """What actors must know to join; made once, readable only by the owner."""
+        if not self._token.exists():
+            descriptor = os.open(self._token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(16))
+        return self._token.read_text().strip()
+
+    def socket(self) -> str:
+        """Path for this run's Unix socket; in the folder, unless that path is too long for a socket."""
+        path = os.path.relpath(self.path / "actors.sock")
+        if len(path) <= _LONGEST_SOCKET_PATH:
+            return path
+        return str(Path(tempfile.mkdtemp(prefix="orchard-")) / "actors.sock")
+
+    def check_space(self, needed: int) -> None:
+        """Raises :class:`RunFailed` if the disk has less than ``needed`` bytes left."""
+        stat = os.statvfs(self.path)
+        free = stat.f_bavail * stat.f_frsize
+        if free < needed:
+            raise RunFailed(f"{self.path}: {free} bytes are free, a checkpoint takes {needed}")
+
+
+def _fresh_path(config: RunConfig) -> Path:
+    env = "".join(c if c.isalnum() or c in ".-" else "-" for c in config.env)
+    stem = f"{env}-{config.arch}-{config.agent}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = Path("runs") / stem
+    number = 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stem}-{number}"
+    return path

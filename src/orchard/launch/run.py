@@ -1,0 +1,306 @@
+"""A run from its start to its summary: builds the architecture, watches the actors, keeps the records."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import psutil
+
+from orchard.architectures.seed import Seed
+from orchard.config import resolve
+from orchard.config.settings import RunConfig
+from orchard.errors import CheckpointError
+from orchard.launch.actors import Actor, ProcessActor, Supervisor, ThreadActor
+from orchard.launch.build import build_agent, build_spec
+from orchard.launch.folder import RunFolder
+from orchard.learning.checkpoint import Checkpoint, digest, load_latest, save
+from orchard.metrics.console import Budget, Display, display
+from orchard.metrics.meters import Rate, SteadyRate
+from orchard.metrics.reports import Summary, draw_curve, title
+from orchard.metrics.sinks import JsonLines, Record, TensorBoard
+
+_log = logging.getLogger(__name__)
+_ROW_SECONDS = 1.0
+_RATE_WINDOW_SECONDS = 10.0
+_GOAL_EPISODES = 100
+
+
+def train(config: RunConfig) -> Summary:
+    """Trains an agent in a new run folder and returns the summary, which is also written there.
+
+    Raises:
+      ConfigError: a setting does not fit; nothing was started.
+      RunFailed: the run broke off; the message names the component, the cause and the log.
+    """
+    return _Run(config, RunFolder.create(config)).run()
+
+
+def resume(path: str, **changes: Any) -> Summary:
+    """Goes on with a run from its newest intact checkpoint.
+
+    Args:
+      path: the run folder.
+      **changes: settings with other values than before, by name (``frames=…``).
+
+    Raises:
+      ConfigError: there is no such run, or no intact checkpoint in it.
+      RunFailed: as for :func:`train`.
+    """
+    folder = RunFolder.open(path)
+    config = resolve.replace(folder.config(), **{**changes, "run_dir": str(folder.path)})
+    return _Run(config, folder, load_latest(folder.checkpoints)).run()
+
+
+class _Run:
+    """One run; see :func:`train`."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, checkpoint: Checkpoint | None = None) -> None:
+        self.config = config
+        self.folder = folder
+        self.checkpoint = checkpoint
+        stop = config.stop
+        self.budget = Budget(
+            frames=stop.frames,
+            seconds=None if stop.minutes is None else 60 * stop.minutes,
+            until_return=stop.until_return,
+        )
+        self.seconds_before = float(checkpoint.meta["seconds"]) if checkpoint else 0.0
+        self.rate, self.steady = Rate(_RATE_WINDOW_SECONDS), SteadyRate()
+        self.process = psutil.Process()
+        self.begun: float | None = None
+        self.saved_at = time.monotonic()
+        self.interrupted = threading.Event()
+        self.supervisor: Supervisor | None = None
+
+    # From start to end.
+
+    def run(self) -> Summary:
+        config, folder = self.config, self.folder
+        heading = title(config.env, config.arch, config.agent, [config.seed])
+        self.display = display(heading, self.budget)
+        sinks = Record([self.display, JsonLines(folder.metrics), TensorBoard(folder.events)])
+        try:
+            with self._signals():
+                self._announce()
+                spec = build_spec(config)
+                seed = Seed(
+                    config,
+                    build_agent(config, spec),
+                    spec,
+                    token=folder.token(),
+                    checkpoint=self.checkpoint,
+                    on_join=self._on_join,
+                    on_leave=self._on_leave,
+                )
+                try:
+                    reason = self._learn(seed, sinks)
+                    summary = self._finish(seed, reason)
+                finally:
+                    self._stop(seed)
+        finally:
+            sinks.close()
+        draw_curve([folder.metrics], folder.curve, heading, config.stop.until_return)
+        summary.write(folder.summary)
+        return summary
+
+    def _announce(self) -> None:
+        if self.checkpoint is None:
+            return
+        for line in self.checkpoint.skipped:
+            self.display.note(f"damaged checkpoint passed over: {line}")
+        meta = self.checkpoint.meta
+        exact = meta["exact"] and self.config.deterministic
+        rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
+        self.display.note(
+            f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
+            f"random keys; {rest}"
+        )
+
+    def _learn(self, seed: Seed, sinks: Record) -> str:
+        addresses = self._open(seed)
+        self._start_actors(seed, addresses[0])
+        self.begun = self.row_at = self.saved_at = time.monotonic()
+        for update, metrics in enumerate(seed.updates(self.interrupted)):
+            if update == 0:
+                self.steady.start(seed.ledger.counts()["received"])
+            row = self._row(seed) if self._row_is_due() else None
+            if row is not None:
+                sinks.write({**row, **jax.device_get(metrics)})
+            if (reason := self._reason_to_stop(seed)) is not None:
+                sinks.write({**self._row(seed), **jax.device_get(metrics)})
+                return reason
+            if time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes:
+                self._save(seed)
+        return "interrupted"
+
+    def _open(self, seed: Seed) -> list[str]:
+        path = self.folder.socket()
+        local = {
+            "inproc": f"inproc:{path}",
+            "shm": f"shm:{path}",
+            "grpc": f"unix:{path}",
+        }[self.config.placement.transport]
+        addresses = seed.open([local, *self.config.placement.listen])
+        for address in addresses[1:]:
+            self.display.note(f"more actors: orchard actor {address} --token {self.folder.token()}")
+        return addresses
+
+    def _start_actors(self, seed: Seed, address: str) -> None:
+        in_process = self.config.placement.transport == "inproc"
+        token = self.folder.token()
+
+        def start(index: int) -> Actor:
+            if in_process:
+                return ThreadActor(index, address, token)
+            return ProcessActor(index, address, token, self.folder.logs / f"actor-{index}.log")
+
+        def stalled() -> dict[int, float]:
+            found = {}
+            for member, seconds in seed.acting.stalled(self.config.safety.env_timeout):
+                if member.local:
+                    found[member.index] = seconds
+                else:
+                    seed.acting.dismiss(member, f"no step for {seconds:.0f} s")
+            return found
+
+        self.supervisor = Supervisor(
+            start,
+            self.config.placement.actors,
+            stalled=stalled,
+            most_restarts=self.config.safety.actor_restarts,
+            restart=self.config.placement.lag == "free" and not self.config.deterministic,
+            on_failure=seed.fail,
+            note=self.display.note,
+        )
+        self.supervisor.start()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, over all sessions of the run."""
+        return self.seconds_before + (time.monotonic() - self.begun if self.begun else 0.0)
+
+    def _reason_to_stop(self, seed: Seed) -> str | None:
+        stop = self.config.stop
+        frames = seed.env_frames
+        if self.interrupted.is_set():
+            return "interrupted"
+        mean = seed.episodes.mean_return
+        if stop.until_return is not None and seed.episodes.full and mean is not None and mean >= stop.until_return:
+            return f"mean return {mean:.4g} reached {stop.until_return:g}"
+        if stop.frames is not None and frames >= stop.frames:
+            return f"{stop.frames} frames spent"
+        if stop.minutes is not None and self.seconds >= 60 * stop.minutes:
+            return f"{stop.minutes:g} minutes spent"
+        return None
+
+    def _finish(self, seed: Seed, reason: str) -> Summary:
+        self._save(seed)
+        steps, config = seed.ledger.counts()["received"], self.config
+        return Summary(
+            env=config.env,
+            arch=config.arch,
+            agent=config.agent,
+            transport=config.placement.transport,
+            seed=config.seed,
+            seconds=self.seconds,
+            agent_steps=steps,
+            env_frames=seed.env_frames,
+            agent_steps_per_second=self.steady.per_second(steps),
+            mean_return=seed.episodes.mean_return,
+            best_mean_return=seed.episodes.best_mean_return,
+            episodes=seed.episodes.count,
+            weights_version=seed.version,
+            policy_lag_mean=seed.lag.mean,
+            policy_lag_max=seed.lag.maximum,
+            params_sha256=digest(seed.learner.state.params),
+            stopped_because=reason,
+            more={
+                "run_dir": str(self.folder.path),
+                "deterministic": config.deterministic,
+                "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
+                "skipped_updates": int(seed.learner.state.skipped),
+                **{f"steps_{name}": value for name, value in seed.ledger.counts().items()},
+            },
+        )
+
+    def _stop(self, seed: Seed) -> None:
+        if self.supervisor is not None:
+            self.supervisor.stand_down()
+        seed.close()
+        if self.supervisor is not None:
+            self.supervisor.stop()
+
+    # Rows, checkpoints, signals.
+
+    def _row_is_due(self) -> bool:
+        now = time.monotonic()
+        if now - self.row_at < _ROW_SECONDS:
+            return False
+        self.row_at = now
+        return True
+
+    def _row(self, seed: Seed) -> dict[str, Any]:
+        meters = seed.meters()
+        self.rate.observe(meters["agent_steps"])
+        per_second = self.rate.per_second
+        return {
+            **meters,
+            "seconds": self.seconds,
+            "agent_steps_per_second": per_second,
+            "frames_per_second": per_second * seed.frames_per_step,
+            "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
+            "memory_bytes": self.process.memory_info().rss,
+        }
+
+    def _save(self, seed: Seed) -> None:
+        trees, blobs, meta = seed.snapshot()
+        self.saved_at = time.monotonic()
+        try:
+            save(
+                self.folder.checkpoints,
+                seed.version,
+                trees,
+                {**meta, "seconds": self.seconds},
+                blobs=blobs,
+                keep=self.config.safety.keep_checkpoints,
+            )
+        except CheckpointError as error:
+            # The run goes on: the disk may have room again by the next one, and the earlier ones are intact.
+            self.display.note(str(error))
+            self.failed_save: CheckpointError | None = error
+
+    def _on_join(self, member: Any) -> None:
+        _log.info("actor %d joined (%s)", member.index, member.peer.name)
+        if not member.local:
+            self.display.note(f"actor {member.index} joined from elsewhere ({member.peer.name})")
+
+    def _on_leave(self, member: Any, reason: str) -> None:
+        _log.info("actor %d left: %s", member.index, reason)
+        if not member.local:
+            self.display.note(f"actor {member.index} left: {reason}")
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run at the next update; a second one at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: Any) -> None:
+            if self.interrupted.is_set():
+                raise KeyboardInterrupt
+            self.interrupted.set()
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,372 @@
+"""Checkpoints: everything that the next update depends on, in a folder that is there whole or not at all.
+
+::
+
+    checkpoints/000001200000/
+    ├── params.safetensors       one file a tree: its leaves by their paths
+    ├── optimizer.safetensors
+    ├── replay.blobs.safetensors one file a blob: a list of arrays
+    └── manifest.json            format, step, meta, size and SHA-256 of every file; written last
+
+A checkpoint is written into a hidden folder, brought to the disk file by file, and then renamed: whoever
+lists the folders sees finished checkpoints only. Damage that comes later (a bad disk, a copy that was cut
+off) is found by the hashes (the manifest has one of itself), and the checkpoint before is taken instead.
+
+Alternatives weighed: pickle (loading it runs whatever code it contains), Orbax (arrays only, asynchronous
+machinery of its own, and no hash to tell a flipped bit by), one big file (a queue of unrolls is no tree).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from orchard.errors import CheckpointError
+from orchard.types import Tree
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+_FINISHED = re.compile(r"\d{12}")
+_REPLACED = ".replaced-"
+_LEFTOVERS = (".writing-", ".pruned-")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_log = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+
+
+# -- trees ------------------------------------------------------------------------------------------------
+
+
+def flatten(tree: Tree) -> dict[str, Any]:
+    """The leaves of any tree that JAX knows (dicts, tuples, optax states) by path, like ``"0/mu/kernel"``."""
+    from jax import tree_util
+
+    named = [
+        (tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in tree_util.tree_flatten_with_path(tree)[0]
+    ]
+    flat = dict(named)
+    if len(flat) != len(named):
+        twice = next(name for name, _ in named if [other for other, _ in named].count(name) > 1)
+        raise CheckpointError(f"two leaves of a tree are both called {twice!r}: rename one of the keys")
+    return flat
+
+
+def digest(tree: Tree) -> str:
+    """SHA-256, in hex, of all leaves of a tree, in the order of their paths: path, dtype, shape and bytes."""
+    total = hashlib.sha256()
+    for name, array in sorted(_arrays(flatten(tree)).items()):
+        total.update(json.dumps([name, array.dtype.name, array.shape]).encode())
+        total.update(array.reshape(-1).view(np.uint8))
+    return total.hexdigest()
+
+
+def _arrays(named: Mapping[str, Any]) -> dict[str, Array]:
+    # Row-major: safetensors writes the bytes of any other order without a word, as if they were.
+    arrays = {}
+    for name, leaf in named.items():
+        try:
+            arrays[name] = np.asarray(leaf, order="C")
+        except TypeError as error:
+            raise CheckpointError(
+                f"leaf {name!r} is no array of numbers ({error}): pass its raw data"
+            ) from error
+        if arrays[name].dtype.hasobject or arrays[name].dtype.kind in "USM":
+            raise CheckpointError(f"leaf {name!r} has dtype {arrays[name].dtype}: only numbers can be kept")
+    return arrays
+
+
+# -- writing ----------------------------------------------------------------------------------------------
+
+
+def save(
+    root: Path,
+    step: int,
+    trees: Mapping[str, Tree],
+    meta: Mapping[str, Any],
+    *,
+    blobs: Mapping[str, Sequence[Array]] | None = None,
+    keep: int = 3,
+) -> Path:
+    """Writes a checkpoint; it exists completely, also after a power failure, when this returns.
+
+    One process writes at a time. A checkpoint of the same step is replaced.
+
+    Args:
+      root: the folder of all checkpoints of a run.
+      step: what orders them (agent steps), 0 or more.
+      trees: arrays by name, in any structure; random keys as their raw data.
+      meta: JSON values: counters, random states, settings.
+      blobs: lists of arrays by name, for what has no fixed structure (queued unrolls).
+      keep: how many checkpoints up to ``step`` stay; older ones are removed.
+
+    Returns:
+      The checkpoint's folder.
+
+    Raises:
+      CheckpointError: it cannot be written (full disk, a value that cannot be kept); earlier ones are intact.
+    """
+    if keep < 1 or not 0 <= step < 10**12:
+        raise CheckpointError(f"keep={keep}, step={step}: keep must be at least 1, step between 0 and 10^12")
+    files = {f"{_checked(name)}.safetensors": _arrays(flatten(tree)) for name, tree in trees.items()}
+    for name, arrays in (blobs or {}).items():
+        listed = {f"{index:09d}": array for index, array in enumerate(arrays)}
+        files[f"{_checked(name)}.blobs.safetensors"] = _arrays(listed)
+    final, draft = root / f"{step:012d}", root / f".writing-{step:012d}"
+    with _told(root, step):
+        root.mkdir(parents=True, exist_ok=True)
+        _clean(root)
+        try:
+            _write(draft, files, step, meta)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)  # what a full disk needs most is its space back
+            raise
+        _put(draft, final)
+        _prune(root, step, keep)
+    return final
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise CheckpointError(f"{name!r} cannot name a part of a checkpoint: use small letters, digits and _")
+    return name
+
+
+@contextmanager
+def _told(root: Path, step: int) -> Iterator[None]:
+    """Translates what the disk raises into one line."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        full = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "os error 28" in str(error)
+        reason = "the disk is full: free space or pass another run folder" if full else str(error)
+        newest = next((path.name for _, path in _candidates(root)), "none")
+        raise CheckpointError(
+            f"cannot write the checkpoint of step {step} to {root}: {reason}; newest one kept: {newest}"
+        ) from error
+
+
+def _write(draft: Path, files: Mapping[str, Mapping[str, Array]], step: int, meta: Mapping[str, Any]) -> None:
+    draft.mkdir()
+    entries = {}
+    for name, arrays in files.items():
+        path = draft / name
+        safetensors.numpy.save_file(dict(arrays), path)
+        _sync(path)
+        entries[name] = {"bytes": path.stat().st_size, "sha256": _file_digest(path)}
+    body = {"format": FORMAT, "step": step, "meta": dict(meta), "files": entries}
+    try:
+        text = json.dumps(body | {"sha256": _seal(body)}, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the meta of a checkpoint must be plain finite JSON values: {error}"
+        ) from error
+    manifest = draft / _MANIFEST
+    manifest.write_text(text)
+    _sync(manifest)
+    _sync(draft)
+
+
+def _put(draft: Path, final: Path) -> None:
+    """Renames ``draft`` to ``final``; at every moment the old or the new checkpoint can be found."""
+    replaced = final.with_name(_REPLACED + final.name)
+    if final.exists():
+        final.rename(replaced)
+    draft.rename(final)
+    _sync(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file, or the list of names in a folder, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _clean(root: Path) -> None:
+    """Removes what dead writers left; a replaced checkpoint whose successor never came gets its name back."""
+    for path in root.iterdir():
+        if path.name.startswith(_LEFTOVERS):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith(_REPLACED):
+            final = path.with_name(path.name.removeprefix(_REPLACED))
+            if final.exists():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.rename(final)
+
+
+def _prune(root: Path, step: int, keep: int) -> None:
+    # Later ones are left alone, and do not count: a run that went back behind them found them damaged.
+    for _, path in [found for found in _candidates(root) if found[0] <= step][keep:]:
+        # Renamed first, so that a half-removed checkpoint is never taken for a damaged one.
+        doomed = path.with_name(f".pruned-{path.name}")
+        path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files have been compared with their hashes.
+
+    Attributes:
+      path: its folder.
+      step: what it was saved under.
+      meta: the JSON values that were saved.
+      skipped: why each newer checkpoint was passed over; one line each, empty if this is the newest.
+    """
+
+    path: Path
+    step: int
+    meta: Mapping[str, Any] = field(repr=False)
+    skipped: tuple[str, ...] = ()
+
+    def tree(self, name: str, like: Tree) -> Tree:
+        """The tree ``name``, in the structure of ``like``, with NumPy arrays as leaves.
+
+        Args:
+          name: as it was saved.
+          like: a tree of arrays, of ``jax.ShapeDtypeStruct`` or of numbers, that says what is expected.
+
+        Raises:
+          CheckpointError: there is no such tree, or a leaf is missing, too many, or of other shape or dtype.
+        """
+        from jax import tree_util
+
+        kept, wanted = self._load(f"{name}.safetensors"), flatten(like)
+        _compare(self.path / name, {leaf: _form(array) for leaf, array in kept.items()}, wanted)
+        return tree_util.tree_unflatten(tree_util.tree_structure(like), [kept[leaf] for leaf in wanted])
+
+    def blob(self, name: str) -> list[Array]:
+        """The list of arrays ``name``; raises :class:`CheckpointError` if there is none of that name."""
+        kept = self._load(f"{name}.blobs.safetensors")
+        return [kept[index] for index in sorted(kept)]
+
+    def _load(self, file: str) -> dict[str, Array]:
+        path = self.path / file
+        if not path.exists():
+            raise CheckpointError(
+                f"checkpoint {self.path} has no {file}: it was saved with other settings "
+                f"(it has {', '.join(sorted(f.name for f in self.path.glob('*.safetensors')))})"
+            )
+        try:
+            return dict(safetensors.numpy.load_file(path))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"cannot read {path}: {error}") from error
+
+
+def _form(leaf: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype name of an array, of a description of one, or of a number."""
+    described = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
+    return tuple(described.shape), str(np.dtype(described.dtype))
+
+
+def _compare(where: Path, kept: Mapping[str, tuple[tuple[int, ...], str]], wanted: Mapping[str, Any]) -> None:
+    for leaf, expected in wanted.items():
+        if leaf not in kept:
+            raise CheckpointError(f"{where} has no leaf {leaf!r}: it was saved with another agent or network")
+        if kept[leaf] != _form(expected):
+            (shape, dtype), (shape2, dtype2) = kept[leaf], _form(expected)
+            raise CheckpointError(
+                f"{where}: leaf {leaf!r} is {dtype}{list(shape)}, needed is {dtype2}{list(shape2)}: "
+                "it was saved with another agent or network"
+            )
+    for leaf in kept:
+        if leaf not in wanted:
+            raise CheckpointError(
+                f"{where} has a leaf {leaf!r} too many: it was saved with another agent or network"
+            )
+
+
+def load_latest(root: Path) -> Checkpoint:
+    """The newest checkpoint that is intact. Damaged ones are passed over, with a warning that says why.
+
+    Changes nothing on the disk: a run that is being written may be read.
+
+    Raises:
+      CheckpointError: there is none, or none is intact.
+    """
+    skipped: list[str] = []
+    for step, path in _candidates(root):
+        try:
+            meta = _verified(path, step)
+        except CheckpointError as error:
+            skipped.append(str(error))
+            _log.warning("%s; trying the checkpoint before it", error)
+            continue
+        return Checkpoint(path, step, meta, tuple(skipped))
+    if skipped:
+        raise CheckpointError(f"no checkpoint in {root} is intact: {'; '.join(skipped)}")
+    raise CheckpointError(f"no checkpoint in {root}: the run stopped before the first one, start it again")
+
+
+def _candidates(root: Path) -> list[tuple[int, Path]]:
+    """Finished checkpoints, newest first."""
+    names = {path.name for path in root.iterdir()} if root.is_dir() else set()
+    steps = sorted({name.removeprefix(_REPLACED) for name in names}, reverse=True)
+    return [
+        (int(step), root / (step if step in names else _REPLACED + step))
+        for step in steps
+        if _FINISHED.fullmatch(step)
+    ]
+
+
+def _verified(path: Path, step: int) -> dict[str, Any]:
+    """Compares every file with the manifest and returns the meta; raises :class:`CheckpointError`."""
+
+    def damaged(reason: str) -> CheckpointError:
+        return CheckpointError(f"checkpoint {path} is damaged: {reason}")
+
+    try:
+        manifest = json.loads((path / _MANIFEST).read_bytes())
+        seal = manifest.pop("sha256")
+        if seal != _seal(manifest):
+            raise damaged(f"{_MANIFEST} was changed")
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {path} has format {manifest['format']}, this version of Orchard reads {FORMAT}"
+            )
+        if manifest["step"] != step:
+            raise damaged(f"it is that of step {manifest['step']}")
+        for name, entry in manifest["files"].items():
+            file = path / Path(name).name  # a manifest may name files of its folder only
+            if file.stat().st_size != entry["bytes"]:
+                raise damaged(f"{name} has {file.stat().st_size} bytes instead of {entry['bytes']}")
+            if _file_digest(file) != entry["sha256"]:
+                raise damaged(f"{name} does not have the SHA-256 that it was saved with")
+        return dict(manifest["meta"])
+    except OSError as error:
+        raise damaged(f"{Path(error.filename or path).name}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(f"{_MANIFEST} is not a manifest ({error})") from error
+
+
+def _seal(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

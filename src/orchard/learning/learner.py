@@ -1,0 +1,148 @@
+"""The gradient step: one batch in, new parameters out, the same on one device and on many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from orchard.errors import ConfigError
+from orchard.types import Agent, TimeStep, Tree, Unroll
+
+_DEVICES = "devices"
+
+
+class TrainState(NamedTuple):
+    """Everything that the next update depends on, beside the batch.
+
+    Attributes:
+      params: the parameters.
+      opt_state: the optimizer's state.
+      key: raw data of the key from which each update's key is folded, uint32.
+      updates: int32, updates so far; it is the weights' version.
+      skipped: int32, updates so far that were not finite and changed nothing else.
+      skipped_in_row: int32, how many of the latest ones were skipped.
+    """
+
+    params: Tree
+    opt_state: Tree
+    key: Any
+    updates: Any
+    skipped: Any
+    skipped_in_row: Any
+
+
+class Learner:
+    """Updates parameters with gradients averaged over its devices.
+
+    Each device takes an equal share of the batch's environments. A loss is a mean over the batch, so the
+    average of the devices' gradients is the gradient of the whole batch: one device and k devices give the same
+    update for the same batch.
+
+    Args:
+      agent: loss and optimizer.
+      devices: the JAX devices that train.
+      key: for initialization and for losses that draw.
+    """
+
+    def __init__(self, agent: Agent, devices: Sequence[Any], key: Any) -> None:
+        batch = agent.data.batch_size
+        if batch % len(devices):
+            raise ConfigError(
+                f"a batch of {batch} unrolls cannot be shared equally by {len(devices)} training devices: "
+                f"use --batch-size {-(-batch // len(devices)) * len(devices)}"
+            )
+        self._agent = agent
+        self._mesh = Mesh(list(devices), (_DEVICES,))
+        self._whole = NamedSharding(self._mesh, PartitionSpec())
+        init_key, update_key = jax.random.split(key)
+        params = agent.init(init_key)
+        zero = jnp.zeros((), jnp.int32)
+        self.state = self._replicate(
+            TrainState(
+                params, agent.optimizer.init(params), jax.random.key_data(update_key), zero, zero, zero
+            )
+        )
+        self._step = self._compile()
+
+    def _replicate(self, tree: Tree) -> Tree:
+        return jax.device_put(tree, self._whole)
+
+    def put(self, unroll: Unroll) -> Unroll:
+        """Moves a batch ``[T+1, B, ...]`` to the training devices, each its share of B."""
+
+        def spread(tree: Tree, axis: int) -> Tree:
+            spec = PartitionSpec(*([None] * axis), _DEVICES)
+            return jax.device_put(tree, NamedSharding(self._mesh, spec))
+
+        return Unroll(
+            TimeStep(*(spread(part, 1) for part in unroll.timestep)),
+            spread(unroll.action, 1),
+            spread(unroll.record, 1),
+            spread(unroll.state, 0),
+            spread(unroll.version, 1),
+        )
+
+    def warm_up(self, example: Unroll) -> None:
+        """Compiles the update for batches like ``example`` (on the host); changes nothing."""
+        jax.block_until_ready(self._step(self.state, self.put(example)))
+
+    def update(self, batch: Unroll) -> dict[str, Any]:
+        """One update; returns metrics as device scalars, which it does not wait for."""
+        # Params are not donated: whoever acts may still read them.
+        self.state, metrics = self._step(self.state, batch)
+        return metrics
+
+    def _compile(self) -> Any:
+        time_major, batch_major = PartitionSpec(None, _DEVICES), PartitionSpec(_DEVICES)
+        batch_specs = Unroll(TimeStep(*[time_major] * 5), time_major, time_major, batch_major, time_major)
+        gradients = jax.shard_map(
+            self._gradients,
+            mesh=self._mesh,
+            in_specs=(PartitionSpec(), batch_specs, PartitionSpec()),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )
+        return jax.jit(partial(self._update, gradients))
+
+    def _gradients(self, params: Tree, batch: Unroll, key: Any) -> tuple[Any, Tree, Tree]:
+        key = jax.random.fold_in(key, jax.lax.axis_index(_DEVICES))
+        (loss, (metrics, _)), gradients = jax.value_and_grad(self._agent.loss, has_aux=True)(
+            params, None, batch, key
+        )
+        return jax.lax.pmean((loss, metrics, gradients), _DEVICES)  # type: ignore[no-any-return]
+
+    def _update(self, gradients: Any, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.updates)
+        loss, metrics, grads = gradients(state.params, batch, key)
+        norm = optax.global_norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        changes, opt_state = self._agent.optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, changes)
+
+        def keep(new: Tree, old: Tree) -> Tree:
+            return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+
+        skip = 1 - finite.astype(jnp.int32)
+        return TrainState(
+            keep(params, state.params),
+            keep(opt_state, state.opt_state),
+            state.key,
+            state.updates + 1,
+            state.skipped + skip,
+            (state.skipped_in_row + skip) * skip,
+        ), {
+            **{f"loss/{name}": value for name, value in metrics.items()},
+            "loss/total": loss,
+            "loss/gradient_norm": norm,
+            "skipped_updates": state.skipped + skip,
+        }
+
+    def restore(self, state: TrainState) -> None:
+        """Takes over a state with the structure of ``self.state``."""
+        self.state = self._replicate(state)

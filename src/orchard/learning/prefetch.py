@@ -1,0 +1,70 @@
+"""Batches assembled and moved to the training devices while the learner is still busy with the one before."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Batch = TypeVar("Batch")
+
+
+class Prefetch(Generic[Batch]):
+    """Keeps up to ``depth`` batches ready.
+
+    Args:
+      make: makes the next batch; None when there will be no more. It is called by one thread.
+      depth: batches made ahead of time; 0 makes each one when it is asked for, on the asker's thread.
+      on_failure: called with the exception that ended the thread.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Batch | None],
+        depth: int,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._make = make
+        self._depth = depth
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._ready: deque[Batch | None] = deque()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+        if depth:
+            self._thread.start()
+
+    def take(self, timeout: float) -> Batch | None:
+        """The next batch; None when time is up (``depth`` 0 leaves the waiting to ``make``) or there are no more."""
+        if not self._depth:
+            return self._make()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._closed, timeout)
+            batch = self._ready.popleft() if self._ready else None
+            self._changed.notify_all()
+            return batch
+
+    def close(self) -> None:
+        """Ends the thread; ``make`` must return None by itself soon."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._depth:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._has_room():
+                batch = self._make()
+                with self._changed:
+                    if batch is not None:
+                        self._ready.append(batch)
+                    self._changed.notify_all()
+        except BaseException as error:
+            self._on_failure(error)
+
+    def _has_room(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._ready) < self._depth or self._closed)
+            return not self._closed

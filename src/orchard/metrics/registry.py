@@ -1,0 +1,128 @@
+"""The names of everything that Orchard measures: one name, one unit, one sentence.
+
+The same name stands in ``metrics.jsonl``, in TensorBoard, on the console and in ``docs/metrics.md``, which is
+generated from here. A name that ends in ``/*`` is a family: any name that begins like it belongs to it, so
+that an agent's loss may report what it likes under ``loss/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orchard.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One thing that is measured.
+
+    Attributes:
+      name: as written in a row; ``"prefix/*"`` for a family.
+      unit: what one of it is (``"steps"``, ``"frames/s"``); ``"1"`` for plain numbers and fractions.
+      sentence: what it means.
+    """
+
+    name: str
+    unit: str
+    sentence: str
+
+    @property
+    def is_family(self) -> bool:
+        """Whether it stands for every name with its prefix."""
+        return self.name.endswith("/*")
+
+
+_metrics: dict[str, Metric] = {}
+
+
+def register(name: str, unit: str, sentence: str) -> Metric:
+    """Adds a metric, or a family if ``name`` ends in ``/*``.
+
+    Registering the same thing twice is allowed; raises :class:`ConfigError` if the name means something else.
+    """
+    metric = Metric(name, unit, sentence)
+    known = _metrics.setdefault(name, metric)
+    if known != metric:
+        raise ConfigError(
+            f"metric {name!r} is registered already, as {known.sentence!r} in {known.unit!r}: rename it"
+        )
+    return metric
+
+
+def find(name: str) -> Metric:
+    """The metric that ``name`` belongs to; raises :class:`ConfigError` with the nearest names if none."""
+    metric = _metrics.get(name) or _metrics.get(name.rpartition("/")[0] + "/*")
+    if metric is None or (metric.is_family and name.endswith(("/", "/*"))):
+        raise ConfigError(unknown_name("metric", name, _metrics))
+    return metric
+
+
+def check(names: Iterable[str]) -> None:
+    """Raises :class:`ConfigError` for the first name that is not registered."""
+    for name in names:
+        find(name)
+
+
+def registered() -> tuple[Metric, ...]:
+    """All metrics, in the order in which they were registered."""
+    return tuple(_metrics.values())
+
+
+# How far the run is.
+register(
+    "seconds", "s", "Time that the run has trained, without what passed between a stop and its resumption."
+)
+register("agent_steps", "steps", "Environment steps that the agent decided, over all environments.")
+register("env_frames", "frames", "Frames that the environments simulated: agent steps times frame skip.")
+register("updates", "updates", "Gradient updates that the learner applied.")
+register("weights_version", "updates", "Version of the newest published weights.")
+register("seconds_left", "s", "Time until the budget is spent, at the present speed.")
+
+# How fast it goes.
+register("agent_steps_per_second", "steps/s", "Agent steps a second, over the last seconds.")
+register("frames_per_second", "frames/s", "Environment frames a second, over the last seconds.")
+register("updates_per_second", "updates/s", "Gradient updates a second, over the last seconds.")
+
+# How well it plays.
+register("mean_return", "return", "Mean undiscounted, unclipped return of the last 100 episodes.")
+register("best_mean_return", "return", "The highest mean return over 100 episodes so far.")
+register("episodes", "episodes", "Episodes that ended, by their own rules or by a time limit.")
+register("episode_length", "steps", "Mean length of the last 100 episodes, in agent steps.")
+
+# How the stages keep up with one another.
+register(
+    "policy_lag_mean", "updates", "Updates between the weights that acted and those that are trained; mean."
+)
+register(
+    "policy_lag_max", "updates", "Updates between the weights that acted and those that are trained; most."
+)
+register("batch_fill", "1", "Share of the rows of an inference batch that held an observation, not padding.")
+register("inference_batch", "rows", "Observations in an inference batch; mean.")
+register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
+register("queue_fill", "1", "Share of the unroll queue that is in use.")
+register("learner_busy", "1", "Share of time in which the learner computed an update.")
+register("learner_wait", "1", "Share of time in which the learner waited for a batch.")
+register("actors", "actors", "Actors that are connected.")
+register("actor_restarts", "restarts", "Actors that were started again after they died.")
+
+# Where every step went: received = trained + open + queued + dropped.
+register("steps_received", "steps", "Agent steps that arrived from actors.")
+register("steps_trained", "steps", "Agent steps that an update was computed from, each counted once.")
+register("steps_open", "steps", "Agent steps in unrolls that are not yet complete.")
+register("steps_queued", "steps", "Agent steps in complete unrolls that wait to be trained on.")
+register(
+    "steps_dropped", "steps", "Agent steps thrown away, because their actor was lost or its episode was."
+)
+
+# How the learning goes.
+register("skipped_updates", "updates", "Updates that were skipped because loss or gradient was not finite.")
+register("memory_bytes", "bytes", "Resident memory of the run's processes.")
+register("loss/total", "1", "The loss that is differentiated.")
+register("loss/policy_loss", "1", "The policy's part of the loss.")
+register("loss/value_loss", "1", "The value function's part of the loss.")
+register("loss/entropy", "nats", "Entropy of the policy; mean over steps.")
+register("loss/entropy_cost", "1", "Weight of the entropy in the loss.")
+register("loss/gradient_norm", "1", "Norm of the gradient before it is clipped.")
+register("loss/learning_rate", "1", "Step size of the optimizer.")
+register("loss/*", "1", "Whatever else the agent's loss reports.")

@@ -1,0 +1,144 @@
+"""Where rows go: a file of JSON lines that survives a kill, TensorBoard, and a record that feeds them all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchard.errors import ConfigError, RunFailed
+from orchard.metrics import registry
+
+Row = Mapping[str, float]
+"""Registered names to numbers, all measured at one moment."""
+
+
+class Sink(Protocol):
+    """Somewhere that rows go. Used by one thread."""
+
+    def write(self, row: Row) -> None:
+        """Takes one row."""
+
+    def close(self) -> None:
+        """Brings everything to where it belongs; safe to call twice."""
+
+
+class Record:
+    """Checks the names of every row and hands it to all sinks. Used by one thread."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def write(self, row: Row) -> None:
+        """Hands ``row`` to every sink; raises :class:`ConfigError` for a name that is not registered."""
+        registry.check(row)
+        for sink in self._sinks:
+            sink.write(row)
+
+    def close(self) -> None:
+        """Closes every sink, also when one of them fails to; then raises what the first one raised."""
+        failures: list[Exception] = []
+        for sink in self._sinks:
+            try:
+                sink.close()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+
+class JsonLines:
+    """One JSON object a row and line. Each line is written at once: a kill loses at most the last one.
+
+    Numbers that are not finite become ``null``. A file that exists is continued; a torn last line is cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_torn_line(path)
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, row: Row) -> None:
+        """Appends ``row``; raises :class:`RunFailed` if the disk does not take it."""
+        line = json.dumps({name: _plain(value) for name, value in row.items()}, allow_nan=False)
+        data = line.encode() + b"\n"
+        try:
+            written = self._file.write(data)
+        except OSError as error:
+            raise RunFailed(
+                f"metrics: cannot write {self._path}: {error.strerror}; free or change the disk, then resume"
+            ) from error
+        if written != len(data):
+            raise RunFailed(f"metrics: cannot write {self._path}: the disk is full; free space, then resume")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _plain(value: float) -> float | int | None:
+    """``value`` as a number that JSON knows (arrays of one element become their element)."""
+    number = value if isinstance(value, int) else float(value)
+    return number if math.isfinite(number) else None
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if whole != len(data):
+            os.truncate(file.fileno(), whole)
+
+
+def read_rows(path: Path) -> list[dict[str, float]]:
+    """Reads what :class:`JsonLines` wrote; ``null`` becomes NaN, and a torn last line is left out.
+
+    Raises :class:`ConfigError` if the file is missing, or if any line but the last is not a row.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read metrics {path}: {error.strerror}") from error
+    return list(_rows(path, lines))
+
+
+def _rows(path: Path, lines: list[bytes]) -> Iterator[dict[str, float]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            yield {str(name): math.nan if value is None else value for name, value in row.items()}
+        except (ValueError, AttributeError) as error:
+            if number == len(lines):
+                return  # torn by a kill in mid-write
+            raise ConfigError(f"{path}, line {number}: not a row of metrics ({error})") from error
+
+
+class TensorBoard:
+    """TensorBoard event files, written through tensorboardX; the x axis is agent steps."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer: Any = SummaryWriter(logdir=str(folder), flush_secs=10)
+        self._closed = False
+
+    def write(self, row: Row) -> None:
+        """Adds every number of ``row`` at its ``agent_steps``, in seconds of the wall clock."""
+        step = int(row.get("agent_steps", 0))
+        for name, value in row.items():
+            if name != "agent_steps":
+                self._writer.add_scalar(name, float(value), step)
+
+    def close(self) -> None:
+        """Writes what is buffered."""
+        if not self._closed:
+            self._closed = True
+            self._writer.close()

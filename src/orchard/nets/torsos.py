@@ -1,0 +1,162 @@
+"""Torsos: what makes features ``[N, D]`` of an observation.
+
+A torso knows nothing of time: N is time and batch in one. Image torsos map float32 ``[N, H, W, C]`` to ``[N,
+  D]``; an :class:`Encoder` puts a whole observation together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from orchard.nets.convolutions import Conv, Padding, max_pool
+from orchard.types import ArraySpec, Tree, leaves
+
+RELU_INIT = nn.initializers.orthogonal(float(np.sqrt(2)))
+"""Keeps the size of activations and gradients through rectified layers."""
+
+
+class MLP(nn.Module):
+    """Dense layers of ``sizes``, tanh after each: ``[N, D]`` to ``[N, sizes[-1]]``."""
+
+    sizes: tuple[int, ...] = (64, 64)
+
+    @nn.compact
+    def __call__(self, features: jax.Array) -> jax.Array:
+        """Applies it."""
+        for size in self.sizes:
+            features = nn.tanh(nn.Dense(size, kernel_init=RELU_INIT)(features))
+        return features
+
+
+class ConvTorso(nn.Module):
+    """Rectified convolutions, then rectified dense layers: ``[N, H, W, C]`` to ``[N, hidden[-1]]``.
+
+    Attributes:
+      layers: ``(features, kernel, stride)`` of every convolution.
+      padding: of all of them.
+      hidden: sizes of the dense layers.
+    """
+
+    layers: tuple[tuple[int, int, int], ...]
+    padding: Padding
+    hidden: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Applies it."""
+        for features, kernel, stride in self.layers:
+            images = nn.relu(Conv(features, kernel, stride, self.padding, RELU_INIT)(images))
+        return _dense(images.reshape(len(images), -1), self.hidden)
+
+
+def _dense(flat: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+    """Rectified dense layers; called inside a compact module, which owns their weights."""
+    for size in sizes:
+        flat = nn.relu(nn.Dense(size, kernel_init=RELU_INIT)(flat))
+    return flat
+
+
+def tiny(hidden: tuple[int, ...] = (128,)) -> nn.Module:
+    """For images of about 10x10, as in MinAtar (Young and Tian 2019): 16 filters 3x3, dense 128."""
+    return ConvTorso(((16, 3, 1),), "VALID", hidden)
+
+
+def small(hidden: tuple[int, ...] = (256,)) -> nn.Module:
+    """The network of DQN 2013 and A3C (Mnih et al. 2013, 2016); good on a CPU."""
+    return ConvTorso(((16, 8, 4), (32, 4, 2)), "VALID", hidden)
+
+
+def nature(hidden: tuple[int, ...] = (512,)) -> nn.Module:
+    """The network of DQN 2015 (Mnih et al., Nature): 32, 64, 64 filters, dense 512."""
+    return ConvTorso(((32, 8, 4), (64, 4, 2), (64, 3, 1)), "VALID", hidden)
+
+
+def shallow(hidden: tuple[int, ...] = (256,)) -> nn.Module:
+    """The shallow network of IMPALA (Espeholt et al. 2018, figure 3, left): :func:`small` with padding."""
+    return ConvTorso(((16, 8, 4), (32, 4, 2)), "SAME", hidden)
+
+
+class Deep(nn.Module):
+    """The deep residual network of IMPALA (Espeholt et al. 2018, figure 3, right).
+
+    Attributes:
+      channels: filters of each section; a section halves the image and has ``blocks`` residual blocks.
+      blocks: residual blocks in a section, of two convolutions each.
+      hidden: sizes of the dense layers.
+    """
+
+    channels: tuple[int, ...] = (16, 32, 32)
+    blocks: int = 2
+    hidden: tuple[int, ...] = (256,)
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Applies it, ``[N, H, W, C]`` to ``[N, hidden[-1]]``."""
+        for channels in self.channels:
+            images = max_pool(Conv(channels, 3)(images), window=3, stride=2)
+            for _ in range(self.blocks):
+                inner = Conv(channels, 3)(nn.relu(images))
+                images = images + Conv(channels, 3)(nn.relu(inner))
+        return _dense(nn.relu(images).reshape(len(images), -1), self.hidden)
+
+
+def deep(hidden: tuple[int, ...] = (256,)) -> nn.Module:
+    """:class:`Deep` with the published sizes."""
+    return Deep(hidden=hidden)
+
+
+def is_image(spec: ArraySpec) -> bool:
+    """Whether an observation goes through convolutions: rank 3 (height, width, channels) and not a choice."""
+    return len(spec.shape) == 3 and not spec.num_values
+
+
+class Encoder(nn.Module):
+    """A whole observation as features: tree of ``[N, *shape]`` to float32 ``[N, D]``.
+
+    Images go through a torso of their own each; choices become one-hot; everything else is flattened; then
+    all are concatenated, in sorted key order. uint8 is scaled by 1/255.
+
+    Attributes:
+      observation: tree of :class:`~orchard.types.ArraySpec`, the frames already stacked.
+      image_torso: makes the torso of an image; None flattens images too.
+      vector_torso: makes the module that is applied when there are no images (or they are flattened); None
+        for none.
+    """
+
+    observation: Tree
+    image_torso: Callable[[], nn.Module] | None
+    vector_torso: Callable[[], nn.Module] | None = None
+
+    @nn.compact
+    def __call__(self, observation: Tree) -> jax.Array:
+        """Applies it."""
+        features, images = [], 0
+        for (_, spec), (_, array) in zip(leaves(self.observation), leaves(observation), strict=True):
+            if self.image_torso is not None and is_image(spec):
+                features.append(self.image_torso()(_scaled(array)))
+                images += 1
+            else:
+                features.append(_flat(array, spec))
+        joined = jnp.concatenate(features, axis=-1)
+        if images == 0 and self.vector_torso is not None:
+            return jnp.asarray(self.vector_torso()(joined))
+        return joined
+
+
+def _scaled(array: jax.Array) -> jax.Array:
+    """As float32, uint8 in [0, 1]."""
+    return array.astype(jnp.float32) * (1 / 255 if array.dtype == jnp.uint8 else 1.0)
+
+
+def _flat(array: jax.Array, spec: ArraySpec) -> jax.Array:
+    """``[N, *shape]`` as float32 ``[N, D]``; choices one-hot."""
+    flat = array.reshape(len(array), -1)
+    if not spec.num_values:
+        return _scaled(flat)
+    hots = [jax.nn.one_hot(flat[:, i], n) for i, n in enumerate(spec.num_values)]
+    return jnp.concatenate(hots, axis=-1)

@@ -1,0 +1,1 @@
+"""Arithmetic of reinforcement learning: pure functions over one trajectory ``[T]``; the caller vmaps."""

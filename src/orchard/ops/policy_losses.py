@@ -1,0 +1,77 @@
+"""The parts of an actor-critic loss, each over one trajectory ``[T]``.
+
+Each is a mean over all T steps, the invalid ones included as zeros: with a constant denominator the average
+  over equal shards of a batch is exactly the loss of the whole batch, whatever its masks.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from orchard.ops.checks import check_time_major
+
+
+def policy_gradient_loss(log_probs: jax.Array, advantages: jax.Array, valid: jax.Array) -> jax.Array:
+    """``-mean_t A_t log pi(a_t|x_t)``, with the gradient of IMPALA's section 4.2 (Espeholt et al. 2018).
+
+    Args:
+      log_probs: float ``[T]``, of the actions taken under the policy that is trained.
+      advantages: float ``[T]``, importance weights included; treated as constants.
+      valid: bool ``[T]``, steps to learn from.
+
+    Returns:
+      float ``[]``.
+    """
+    check_time_major(log_probs=log_probs, advantages=advantages, valid=valid)
+    return -jnp.mean(jnp.where(valid, lax.stop_gradient(advantages) * log_probs, 0.0))
+
+
+def value_loss(values: jax.Array, targets: jax.Array, valid: jax.Array) -> jax.Array:
+    """``mean_t (v_t - V(x_t))^2 / 2``; ``targets`` are treated as constants. All ``[T]``, returns ``[]``."""
+    check_time_major(values=values, targets=targets, valid=valid)
+    return 0.5 * jnp.mean(jnp.where(valid, jnp.square(lax.stop_gradient(targets) - values), 0.0))
+
+
+def entropy_loss(entropies: jax.Array, valid: jax.Array) -> jax.Array:
+    """``-mean_t H(pi(.|x_t))``, a reward for staying undecided (Williams and Peng 1991); ``[]``."""
+    check_time_major(entropies=entropies, valid=valid)
+    return -jnp.mean(jnp.where(valid, entropies, 0.0))
+
+
+ENTROPY_COEFFICIENT_RANGE = 20.0
+"""The adaptive coefficient stays in ``[exp(-20), exp(20)]``, as in SEED RL."""
+
+
+def entropy_coefficient(parameter: jax.Array, speed: float) -> jax.Array:
+    """``exp(speed * parameter)``, ``[]``: positive; ``speed`` says how fast it follows its parameter."""
+    return jnp.exp(speed * parameter)
+
+
+def entropy_adjustment_loss(
+    parameter: jax.Array, entropies: jax.Array, valid: jax.Array, *, target: float, speed: float
+) -> jax.Array:
+    """The dual loss of the constraint ``mean entropy >= target``, in ``parameter`` alone.
+
+    ::
+
+        exp(speed * parameter) * mean_t (H_t - target)
+
+    Gradient descent raises the coefficient while the entropy is below its target and lowers it above
+    (Haarnoja et al. 2018, Soft Actor-Critic Algorithms and Applications, equation 18; exponential as in SEED
+    RL).
+
+    Args:
+      parameter: float ``[]``, the Lagrange parameter.
+      entropies: float ``[T]``, treated as constants.
+      valid: bool ``[T]``, steps that count.
+      target: the entropy wanted, in nats; 0 is a target like any other.
+      speed: see :func:`entropy_coefficient`.
+
+    Returns:
+      float ``[]``.
+    """
+    check_time_major(entropies=entropies, valid=valid)
+    excess = jnp.mean(jnp.where(valid, lax.stop_gradient(entropies) - target, 0.0))
+    return entropy_coefficient(parameter, speed) * excess

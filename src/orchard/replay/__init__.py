@@ -1,0 +1,1 @@
+"""Stage 4: memory between acting and learning."""

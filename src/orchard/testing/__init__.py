@@ -1,0 +1,1 @@
+"""Contract suites and fakes that users run on their own environment, agent or transport."""

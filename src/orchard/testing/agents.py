@@ -1,0 +1,347 @@
+"""The contract of an agent, as checks that anyone can run on an agent of their own; a new agent is one row.
+
+::
+
+    @pytest.mark.parametrize("name", SPECS)
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_my_agent(check, name):
+        check(subject(make_my_agent, name))
+
+where ``make_my_agent`` maps an :class:`~orchard.types.EnvSpec` to an :class:`~orchard.types.Agent` whose unrolls have
+8 transitions or more. A check raises ``AssertionError`` and says which promise is broken.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from orchard.types import Agent, ArraySpec, EnvSpec, TimeStep, Tree, Unroll, leaves, map_leaves
+
+_CHOICE = ArraySpec((), "int32", (5,))
+SPECS: dict[str, EnvSpec] = {
+    "vector": EnvSpec("test/vector", ArraySpec((4,), "float32"), _CHOICE),
+    "image": EnvSpec("test/image", ArraySpec((12, 12, 1), "uint8"), _CHOICE, frame_stack=3),
+    "tree": EnvSpec(
+        "test/tree",
+        {
+            "camera": ArraySpec((12, 12, 2), "uint8"),
+            "goal": ArraySpec((), "int32", (3,)),
+            "body": {"speed": ArraySpec((), "float32"), "joints": ArraySpec((2, 2), "float32")},
+        },
+        ArraySpec((2,), "int32", (3, 2)),
+        frame_stack=2,
+    ),
+    "continuous": EnvSpec(
+        "test/continuous",
+        ArraySpec((3,), "float32"),
+        ArraySpec((3,), "float32", low=(-1.0, 0.0, -np.inf), high=(1.0, 4.0, np.inf)),
+    ),
+}
+"""Environments, by name, that between them have every kind of observation and action."""
+
+End = tuple[int, int, Literal["terminated", "truncated"]]
+"""``(step, environment, how)``: that step shows the final observation of an episode."""
+
+
+def observations(spec: EnvSpec, leading: tuple[int, ...], seed: int) -> Tree:
+    """Random observations ``[*leading, ...]`` of the spec's shapes, dtypes and ranges."""
+    rng = np.random.default_rng(seed)
+
+    def draw(leaf: ArraySpec) -> np.ndarray[Any, Any]:
+        shape = (*leading, *leaf.shape)
+        if leaf.num_values:
+            values = rng.integers(0, leaf.num_values, (*leading, len(leaf.num_values)))
+            return values.reshape(shape).astype(leaf.dtype)
+        if leaf.dtype == "uint8":
+            return rng.integers(0, 256, shape, dtype=np.uint8)
+        return rng.normal(size=shape).astype(leaf.dtype)
+
+    return map_leaves(draw, spec.observation)
+
+
+def experience(spec: EnvSpec, steps: int, batch: int, ends: Sequence[End] = (), seed: int = 0) -> TimeStep:
+    """Random steps ``[steps, batch, ...]`` with episodes that begin at step 0 and end where ``ends`` says."""
+    flags = {name: np.zeros((steps, batch), bool) for name in ("terminated", "truncated", "first")}
+    flags["first"][0] = True
+    for step, row, how in ends:
+        flags[how][step, row] = True
+        if step + 1 < steps:
+            flags["first"][step + 1, row] = True
+    reward = np.random.default_rng(seed + 1).normal(size=(steps, batch)).astype(np.float32)
+    return TimeStep(
+        observation=observations(spec, (steps, batch), seed),
+        reward=np.where(flags["first"], np.float32(0), reward),
+        **flags,
+    )
+
+
+def at(timestep: TimeStep, index: Any) -> TimeStep:
+    """Indexes every array of a time step."""
+    return TimeStep(
+        map_leaves(lambda x: x[index], timestep.observation), *(array[index] for array in timestep[1:])
+    )
+
+
+class Subject:
+    """An agent under test, with its functions compiled once.
+
+    Attributes:
+      agent, spec: as given.
+      params: of ``agent.init``.
+    """
+
+    def __init__(self, agent: Agent, spec: EnvSpec) -> None:
+        self.agent = agent
+        self.spec = spec
+        self.params = jax.jit(agent.init)(jax.random.key(0))
+        self.act = jax.jit(agent.act)
+        self.mode = jax.jit(agent.mode)
+        self._gradient = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+
+    def gradient(self, unroll: Unroll, params: Tree | None = None) -> tuple[Any, dict[str, Any], Tree]:
+        """Loss, metrics and gradient of an unroll."""
+        params = self.params if params is None else params
+        (loss, (metrics, _)), gradient = self._gradient(params, params, unroll, jax.random.key(1))
+        return loss, metrics, gradient
+
+    def play(self, timestep: TimeStep, seed: int = 0) -> Unroll:
+        """Acts on every step ``[T + 1, B, ...]`` but the last, one after the other, from the initial state."""
+        steps, batch = timestep.first.shape
+        first_state = state = self.agent.initial_state(batch)
+        outputs = []
+        for t in range(steps - 1):
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), t), batch)
+            output, state = self.act(self.params, keys, at(timestep, t), state)
+            outputs.append(output)
+        action, record = jax.tree.map(lambda *rows: jnp.stack(rows), *outputs)
+        return Unroll(timestep, action, record, first_state, np.zeros((steps - 1, batch), np.int32))
+
+    def unroll(self, ends: Sequence[End] = (), batch: int = 4, seed: int = 0) -> Unroll:
+        """An unroll of the agent's own length, see :func:`experience`."""
+        steps = self.agent.data.unroll_length + 1
+        return self.play(experience(self.spec, steps, batch, ends, seed), seed)
+
+
+def subject(make: Callable[[EnvSpec], Agent], name: str) -> Subject:
+    """The agent for the environment ``SPECS[name]``, under test."""
+    return Subject(make(SPECS[name]), SPECS[name])
+
+
+_ENDS: tuple[End, ...] = ((2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated"))
+
+
+def check_shapes(subject: Subject) -> None:
+    """Actions fit their spec; the state keeps its shapes and dtypes; the greedy action is an action too."""
+    batch, spec = 3, subject.spec
+    step = at(experience(spec, 1, batch), 0)
+    state = subject.agent.initial_state(batch)
+    output, after = subject.act(subject.params, jax.random.split(jax.random.key(0), batch), step, state)
+    greedy, after_greedy = subject.mode(subject.params, step, state)
+    for action in (output.action, greedy):
+        assert action.shape == (batch, *spec.action.shape), f"action has shape {action.shape}"
+        assert action.dtype == jax.dtypes.canonicalize_dtype(spec.action.dtype), f"action is {action.dtype}"
+    for name, changed in (("act", after), ("mode", after_greedy)):
+        _same_kind(state, changed, f"the state that {name} returns")
+    for path, leaf in leaves(output.record):
+        assert leaf.shape[:1] == (batch,), f"record {path} has shape {leaf.shape}"
+
+
+def _same_kind(wanted: Tree, given: Tree, what: str) -> None:
+    def describe(tree: Tree) -> list[Any]:
+        return [(path, leaf.shape, str(leaf.dtype)) for path, leaf in leaves(tree)]
+
+    assert describe(wanted) == describe(given), f"{what} is {describe(given)}, not {describe(wanted)}"
+
+
+def check_rows_are_independent(subject: Subject) -> None:
+    """What is decided for one environment does not depend on what it is batched with."""
+    batch = 3
+    step = at(experience(subject.spec, 1, batch), 0)
+    keys = jax.random.split(jax.random.key(3), batch)
+    together, _ = subject.act(subject.params, keys, step, subject.agent.initial_state(batch))
+    order = np.asarray([2, 0, 1])
+    shuffled, _ = subject.act(
+        subject.params, keys[order], at(step, order), subject.agent.initial_state(batch)
+    )
+    _close(jax.tree.map(lambda x: x[order], together), shuffled, "acting on the rows in another order")
+
+
+def check_state_is_complete(subject: Subject) -> None:
+    """Acting on from a stored state gives what acting in one go gives: the state is all the memory there is."""
+    timestep = experience(subject.spec, 7, 4, _ENDS)
+    state = subject.agent.initial_state(4)
+    keys = jax.random.split(jax.random.key(0), 4)
+    states, outputs = [], []
+    for t in range(7):
+        states.append(jax.tree.map(np.asarray, state))
+        output, state = subject.act(subject.params, keys, at(timestep, t), state)
+        outputs.append(output)
+    for t in (3, 6):
+        again, _ = subject.act(subject.params, keys, at(timestep, t), states[t])
+        _close(outputs[t], again, f"acting at step {t} from the stored state")
+
+
+def check_episodes_do_not_leak(subject: Subject) -> None:
+    """The first step of an episode is acted on as after a reset, whatever went before in that slot."""
+    fresh = subject.play(experience(subject.spec, 4, 4, seed=5))
+    before = experience(subject.spec, 4, 4, [(3, row, "terminated") for row in range(4)], seed=6)
+    steps = jax.tree.map(
+        lambda *x: np.concatenate(x), before, experience(subject.spec, 4, 4, seed=5), is_leaf=lambda x: x is None
+    )
+    after = subject.play(steps)
+    _close(
+        jax.tree.map(lambda x: x[0], fresh.record),
+        jax.tree.map(lambda x: x[4], after.record),
+        "the record of an episode's first step",
+    )
+
+
+def check_replay_reproduces_acting(subject: Subject) -> None:
+    """With unchanged weights the loss computes what acting computed, across episode ends (if it reports ``kl``)."""
+    _, metrics, _ = subject.gradient(subject.unroll(_ENDS))
+    if "kl" in metrics:
+        assert abs(float(metrics["kl"])) < 1e-5, f"kl of acting and loss is {metrics['kl']} with the same weights"
+
+
+def check_boundary_is_not_trained(subject: Subject) -> None:
+    """What is done at a final observation has no effect on loss or gradient."""
+    unroll = subject.unroll(_ENDS)
+    first = np.asarray(unroll.timestep.first[1:])
+
+    def scramble(array: Any) -> Any:
+        mask = first.reshape(*first.shape, *(1,) * (array.ndim - 2))
+        return jnp.where(mask, jnp.roll(array, 1, axis=1), array)
+
+    reward = np.asarray(unroll.timestep.reward).copy()
+    reward[1:][first] = 100.0
+    changed = unroll._replace(
+        record=jax.tree.map(lambda x: scramble(x) + 0.25 * scramble(jnp.ones_like(x)) * _like(first, x), unroll.record)
+        if _all_float(unroll.record)
+        else unroll.record,
+        timestep=unroll.timestep._replace(reward=reward),
+    )
+    _close(_loss_and_gradient(subject, unroll), _loss_and_gradient(subject, changed), "the loss of the boundary")
+
+
+def _like(mask: Any, array: Any) -> Any:
+    return mask.reshape(*mask.shape, *(1,) * (array.ndim - mask.ndim))
+
+
+def _all_float(tree: Tree) -> bool:
+    return all(jnp.issubdtype(leaf.dtype, jnp.floating) for _, leaf in leaves(tree))
+
+
+def _loss_and_gradient(subject: Subject, unroll: Unroll) -> tuple[Any, Tree]:
+    loss, _, gradient = subject.gradient(unroll)
+    return loss, gradient
+
+
+def check_time_limit_is_no_termination(subject: Subject) -> None:
+    """A truncation bootstraps from the final observation, a termination does not look at it."""
+    step = 3
+    for how, matters in (("terminated", False), ("truncated", True)):
+        unroll = subject.unroll([(step, row, how) for row in range(4)])  # type: ignore[misc]
+        other = observations(subject.spec, unroll.timestep.first.shape, seed=99)
+
+        def replace(array: Any, new: Any) -> Any:
+            changed = np.array(array)
+            changed[step] = new[step]
+            return changed
+
+        observation = map_leaves(replace, unroll.timestep.observation, other)
+        changed = unroll._replace(timestep=unroll.timestep._replace(observation=observation))
+        difference = _difference(_loss_and_gradient(subject, unroll), _loss_and_gradient(subject, changed))
+        if matters:
+            assert difference > 1e-5, "the final observation of a truncated episode is not bootstrapped from"
+        else:
+            assert difference < 1e-6, "the final observation of a terminated episode has an effect"
+
+
+def check_shards_average_to_the_whole(subject: Subject) -> None:
+    """The loss is a mean over the batch: the average over shards is the loss of the whole, gradients too."""
+    unroll = subject.unroll(_ENDS)
+
+    def shard(rows: slice) -> Unroll:
+        return unroll._replace(
+            timestep=at(unroll.timestep, (slice(None), rows)),
+            action=unroll.action[:, rows],
+            record=jax.tree.map(lambda x: x[:, rows], unroll.record),
+            state=jax.tree.map(lambda x: x[rows], unroll.state),
+            version=unroll.version[:, rows],
+        )
+
+    halves = [_loss_and_gradient(subject, shard(rows)) for rows in (slice(0, 2), slice(2, 4))]
+    average = jax.tree.map(lambda a, b: (a + b) / 2, *halves)
+    _close(_loss_and_gradient(subject, unroll), average, "the average over two shards")
+
+
+def check_update_is_finite(subject: Subject) -> None:
+    """Loss, metrics and gradient are finite, and an update moves the parameters and keeps their kind."""
+    loss, metrics, gradient = subject.gradient(subject.unroll(_ENDS))
+    for path, leaf in [("loss", loss), *leaves(metrics), *leaves(gradient)]:
+        assert bool(jnp.all(jnp.isfinite(leaf))), f"{path} is not finite"
+    for name, metric in metrics.items():
+        assert jnp.shape(metric) == (), f"metric {name} has shape {jnp.shape(metric)}"
+    optimizer_state = subject.agent.optimizer.init(subject.params)
+    updates, _ = subject.agent.optimizer.update(gradient, optimizer_state, subject.params)
+    moved = jax.tree.map(jnp.add, subject.params, updates)
+    _same_kind(subject.params, moved, "what an update makes of the parameters")
+    assert _difference(subject.params, moved) > 0, "an update moves nothing"
+
+
+def check_no_convolution_in_a_loop(subject: Subject) -> None:
+    """No compiled loop holds a convolution: XLA's CPU backend would be tens of times slower."""
+    unroll = subject.unroll()
+    found = convolutions_in_loops(
+        jax.value_and_grad(subject.agent.loss, has_aux=True), subject.params, subject.params, unroll, jax.random.key(0)
+    )
+    assert not found, f"convolutions inside loops: {found}"
+
+
+def convolutions_in_loops(function: Callable[..., Any], *args: Any) -> list[str]:
+    """The computations of the compiled function that hold a convolution and are run by a ``while``, at any depth."""
+    text = jax.jit(function).lower(*args).compile().as_text() or ""
+    bodies: dict[str, str] = {}
+    for match in re.finditer(r"^(?:ENTRY )?%?([\w.\-]+) [^\n]*\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+        bodies[match.group(1)] = match.group(2)
+    looped: set[str] = set()
+    waiting = [name for body in bodies.values() for name in re.findall(r"(?:body|condition)=%?([\w.\-]+)", body)]
+    while waiting:
+        name = waiting.pop()
+        if name in bodies and name not in looped:
+            looped.add(name)
+            waiting += re.findall(r"%([\w.\-]+)", bodies[name])
+    return sorted(name for name in looped if re.search(r"\bconvolution\(|conv\w*_?2d|__onednn\$conv", bodies[name]))
+
+
+def _difference(one: Tree, other: Tree) -> float:
+    """The largest difference between two trees of numbers."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return max(float(np.max(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)))) for a, b in pairs)
+
+
+def _close(one: Tree, other: Tree, what: str) -> None:
+    difference = _difference(one, other)
+    assert difference < 2e-5, f"{what} differs by {difference}"
+
+
+CHECKS: tuple[Callable[[Subject], None], ...] = (
+    check_shapes,
+    check_rows_are_independent,
+    check_state_is_complete,
+    check_episodes_do_not_leak,
+    check_replay_reproduces_acting,
+    check_boundary_is_not_trained,
+    check_time_limit_is_no_termination,
+    check_shards_average_to_the_whole,
+    check_update_is_finite,
+    check_no_convolution_in_a_loop,
+)
+"""Every check; each takes a :class:`Subject`."""

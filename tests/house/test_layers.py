@@ -1,0 +1,174 @@
+"""The house rules of DESIGN section 3: what may import what, and what stands nowhere."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "orchard"
+
+VOCABULARY = {"types", "errors", "seeding"}
+ARITHMETIC = {"ops", "nets", "agents"}
+STAGES = {"envs", "transport", "acting", "replay", "learning", "weights"}
+
+# Each room with all that it may import besides itself. A stage sees the vocabulary, the meters, pure arithmetic
+# that belongs to no agent, the transport, and of its neighbours only those that are named here.
+_STAGE = VOCABULARY | {"metrics", "ops", "transport"}
+_LOOP = VOCABULARY | ARITHMETIC | STAGES | {"metrics"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "types": {"errors"},
+    "seeding": {"errors", "types"},
+    "ops": VOCABULARY,
+    "nets": VOCABULARY | {"ops"},
+    "agents": VOCABULARY | {"ops", "nets"},
+    "metrics": VOCABULARY,
+    "envs": _STAGE,
+    "transport": _STAGE,
+    "acting": _STAGE | {"envs"},
+    "replay": _STAGE,
+    "learning": _STAGE | {"replay", "weights"},
+    "weights": _STAGE,
+    "config": _LOOP,
+    "architectures": _LOOP | {"config"},
+    "launch": _LOOP | {"config", "architectures"},
+    "testing": _LOOP | {"config", "architectures", "launch"},
+    "cli": _LOOP | {"config", "architectures", "launch", "testing"},
+}
+EVERY_MODULE = sorted(SOURCE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports anywhere, in full; ``from a import b`` counts as ``a.b``."""
+    package = dotted(path) if path.name == "__init__.py" else dotted(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def rooms(path: Path) -> Iterator[tuple[str, str]]:
+    """The rooms of the house that a file imports from, each with the full import."""
+    for name in imports(path):
+        if name.startswith("orchard."):
+            yield name.split(".")[1], name
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def test_every_room_is_in_the_table() -> None:
+    found = {room_of(path) for path in EVERY_MODULE} - {"__init__"}
+    assert found <= set(MAY_IMPORT), "a new room: say in MAY_IMPORT what it may see"
+
+
+@pytest.mark.parametrize("path", EVERY_MODULE, ids=dotted)
+def test_imports_go_down_the_house_and_never_up(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":
+        assert not list(rooms(path)), "importing orchard imports nothing of it"
+        return
+    wrong = [name for other, name in rooms(path) if other not in MAY_IMPORT[room] | {room, "__version__"}]
+    assert not wrong, f"{dotted(path)} may not import {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "agents").glob("*.py")), ids=dotted)
+def test_no_agent_imports_another(path: Path) -> None:
+    # The registry lists the agents; everything else in the room is one of them.
+    listing = {"__init__", "registry"}
+    if path.stem in listing:
+        return
+    others = {other.stem for other in path.parent.glob("*.py")} - listing - {path.stem}
+    wrong = [
+        name for name in imports(path) if name.startswith("orchard.agents.") and name.split(".")[2] in others
+    ]
+    assert not wrong, f"{dotted(path)} imports {', '.join(wrong)}: each agent is one paper in one file"
+
+
+def test_what_an_actor_imports_has_no_jax() -> None:
+    actor_side = [
+        dotted(path)
+        for path in EVERY_MODULE
+        if room_of(path) in {"types", "errors", "envs", "transport"} or dotted(path) == "orchard.acting.actor"
+    ]
+    program = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(name)\n"
+        "    if found := {'jax', 'jaxlib', 'flax', 'optax'} & set(sys.modules):\n"
+        "        sys.exit(f'importing {name} imports {sorted(found)}')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *actor_side], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_module_is_named_after_a_library() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    libraries = {re.split(r"[<>=\[ ]", name)[0].lower().replace("-", "_") for name in needed}
+    libraries |= {"grpc", "ale", "gym", "ray", "torch", "tensorboard", "onednn", "haiku", "chex", "orbax"}
+    named = {dotted(path) for path in EVERY_MODULE if path.stem in libraries or path.parent.name in libraries}
+    assert not named
+
+
+def test_there_is_no_room_for_leftovers() -> None:
+    names = {path.stem for path in EVERY_MODULE} | {path.parent.name for path in EVERY_MODULE}
+    assert not names & {"utils", "util", "common", "helpers", "misc"}
+
+
+def test_nothing_is_pickled() -> None:
+    runs_code = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+    for path in EVERY_MODULE:
+        assert not {name.split(".")[0] for name in imports(path)} & runs_code, path
+        assert not re.search(r"allow_pickle\s*=\s*True", path.read_text()), path
+
+
+def tracked_texts() -> Iterator[tuple[Path, str]]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: nothing says which files belong to the project")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        path = ROOT / name
+        if path.is_file():
+            data = path.read_bytes()
+            if b"\0" not in data[:8192]:
+                yield Path(name), data.decode(errors="replace")
+
+
+def test_no_file_names_a_package_registry_or_a_path_of_a_machine() -> None:
+    # Split, so that this file does not contain what it looks for.
+    registry = re.compile(r"https?://[^/ ]*(?:" + "|".join(["pypi", "pythonhosted", "npmjs", "debian"]) + ")")
+    machine = re.compile(r"(?<![\w.~$}])/(?:" + "|".join(["root", "work", "home/[a-z]+", "Users"]) + ")/")
+    here = re.escape(f"{ROOT}/")
+    wrong = [
+        f"{path}: {found.group()}"
+        for path, text in tracked_texts()
+        for pattern in (registry, machine, re.compile(here))
+        if (found := pattern.search(text))
+    ]
+    assert not wrong

@@ -1,0 +1,78 @@
+import io
+import math
+
+from rich.console import Console
+
+from orchard.metrics import registry
+from orchard.metrics.console import _SHOWN, Budget, Lines, Terminal, display, duration, entries
+
+ROW = {
+    "agent_steps": 1_234_567,
+    "env_frames": 4_000_000,
+    "frames_per_second": 2_000.0,
+    "mean_return": 12.345,
+    "policy_lag_mean": 1.25,
+    "batch_fill": 0.5,
+    "updates": 800,
+    "seconds": 90.0,
+}
+
+
+def test_time_left_is_that_of_the_nearest_limit() -> None:
+    assert Budget().seconds_left(ROW) is None
+    assert Budget(frames=10_000_000).seconds_left(ROW) == 3000
+    assert Budget(frames=10_000_000, seconds=100).seconds_left(ROW) == 10
+    assert Budget(frames=10_000_000).seconds_left({"env_frames": 5}) is None
+    assert Budget(frames=1).seconds_left(ROW) == 0
+
+
+def test_share_of_the_budget() -> None:
+    assert Budget().share(ROW) == 0
+    assert Budget(frames=8_000_000, seconds=120).share(ROW) == 0.75
+    assert Budget(seconds=1).share(ROW) == 1
+
+
+def test_durations_for_people() -> None:
+    assert [duration(x) for x in (0.4, 59.6, 598, 7380)] == ["0 s", "1:00", "9:58", "2:03:00"]
+
+
+def test_what_is_shown_is_registered_and_unknown_numbers_are_dashes() -> None:
+    registry.check(name for name, _, _ in _SHOWN)
+    shown = dict(entries(ROW | {"mean_return": math.nan}, Budget(seconds=100)))
+    assert shown["mean return (100)"] == "–"
+    assert shown["time left"] == "10 s"
+    assert entries({}, Budget()) == []
+
+
+def test_a_pipe_gets_a_line_every_ten_seconds() -> None:
+    now = 0.0
+    stream = io.StringIO()
+    lines = Lines("CartPole", Budget(), stream, clock=lambda: now)
+    for second in range(25):
+        now = float(second)
+        lines.write({"updates": second})
+    lines.note("actor 3 was started again")
+    lines.close()
+    lines.close()
+    assert stream.getvalue().splitlines() == [
+        "CartPole",
+        "updates 0",
+        "updates 10",
+        "updates 20",
+        "actor 3 was started again",
+        "updates 24",
+    ]
+
+
+def test_a_terminal_gets_a_panel_and_a_pipe_does_not() -> None:
+    assert isinstance(display("t", Budget(), io.StringIO()), Lines)
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=100, highlight=False)
+    panel = Terminal("ALE/Pong-v5 [vtrace]", Budget(frames=8_000_000), console)
+    panel.write(ROW)
+    panel.note("checkpoint [1] written")
+    panel.close()
+    panel.close()
+    text = stream.getvalue()
+    for part in ("Pong-v5 [vtrace]", "1,234,567", "2,000", "12.35", "50%", "33:20", "checkpoint [1] written"):
+        assert part in text, part

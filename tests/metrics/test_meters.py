@@ -1,0 +1,137 @@
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from orchard.metrics.meters import Episodes, Rate, Share, SteadyRate, Tally
+
+
+class FakeClock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_rate_forgets_what_is_older_than_its_window() -> None:
+    clock = FakeClock()
+    rate = Rate(10.0, clock)
+    assert rate.per_second == 0.0
+    for second in range(60):
+        clock.now = 100.0 + second
+        rate.observe(10 * second if second < 30 else 300 + 50 * (second - 30))
+    assert rate.per_second == pytest.approx(50.0)
+
+
+def test_rate_falls_to_nothing_when_the_total_stands_still() -> None:
+    clock = FakeClock()
+    rate = Rate(5.0, clock)
+    for second in range(20):
+        clock.now += 1
+        rate.observe(min(second, 3) * 10)
+    assert rate.per_second == 0.0
+
+
+def test_rate_keeps_few_points_however_often_it_is_called() -> None:
+    clock = FakeClock()
+    rate = Rate(10.0, clock)
+    for call in range(20_000):
+        clock.now += 0.001
+        rate.observe(call)
+    assert rate.per_second == pytest.approx(1000.0, rel=0.01)
+    assert len(rate._points) < 250
+
+
+def test_rate_of_one_moment_is_nothing() -> None:
+    rate = Rate(10.0, FakeClock())
+    rate.observe(0)
+    rate.observe(10)
+    assert rate.per_second == 0.0
+
+
+def test_steady_rate_leaves_compilation_out() -> None:
+    clock = FakeClock()
+    rate = SteadyRate(clock)
+    assert rate.per_second(50) is None
+    clock.now += 30  # compiling
+    rate.start(50)
+    assert rate.started
+    assert rate.per_second(50) is None
+    clock.now += 2
+    rate.start(200)  # changes nothing
+    assert rate.per_second(250) == 100.0
+
+
+def test_episodes_average_the_last_window() -> None:
+    episodes = Episodes(window=3)
+    assert episodes.row() == {"episodes": 0.0}
+    for number, value in enumerate([9.0, 0.0, 3.0, 6.0, 0.0], 1):
+        episodes.add(value, length=10 * number)
+        assert episodes.full == (number >= 3)
+    assert episodes.row() == {
+        "episodes": 5.0,
+        "mean_return": 3.0,
+        "best_mean_return": 4.0,
+        "episode_length": 40.0,
+    }
+
+
+def test_a_lucky_first_episode_is_not_the_best_window() -> None:
+    episodes = Episodes(window=2)
+    episodes.add(100.0, 1)
+    assert episodes.best_mean_return == 100.0
+    episodes.add(0.0, 1)
+    assert episodes.best_mean_return == 50.0
+
+
+def test_meters_continue_from_json() -> None:
+    episodes, tally = Episodes(window=2), Tally()
+    for value in (1.0, 2.0, 5.0):
+        episodes.add(value, 7)
+        tally.add(value)
+    kept = json.loads(json.dumps([episodes.to_json(), tally.to_json(), Tally().to_json()]))
+    again, counted, empty = Episodes(window=2), Tally(), Tally()
+    again.restore(kept[0])
+    counted.restore(kept[1])
+    empty.restore(kept[2])
+    assert again.row() == episodes.row()
+    assert (counted.mean, counted.maximum) == (tally.mean, tally.maximum)
+    assert (empty.mean, empty.maximum) == (None, None)
+
+
+def test_tally_since_the_last_row_and_over_the_run() -> None:
+    tally = Tally()
+    assert tally.take() is None
+    tally.add(np.array([[1, 2], [3, 6]]))
+    tally.add([])
+    assert tally.take() == (3.0, 6.0)
+    tally.add(-2)
+    assert tally.take() == (-2.0, -2.0)
+    assert (tally.mean, tally.maximum) == (2.0, 6.0)
+
+
+def test_tally_counts_what_threads_add() -> None:
+    tally = Tally()
+    threads = [threading.Thread(target=lambda: [tally.add(1.0) for _ in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tally.to_json() == {"count": 2000, "total": 2000.0, "maximum": 1.0}
+
+
+def test_share_counts_also_the_part_of_a_span_that_still_runs() -> None:
+    clock = FakeClock()
+    share = Share(clock)
+    clock.now += 1
+    with share:
+        clock.now += 2
+        assert share.take() == pytest.approx(2 / 3)
+        clock.now += 1
+    clock.now += 3
+    assert share.take() == pytest.approx(1 / 4)
+    assert share.take() == 0.0

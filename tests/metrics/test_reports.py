@@ -1,0 +1,106 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from orchard.errors import ConfigError
+from orchard.metrics.reports import Summary, _short, draw_curve, read_curve, read_summary, title, together
+from orchard.metrics.sinks import JsonLines
+
+
+def metrics(path: Path, rows: list[tuple[float, float, float]]) -> Path:
+    sink = JsonLines(path)
+    for steps, seconds, mean_return in rows:
+        sink.write({"agent_steps": steps, "seconds": seconds, "mean_return": mean_return})
+    sink.close()
+    return path
+
+
+def picture(path: Path) -> NDArray[np.float64]:
+    from matplotlib.image import imread
+
+    return np.asarray(imread(path), np.float64)
+
+
+def summary() -> Summary:
+    return Summary(
+        env="CartPole-v1",
+        arch="seed",
+        agent="vtrace",
+        transport="shm",
+        seed=1,
+        seconds=20.5,
+        agent_steps=1000,
+        env_frames=1000,
+        agent_steps_per_second=math.nan,
+        mean_return=None,
+        best_mean_return=None,
+        episodes=0,
+        weights_version=3,
+        policy_lag_mean=0.5,
+        policy_lag_max=2,
+        params_sha256="ab",
+        stopped_because="the budget was spent",
+        more={"run": "runs/x"},
+    )
+
+
+def test_a_summary_is_one_json_object_without_nan(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "summary.json"
+    summary().write(path)
+    summary().write(path)
+    value = read_summary(path)
+    assert value["agent_steps_per_second"] is None
+    assert value["run"] == "runs/x"
+    assert "more" not in value
+    assert json.loads(json.dumps(value)) == summary().to_json()
+    assert [file.name for file in path.parent.iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize("text", [None, "[1]", "{"])
+def test_a_bad_summary_is_an_error(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "summary.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match="summary"):
+        read_summary(path)
+
+
+def test_a_curve_leaves_out_what_a_resumed_run_went_back_behind(tmp_path: Path) -> None:
+    rows = [(10, 60, 1), (20, 120, 2), (30, 180, 3), (20, 130, 5), (40, 200, 6), (50, 210, math.nan)]
+    curve = read_curve(metrics(tmp_path / "m.jsonl", rows))
+    assert curve.agent_steps.tolist() == [10, 20, 40]
+    assert curve.mean_return.tolist() == [1, 5, 6]
+    assert curve.minutes[0] == 1.0
+
+
+def test_several_runs_meet_where_all_of_them_are() -> None:
+    xs = [np.array([0.0, 10.0]), np.array([2.0, 20.0])]
+    grid, ys = together(xs, [np.array([0.0, 10.0]), np.array([4.0, 40.0])])
+    assert (grid[0], grid[-1]) == (2.0, 10.0)
+    np.testing.assert_allclose(ys[0], grid)
+    np.testing.assert_allclose(ys[1], 2 * grid)
+
+
+def test_curves_are_pictures(tmp_path: Path) -> None:
+    files = [
+        metrics(tmp_path / f"{seed}.jsonl", [(100 * n, n, n + seed) for n in range(1, 40)])
+        for seed in range(3)
+    ]
+    heading = title("CartPole-v1", "seed", "vtrace", [0, 1, 2])
+    pictures = []
+    for name, chosen in (("one", files[:1]), ("three", files), ("none", [metrics(tmp_path / "e", [])])):
+        draw_curve(chosen, tmp_path / "out" / f"{name}.png", heading, goal=30)
+        pictures.append(picture(tmp_path / "out" / f"{name}.png"))
+    assert pictures[0].shape[0] > 400
+    assert not np.array_equal(pictures[0], pictures[1])
+    assert not np.array_equal(pictures[0], pictures[2])
+
+
+def test_titles_and_ticks() -> None:
+    assert title("E", "seed", "vtrace", [1]) == "E · vtrace agent · seed architecture · seed 1"
+    assert title("E", "seed", "vtrace", [1, 2]).endswith("seeds 1, 2")
+    assert [_short(x) for x in (0, 950, 2500, 1.5e6, 2e9)] == ["0", "950", "2.5k", "1.5M", "2G"]

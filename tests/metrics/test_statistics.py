@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from orchard.errors import ConfigError
+from orchard.metrics.statistics import bootstrap_interval, estimate, interquartile_mean
+
+
+def test_interquartile_mean_by_hand() -> None:
+    assert interquartile_mean([100, 1, 2, 3, 4, 5, 6, -50]) == pytest.approx((2 + 3 + 4 + 5) / 4)
+    assert interquartile_mean([1.0, 2.0, 9.0]) == pytest.approx(4.0)  # a quarter of three is no whole value
+    assert interquartile_mean([7.0]) == 7.0
+    assert interquartile_mean([[0, 1], [2, 5], [4, 6], [90, 90]]).tolist() == [3.0, 5.5]
+
+
+def test_the_interval_of_two_values_by_hand() -> None:
+    # A resample of {0, 1} has mean 0, ½, ½ or 1, a quarter each: 2.5% from either end lie 0 and 1.
+    low, high = bootstrap_interval([0.0, 1.0])
+    assert (low, high) == (0.0, 1.0)
+    low, high = bootstrap_interval([0.0, 1.0], confidence=0.4)  # 30% from either end lies ½
+    assert (low, high) == (0.5, 0.5)
+
+
+def test_the_interval_agrees_with_scipy() -> None:
+    from scipy import stats
+
+    values = np.random.default_rng(1).normal(3, 2, size=60)
+    theirs = stats.bootstrap(
+        (values,), interquartile_mean, axis=-1, method="percentile", rng=np.random.default_rng(0)
+    ).confidence_interval
+    ours = bootstrap_interval(values, resamples=10_000)
+    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.03)
+
+
+def test_the_interval_covers_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for trial in range(200):
+        low, high = bootstrap_interval(rng.normal(size=50), resamples=400, seed=trial)
+        covered += low <= 0 <= high
+    assert 180 <= covered <= 199
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    values = np.random.default_rng(2).normal(size=(5, 3))
+    np.testing.assert_array_equal(bootstrap_interval(values, seed=4), bootstrap_interval(values, seed=4))
+    assert not np.array_equal(bootstrap_interval(values, seed=4), bootstrap_interval(values, seed=5))
+    assert bootstrap_interval(values)[0].shape == (3,)
+
+
+def test_columns_are_resampled_together() -> None:
+    values = np.random.default_rng(3).normal(size=(6, 2))
+    low, _ = bootstrap_interval(values, resamples=300)
+    assert low[1] == pytest.approx(bootstrap_interval(values[:, 1], resamples=300)[0])
+
+
+def test_an_estimate_of_one_value_is_that_value() -> None:
+    one = estimate([5.0])
+    assert (one.mean, one.interquartile_mean, one.low, one.high, one.count) == (5, 5, 5, 5, 1)
+
+
+def test_an_estimate_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no values"):
+        estimate([])
