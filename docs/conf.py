@@ -11,5 +11,5 @@ html_theme = "furo"
 html_title = "Orchard"
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-# Pages link to files outside docs/ (source, examples) as they are read on a forge; Sphinx does not know those.
+# Pages link to files outside docs/ (source, examples) for readers of the repository; not for Sphinx.
 suppress_warnings = ["myst.xref_missing"]

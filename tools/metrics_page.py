@@ -13,8 +13,8 @@ HEAD = """\
 
 <!-- Written by tools/metrics_page.py from src/orchard/metrics/registry.py; do not edit. -->
 
-Every number that a run writes, under one name in `metrics.jsonl`, in TensorBoard and on the console. A name that
-ends in `/*` is a family: whatever begins like it belongs to it.
+Every number that a run writes, under one name in `metrics.jsonl`, in TensorBoard and on the console. A name
+that ends in `/*` is a family: whatever begins like it belongs to it.
 
 | name | unit | meaning |
 |---|---|---|

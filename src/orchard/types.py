@@ -23,9 +23,7 @@ def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
     """Lists the leaves of ``tree`` as ``(path, leaf)``, in sorted key order; the path of a lone leaf is ``""``."""
     if not isinstance(tree, Mapping):
         return [(path, tree)]
-    return [
-        leaf for key in sorted(tree) for leaf in leaves(tree[key], f"{path}/{key}" if path else str(key))
-    ]
+    return [leaf for key in sorted(tree) for leaf in leaves(tree[key], f"{path}/{key}" if path else str(key))]
 
 
 def rebuild(like: Tree, values: Sequence[Any]) -> Tree:

@@ -1,4 +1,4 @@
-"""The scripts that a bare checkout begins with, each with stand-ins for what it would find on other machines."""
+"""The scripts that a bare checkout begins with, with stand-ins for what they would find elsewhere."""
 
 import os
 import pty
@@ -92,11 +92,12 @@ import signal, sys, time
 stop = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: stop.append(1))
-print("training", sys.argv[1:], flush=True)
+print(sys.argv[1:], "training", flush=True)
 while not stop:
     time.sleep(0.02)
 time.sleep(0.7)
 print("saved", flush=True)
+time.sleep(0.3)
 """
 
 
@@ -113,7 +114,7 @@ def test_make_waits_until_a_stopped_run_has_saved(tmp_path: Path, how: str) -> N
         (tmp_path / ".venv" / stamp).write_text("")
 
     text = on_a_terminal(tmp_path, ["make", "train", "ENV=x:y", "ARGS=--seed 2"], how)
-    assert "training ['train', 'x:y', '--seed', '2']" in text
+    assert "['train', 'x:y', '--seed', '2'] training" in text
     assert text.rstrip().endswith("saved")  # and make has nothing to complain of
 
 
@@ -139,6 +140,8 @@ def on_a_terminal(folder: Path, command: list[str], how: str) -> str:
             text += os.read(leader, 4096)
         except OSError:  # the last process has let go of the terminal
             break
+        if b"saved" in text:
+            assert process.poll() is None, "make went before the run did"
         if b"training" in text and not told:
             told = True
             if how == "ctrl-c":
@@ -148,3 +151,27 @@ def on_a_terminal(folder: Path, command: list[str], how: str) -> str:
     process.wait(10)
     os.close(leader)
     return text.decode()
+
+
+def test_ci_stops_at_the_first_failure_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / ".ci").mkdir()
+    script = tmp_path / ".ci" / "run"
+    script.write_bytes((ROOT / ".ci" / "run").read_bytes())
+    script.chmod(0o755)
+    (tmp_path / "Makefile").write_text(
+        "check:\n\t@sleep 300 & echo $$! > pid\n\t@exit 7\ntest:\n\t@touch tested\n"
+    )
+    done = subprocess.run([script], capture_output=True, text=True, check=False, timeout=20)
+    assert done.returncode != 0
+    assert not (tmp_path / "tested").exists()
+    assert ended(int((tmp_path / "pid").read_text()))
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone within a second (or is only waiting for its parent to notice)."""
+    for _ in range(50):
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.02)
+    return False

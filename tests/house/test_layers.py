@@ -17,7 +17,7 @@ VOCABULARY = {"types", "errors", "seeding"}
 ARITHMETIC = {"ops", "nets", "agents"}
 STAGES = {"envs", "transport", "acting", "replay", "learning", "weights"}
 
-# Each room with all that it may import besides itself. A stage sees the vocabulary, the meters, pure arithmetic
+# Each room with all that it may import besides itself. A stage sees the vocabulary, the meters, arithmetic
 # that belongs to no agent, the transport, and of its neighbours only those that are named here.
 _STAGE = VOCABULARY | {"metrics", "ops", "transport"}
 _LOOP = VOCABULARY | ARITHMETIC | STAGES | {"metrics"}
@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": VOCABULARY,
     "envs": _STAGE,
     "transport": _STAGE,
-    "acting": _STAGE | {"envs"},
+    "acting": _STAGE | {"envs", "weights"},
     "replay": _STAGE,
     "learning": _STAGE | {"replay", "weights"},
     "weights": _STAGE,

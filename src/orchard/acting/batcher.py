@@ -36,9 +36,7 @@ class Decision:
     wait: float | None = None
 
 
-def decide(
-    waiting: Sequence[tuple[int, float]], busy_lanes: int, now: float, rule: BatchRule
-) -> Decision:
+def decide(waiting: Sequence[tuple[int, float]], busy_lanes: int, now: float, rule: BatchRule) -> Decision:
     """Decides on the lanes that wait.
 
     Args:

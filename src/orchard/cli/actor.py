@@ -25,7 +25,9 @@ class ActorFlags:
 
 def run(arguments: list[str]) -> None:
     """Acts until it is stopped; waits for a learner that goes away to come back."""
-    flags = parse("actor", ActorFlags, arguments, about="Step environments for a learner that runs elsewhere.")
+    flags = parse(
+        "actor", ActorFlags, arguments, about="Step environments for a learner that runs elsewhere."
+    )
     try:
         act_and_reconnect(flags.address, say=print_line, token=flags.token, envs=flags.envs)
     except KeyboardInterrupt:

@@ -23,7 +23,9 @@ def report(summary: Summary, config: RunConfig) -> int:
     )
     if config.video and summary.stopped_because != "interrupted":
         _video(folder)
-    print_line(f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl")
+    print_line(
+        f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl"
+    )
     verb = "resume" if summary.stopped_because == "interrupted" else "eval"
     print_line(f"next: orchard {verb} {folder}")
     if config.json:

@@ -17,7 +17,9 @@ Settings = TypeVar("Settings")
 _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+")
 
 
-def parse(verb: str, kind: type[Settings], arguments: Sequence[str], default: Any = None, about: str = "") -> Settings:
+def parse(
+    verb: str, kind: type[Settings], arguments: Sequence[str], default: Any = None, about: str = ""
+) -> Settings:
     """Reads ``arguments`` into a ``kind``; raises :class:`ConfigError` in one line if they do not fit.
 
     ``--help`` prints and exits.
@@ -30,7 +32,6 @@ def parse(verb: str, kind: type[Settings], arguments: Sequence[str], default: An
                 prog=f"orchard {verb}",
                 description=about or None,
                 args=list(arguments),
-                config=(tyro.conf.FlagConversionOff,) if False else (),
                 **({} if default is None else {"default": default}),
             )
     except SystemExit as stop:
@@ -43,7 +44,7 @@ def one_line(complaint: str, verb: str) -> str:
     """What tyro says in a box, as one line."""
     words = " ".join(_BOX.sub(" ", complaint).split())
     words = re.sub(r"^(Parsing error|Unrecognized options|Required options)\s*", "", words)
-    words = re.sub(r"\s*For full helptext.*$", "", words)
+    words = re.sub(r"\s*(For full helptext|Argument helptext:).*$", "", words)
     return f"{words} (orchard {verb} --help shows all settings)"
 
 

@@ -42,9 +42,7 @@ def presets() -> dict[str, Preset]:
         if file.name.endswith(".toml"):
             content = tomllib.loads(file.read_text())
             name = file.name.removesuffix(".toml")
-            found[name] = Preset(
-                name, content["about"], tuple(content.get("match", ())), content["settings"]
-            )
+            found[name] = Preset(name, content["about"], tuple(content.get("match", ())), content["settings"])
     return found
 
 

@@ -94,7 +94,8 @@ class Atari:
         self._screen: Any = AtariVectorEnv(game, 1, num_threads=1, **settings, **_SCREEN) if render else None
         self._picture: Any = None
         actions = [action.name for action in self._env.ale.get_action_set()]
-        # What is done in place of the action at a final step, where no reset happens: after a lost life.
+        # Done in place of the action at a final step where no reset happens: after a lost life. Whatever that
+        # step brings (a reward, in theory another lost life) belongs to no transition and is left out.
         self._opening = np.int32(actions.index("FIRE") if fire_reset and "FIRE" in actions else 0)
         self.spec = EnvSpec(
             env_id,

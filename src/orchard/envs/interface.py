@@ -23,7 +23,8 @@ class Environment(Protocol):
     def reset(self, seed: int) -> TimeStep:
         """Starts every environment anew; environment ``i`` is seeded from ``(seed, i)``.
 
-        Returns the first observations, with ``first`` all True and reward 0.
+        Returns the first observations, with ``first`` all True and reward 0. A step that a ``send`` began and
+        no ``receive`` took is dropped.
         """
 
     def send(self, action: Any) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from orchard.seeding import integer
+
+ROLE = "environment"
+"""The role of environments in :mod:`orchard.seeding`."""
+
 
 def environment_seeds(seed: int, num_envs: int) -> NDArray[np.int64]:
-    """One seed an environment, ``[num_envs]``, each from ``(seed, i)`` and in ``1 … 2**31 - 2``.
+    """One seed an environment, ``[num_envs]``, each from ``(seed, i)`` and in ``[0, 2**31)``.
 
     Hashed rather than counted up from ``seed``: otherwise environment 1 of a batch seeded 0 would be
-    environment 0 of a batch seeded 1. The range is what every simulator takes (ALE reads 32 bits, signed).
+    environment 0 of a batch seeded 1.
     """
-    hashed = [np.random.SeedSequence([seed, i]).generate_state(1, np.uint64)[0] for i in range(num_envs)]
-    return np.array([int(h) % (2**31 - 2) + 1 for h in hashed], np.int64)
+    return np.array([integer(seed, ROLE, i, bits=31) for i in range(num_envs)], np.int64)

@@ -2,7 +2,7 @@
 
 Of Gymnasium's autoreset modes only ``NEXT_STEP`` keeps the final observation as a step of its own; the other
 modes are not used, and a vector environment that has one of them is refused. Ids with a vector entry point
-(CartPole) are stepped by it, 20 times as fast; the others one after the other in this process, since an
+(CartPole) are stepped by it, many times as fast; the others one after the other in this process, since an
 actor is itself one of many processes.
 """
 
@@ -65,11 +65,11 @@ class GymnasiumBatch:
 
     def render(self) -> Any:
         """The picture of environment 0, uint8 ``[H, W, 3]``."""
-        frames: Any = self._env.render()
-        if frames is None or frames[0] is None:
+        if self._env.render_mode != "rgb_array":
             raise EnvironmentFault(
                 f"{self.spec.id} gives no picture: it was not made with render_mode='rgb_array'"
             )
+        frames: Any = self._env.render()
         return np.asarray(frames[0], np.uint8)
 
     def close(self) -> None:

@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchard.envs.options import whole
+from orchard.envs.seeds import ROLE
 from orchard.envs.stream import Stream
+from orchard.seeding import generator
 from orchard.types import ArraySpec, EnvSpec, TimeStep, Tree
 
 Array = NDArray[Any]
@@ -51,7 +53,7 @@ class Toy(ABC):
 
     def reset(self, seed: int) -> TimeStep:
         """Starts every environment anew; environment ``i`` draws from a generator of ``(seed, i)``."""
-        self._random = [np.random.default_rng([seed, i]) for i in range(self.num_envs)]
+        self._random = [generator(seed, ROLE, i) for i in range(self.num_envs)]
         self._begin(np.arange(self.num_envs))
         return self._stream.start(self._observe())
 

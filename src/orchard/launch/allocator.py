@@ -31,7 +31,5 @@ def restart_tuned() -> None:
 def without_tuning(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for a process that does not train: actors stay small with glibc's own settings."""
     return {
-        name: value
-        for name, value in environment.items()
-        if name != _MARK and _SETTINGS.get(name) != value
+        name: value for name, value in environment.items() if name != _MARK and _SETTINGS.get(name) != value
     }

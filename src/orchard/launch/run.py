@@ -25,6 +25,7 @@ from orchard.metrics.console import Budget, Display, display
 from orchard.metrics.meters import Rate, SteadyRate
 from orchard.metrics.reports import Summary, draw_curve, title
 from orchard.metrics.sinks import JsonLines, Record, TensorBoard
+from orchard.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
 _ROW_SECONDS = 1.0
@@ -39,7 +40,9 @@ def train(config: RunConfig) -> Summary:
       ConfigError: a setting does not fit; nothing was started.
       RunFailed: the run broke off; the message names the component, the cause and the log.
     """
-    return _Run(config, RunFolder.create(config)).run()
+    spec = build_spec(config)
+    agent = build_agent(config, spec)
+    return _Run(config, spec, agent, RunFolder.create(config)).run()
 
 
 def resume(path: str, **changes: Any) -> Summary:
@@ -55,14 +58,25 @@ def resume(path: str, **changes: Any) -> Summary:
     """
     folder = RunFolder.open(path)
     config = resolve.replace(folder.config(), **{**changes, "run_dir": str(folder.path)})
-    return _Run(config, folder, load_latest(folder.checkpoints)).run()
+    checkpoint = load_latest(folder.checkpoints)
+    spec = build_spec(config)
+    return _Run(config, spec, build_agent(config, spec), folder, checkpoint).run()
 
 
 class _Run:
     """One run; see :func:`train`."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvSpec,
+        agent: Agent,
+        folder: RunFolder,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         self.config = config
+        self.spec = spec
+        self.agent = agent
         self.folder = folder
         self.checkpoint = checkpoint
         stop = config.stop
@@ -89,11 +103,10 @@ class _Run:
         try:
             with self._signals():
                 self._announce()
-                spec = build_spec(config)
                 seed = Seed(
                     config,
-                    build_agent(config, spec),
-                    spec,
+                    self.agent,
+                    self.spec,
                     token=folder.token(),
                     checkpoint=self.checkpoint,
                     on_join=self._on_join,
@@ -192,7 +205,12 @@ class _Run:
         if self.interrupted.is_set():
             return "interrupted"
         mean = seed.episodes.mean_return
-        if stop.until_return is not None and seed.episodes.full and mean is not None and mean >= stop.until_return:
+        if (
+            stop.until_return is not None
+            and seed.episodes.full
+            and mean is not None
+            and mean >= stop.until_return
+        ):
             return f"mean return {mean:.4g} reached {stop.until_return:g}"
         if stop.frames is not None and frames >= stop.frames:
             return f"{stop.frames} frames spent"

@@ -186,9 +186,9 @@ class ClippedNormal:
     The action is ``clip(centre + half * (m + s * noise), low, high)``. Parameters are all m, then all raw s,
     with ``s = softplus(raw + softplus^-1(1)) + 0.001``: at 0 the normal is centred and its deviation half the
     range. The distribution has a density between the bounds and a point mass on each of them;
-    log-probability, entropy and KL are with respect to that mixed measure and exact. An element without a bound on
-    a side has no point mass there (bounds of a million and more count as none) and is in units of its own:
-    centre 0, half 1.
+    log-probability, entropy and KL are with respect to that mixed measure and exact. An element without a
+    bound on a side has no point mass there (bounds of a million and more count as none) and is in units of
+    its own: centre 0, half 1.
 
     Attributes:
       low, high: bounds of each element, C order, infinite where there are none.
@@ -266,8 +266,8 @@ class ClippedNormal:
         z = (elements - mean) / scale
         inside = -0.5 * jnp.square(z) - jnp.log(scale) - _LOG_SQRT_2PI
         at_low, at_high = elements <= low, elements >= high
-        log_prob = jnp.where(at_low, log_ndtr(z), jnp.where(at_high, log_ndtr(-z), inside))
-        return jnp.sum(log_prob, axis=-1)
+        on_bound = log_ndtr(jnp.where(at_low, z, -z))
+        return jnp.sum(jnp.where(at_low | at_high, on_bound, inside), axis=-1)
 
     def _standard_bounds(self, mean: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The bounds in deviations from the mean, at most 1e4: a float32 normal has nothing beyond."""
@@ -303,8 +303,8 @@ class ClippedNormal:
         square = jnp.square(ratio) * second + 2 * ratio * shift * first + jnp.square(shift) * mass
         inside = -0.5 * square - mass * (jnp.log(other_scale) + _LOG_SQRT_2PI)
         # A bound that is missing has no mass, and log_ndtr is finite there: 0 * finite = 0.
-        edges = ndtr(a) * log_ndtr(other_a) + ndtr(-b) * log_ndtr(-other_b)
-        return jnp.sum(inside + edges, axis=-1)
+        edges = ndtr(jnp.stack([a, -b])) * log_ndtr(jnp.stack([other_a, -other_b]))
+        return jnp.sum(inside + edges.sum(axis=0), axis=-1)
 
     def encode(self, action: jax.Array) -> jax.Array:
         """The action in units of its half range: float32 ``[..., size]``, in [-1, 1] where it is bounded."""

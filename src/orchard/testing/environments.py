@@ -67,7 +67,7 @@ def check_environment(
         environment.close()
     _close_rule(environment)
     _determinism_rule(fresh, seed, actions, recording)
-    _seed_rule(fresh, num_envs, steps, seed)
+    _seed_rule(fresh, num_envs, seed, recording)
 
 
 def sample_actions(spec: ArraySpec, num_envs: int, steps: int, seed: int) -> Actions:
@@ -131,8 +131,13 @@ def _value_rule(recording: Recording) -> None:
             _require(bool(np.isfinite(array).all()), "value rule", t, f"{name} is not finite")
             if spec.num_values:
                 values = np.array(spec.num_values).reshape(spec.shape)
-                inside = bool(((array >= 0) & (array < values)).all())
-                _require(inside, "value rule", t, f"{name} is {array}; it must be from 0 to below {values}")
+                inside = (array >= 0) & (array < values)
+                _require(
+                    bool(inside.all()),
+                    "value rule",
+                    t,
+                    f"{name} has {array[~inside].tolist()}, beyond its choices",
+                )
 
 
 def _start_rule(recording: Recording) -> None:
@@ -166,7 +171,7 @@ def _first_reward_rule(recording: Recording) -> None:
         _require(unpaid, "first reward rule", t, "a `first` step has a reward; it must be 0")
 
 
-_STREAM_RULES = (_shape_rule, _start_rule, _first_rule, _end_rule, _first_reward_rule, _value_rule)
+_STREAM_RULES = (_shape_rule, _value_rule, _start_rule, _first_rule, _end_rule, _first_reward_rule)
 
 
 # -- rules about the environment ----------------------------------------------------------------------------
@@ -179,7 +184,7 @@ def _size_rule(environment: Environment, num_envs: int) -> None:
 
 
 def _spec_rule(spec: EnvSpec) -> None:
-    """The spec survives the journey to another process, and its action is a choice or bounded by whole arrays."""
+    """The spec survives the journey to another process, and its action is a choice or continuous."""
     assert EnvSpec.from_json(spec.to_json()) == spec, f"spec rule: {spec} changes when it travels as JSON"
     action, size = spec.action, int(np.prod(spec.action.shape))
     for name in ("num_values", "low", "high"):
@@ -196,7 +201,7 @@ def _spec_rule(spec: EnvSpec) -> None:
 def _reset_rule(environment: Environment, seed: int, actions: Actions, recording: Recording) -> None:
     """``reset`` starts anew at any time, also while a step is under way."""
     environment.reset(seed + 1)
-    environment.send(actions[0])
+    environment.send(actions[-1])
     again = record(environment, seed, actions[:20])
     _require_same(recording, again, "reset rule", "after reset() with the same seed (a step was under way)")
 
@@ -216,10 +221,10 @@ def _determinism_rule(
     _require_same(recording, again, "determinism rule", "in a second batch with the same seed and actions")
 
 
-def _seed_rule(fresh: Callable[[int], Environment], num_envs: int, steps: int, seed: int) -> None:
+def _seed_rule(fresh: Callable[[int], Environment], num_envs: int, seed: int, seen: Recording) -> None:
     """If anything is random, the environments of a batch differ: each has a seed of its own."""
     # Every environment takes the same actions, so that only seeds can tell them apart.
-    one = sample_actions(_spec_of(fresh).action, 1, min(steps, 100), seed)
+    one = sample_actions(seen.spec.action, 1, min(len(seen.steps), 100), seed)
     actions = [np.repeat(action, num_envs, axis=0) for action in one]
     recording = _record_once(fresh, num_envs, seed, actions)
     other = _record_once(fresh, num_envs, seed + 1, actions)
@@ -229,7 +234,7 @@ def _seed_rule(fresh: Callable[[int], Environment], num_envs: int, steps: int, s
     for i in range(1, num_envs):
         equal = all(_same(_row(step, 0), _row(step, i)) for step in recording.steps)
         assert not equal, (
-            f"seed rule: environments 0 and {i} of a batch show the same for {len(one)} steps of the same actions; "
+            f"seed rule: environments 0 and {i} of a batch show the same for {len(one)} equal actions; "
             "environment i must be seeded from (seed, i)"
         )
 
@@ -245,12 +250,6 @@ def _record_once(
         return record(environment, seed, actions)
     finally:
         environment.close()
-
-
-def _spec_of(fresh: Callable[[int], Environment]) -> EnvSpec:
-    environment = fresh(1)
-    environment.close()
-    return environment.spec
 
 
 def _pairs(steps: Steps) -> Iterator[tuple[TimeStep, TimeStep]]:

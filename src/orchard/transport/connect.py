@@ -42,7 +42,7 @@ def connect(address: str, *, timeout: float) -> Client:
     """Reaches a server.
 
     Args:
-      address: the server's ``address``.
+      address: the server's ``address``; of several the first one is taken.
       timeout: seconds to wait for it to appear.
 
     Raises:
@@ -56,7 +56,7 @@ def connect(address: str, *, timeout: float) -> Client:
         return SharedMemoryClient(place, timeout=timeout)
     from orchard.transport.streams import StreamClient
 
-    return StreamClient(address, timeout=timeout)
+    return StreamClient(address.split(",", maxsplit=1)[0], timeout=timeout)
 
 
 def _parse(address: str) -> tuple[str, str]:

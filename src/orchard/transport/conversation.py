@@ -9,12 +9,13 @@ decided under the lock; frames are sent and the desk is called outside of it.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from numpy.typing import NDArray
 
@@ -24,7 +25,22 @@ from orchard.transport.seam import Desk, Layout, Terms
 
 _log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 Arrays = list[NDArray[Any]]
+
+
+WAKE_SECONDS = 0.25
+"""A thread that waits looks up this often: a signal that came just before it fell asleep does not wake it."""
+
+
+def next_of(mailbox: queue.SimpleQueue[_T], wait: bool) -> _T | None:
+    """The next item of a queue; with ``wait=False`` None if there is none. Ctrl-C ends the wait."""
+    while True:
+        try:
+            return mailbox.get(block=wait, timeout=WAKE_SECONDS if wait else None)
+        except queue.Empty:
+            if not wait:
+                return None
 
 
 class Ending(Enum):

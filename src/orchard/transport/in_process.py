@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchard.errors import ConfigError, ConnectionLost
-from orchard.transport.conversation import Arrays, Caller, Conversation, Ending
+from orchard.transport.conversation import Arrays, Caller, Conversation, Ending, next_of
 from orchard.transport.frames import Frame, Kind, encode_reason
 from orchard.transport.seam import Desk, Terms
 
 PREFIX = "inproc:"
+_END = Frame(0, 0, None)  # behind the last frame of a conversation
 
 
 class InProcessServer:
@@ -63,7 +64,7 @@ class InProcessServer:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def accept(self, mailbox: queue.SimpleQueue[Frame | None]) -> _Conversation | None:
+    def accept(self, mailbox: queue.SimpleQueue[Frame]) -> _Conversation | None:
         """Begins a conversation whose frames go to ``mailbox``; None if the server is closed."""
         name = f"in-process peer {next(self._numbers)} ({threading.current_thread().name})"
         conversation = _Conversation(name, self._desk, self._events, mailbox)
@@ -90,7 +91,7 @@ class _Conversation(Conversation):
         name: str,
         desk: Desk,
         events: queue.SimpleQueue[Any],
-        mailbox: queue.SimpleQueue[Frame | None],
+        mailbox: queue.SimpleQueue[Frame],
     ) -> None:
         super().__init__(name, desk)
         self._events = events
@@ -113,7 +114,7 @@ class _Conversation(Conversation):
     def _hang_up(self, ending: Ending, reason: str) -> None:
         kind = Kind.REFUSED if ending is Ending.REFUSED else Kind.CLOSED
         self._transmit(kind, 0, encode_reason(reason))
-        self._mailbox.put(None)
+        self._mailbox.put(_END)
         self._events.put((self, None))
 
 
@@ -127,7 +128,7 @@ class InProcessClient(Caller):
 
     def __init__(self, name: str, *, timeout: float) -> None:
         super().__init__(PREFIX + name)
-        self._mailbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._mailbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         conversation = _registry.find(name, timeout).accept(self._mailbox)
         if conversation is None:
             raise ConnectionLost(f"{self.address}: the server is closing")
@@ -149,18 +150,15 @@ class InProcessClient(Caller):
         return arrays
 
     def _next(self, wait: bool) -> Frame | None:
-        try:
-            frame = self._mailbox.get(block=wait)
-        except queue.Empty:
-            return None
-        if frame is None:
-            self._mailbox.put(None)  # the end stays the end
+        frame = next_of(self._mailbox, wait)
+        if frame is _END:
+            self._mailbox.put(_END)  # the end stays the end
             raise ConnectionLost(f"{self.address}: the conversation is over")
         return frame
 
     def _shut(self) -> None:
         self._conversation.post(Frame(Kind.CLOSED, 0, b""))
-        self._mailbox.put(None)
+        self._mailbox.put(_END)
 
 
 class _Registry:

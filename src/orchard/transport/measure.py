@@ -1,7 +1,7 @@
 """How fast a carrier is on this machine: steps up and actions down between two processes.
 
-``measure`` serves in this process and starts the client as another one (``python -m orchard.transport.measure``),
-as an actor is. Nothing is computed at either end: what is measured is the carrier alone.
+``measure`` serves in this process and starts the client as another one, as an actor is
+(``python -m orchard.transport.measure``). Nothing is computed at either end: what is measured is the carrier.
 """
 
 from __future__ import annotations

@@ -245,7 +245,8 @@ class Server(Protocol):
     """Listens for clients from its construction until ``close``."""
 
     address: str
-    """What a client connects to: ``"inproc:…"``, ``"shm:PATH"``, ``"unix:PATH"``, ``"HOST:PORT"``."""
+    """What a client connects to: ``"inproc:NAME"``, ``"shm:PATH"``, ``"unix:PATH"``, ``"HOST:PORT"``; of a
+    server with several addresses all of them, with commas between."""
 
     def close(self) -> None:
         """Ends every conversation and frees everything; safe to call twice."""

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchard.errors import ConfigError, ConnectionLost, ProtocolError, SpecError
-from orchard.transport.conversation import Arrays, Caller, Conversation, Ending
+from orchard.transport.conversation import WAKE_SECONDS, Arrays, Caller, Conversation, Ending
 from orchard.transport.frames import (
     Frame,
     Inbox,
@@ -57,6 +57,7 @@ MAX_PEERS = 1024
 _READ_BYTES = 1 << 16
 _MAX_UNREAD_BYTES = 4 * MAX_QUESTION_BYTES
 _RETRY_SECONDS = 0.05
+_DEAF_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -82,6 +83,7 @@ class SharedMemoryServer:
             deque()
         )  # what needs the server's thread: ended, or more to send
         self._closing = False
+        self._deaf_until: float | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._ear, selectors.EVENT_READ, self._hear)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -115,9 +117,10 @@ class SharedMemoryServer:
     def _run(self) -> None:
         try:
             while not self._closing:
-                for key, events in self._selector.select():
+                for key, events in self._selector.select(_DEAF_SECONDS if self._deaf_until else None):
                     key.data(events)
                 self._attend_all()
+                self._listen_again()
         finally:
             self._shut()
 
@@ -131,15 +134,21 @@ class SharedMemoryServer:
         except BlockingIOError:
             return
         except OSError as error:
-            # Out of file descriptors, most likely: until a peer leaves, clients wait in the backlog.
-            _log.warning("%s takes no more clients for now: %s", self.address, error)
+            # Out of file descriptors, most likely. The client in the backlog would ring on and on.
+            _log.warning("%s takes no clients for %g s: %s", self.address, _DEAF_SECONDS, error)
             self._selector.unregister(self._listener)
+            self._deaf_until = time.monotonic() + _DEAF_SECONDS
             return
         conversation = _Conversation(connection, next(self._numbers), self._desk, self)
         self._peers.add(conversation)
         self._selector.register(connection, selectors.EVENT_READ, conversation.on_event)
         if len(self._peers) > MAX_PEERS:
             conversation.end(Ending.REFUSED, f"the server has {MAX_PEERS} peers already, it takes no more")
+
+    def _listen_again(self) -> None:
+        if self._deaf_until is not None and time.monotonic() >= self._deaf_until:
+            self._deaf_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _attend_all(self) -> None:
         while self._waiting:
@@ -159,8 +168,6 @@ class SharedMemoryServer:
         self._selector.unregister(conversation.socket)
         conversation.release()
         conversation.depart()
-        if not self._closing and self._listener not in self._selector.get_map():
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _shut(self) -> None:
         self._file.remove()
@@ -327,6 +334,8 @@ class SharedMemoryClient(Caller):
             try:
                 data = self._read(wait)
             except BlockingIOError:
+                if wait:
+                    continue
                 return None
             except OSError:
                 data = b""
@@ -425,9 +434,9 @@ def _reserve(handle: int, nbytes: int) -> None:
 def _listen(file: SocketFile) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
-        with file.binding():
-            listener.bind(str(file.path))
-        listener.listen(MAX_PEERS)
+        with file.binding() as path:
+            listener.bind(path)
+            listener.listen(MAX_PEERS)
     except OSError as error:
         listener.close()
         raise ConfigError(f"cannot listen at {PREFIX}{file.path}: {error.strerror}") from error
@@ -445,6 +454,8 @@ def _dial(path: str, timeout: float) -> socket.socket:
             connection.settimeout(timeout)  # a full backlog is an error then, not a wait without end
             connection.connect(path)
             connection.settimeout(None)
+            wake = struct.pack("ll", 0, int(WAKE_SECONDS * 1e6))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wake)
             return connection
         except OSError as error:
             connection.close()

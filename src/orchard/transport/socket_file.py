@@ -13,7 +13,8 @@ from pathlib import Path
 from orchard.errors import ConfigError
 
 # sun_path has 108 bytes with the closing zero on Linux, 104 elsewhere.
-MAX_PATH_BYTES = 107 if os.uname().sysname == "Linux" else 103
+_SUFFIX = "~"
+MAX_PATH_BYTES = (107 if os.uname().sysname == "Linux" else 103) - len(_SUFFIX)
 _masking = threading.Lock()
 
 
@@ -32,17 +33,24 @@ class SocketFile:
         _clear(self.path)
 
     @contextmanager
-    def binding(self) -> Iterator[None]:
-        """Inside it the server binds: only this user may open the file that appears."""
+    def binding(self) -> Iterator[str]:
+        """Inside it the server binds at the path that it gives; only this user may open the file.
+
+        The file gets its own name afterwards, at once and over whatever stood there. gRPC, which removes what
+        it bound whosever it is by then, does not know that name.
+        """
+        beside = self.path.with_name(self.path.name + _SUFFIX)
+        beside.unlink(missing_ok=True)
         # The mask is the process's: a file that another thread makes meanwhile is a little more private.
         with _masking:
             before = os.umask(0o177)
             try:
-                yield
+                yield str(beside)
             finally:
                 os.umask(before)
-        found = self.path.stat()
+        found = beside.stat()
         self._identity = (found.st_dev, found.st_ino)
+        beside.rename(self.path)
 
     def remove(self) -> None:
         """Removes the file, if it is still the one that was bound."""

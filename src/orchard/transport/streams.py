@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 
 # gRPC's fork support is a lock around every call, and nothing here forks.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# What it prints to stderr is raised as an error too.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import grpc.aio
 
 from orchard.errors import ConfigError, ConnectionLost, ProtocolError, Refused, SpecError, TransportError
-from orchard.transport.conversation import Arrays, Caller, Conversation, Ending
+from orchard.transport.conversation import Arrays, Caller, Conversation, Ending, next_of
 from orchard.transport.frames import (
     HEADER_BYTES,
     Frame,
@@ -159,8 +160,8 @@ class StreamServer:
     def _bind(self, server: grpc.aio.Server, address: str) -> str:
         if address.startswith(UNIX_PREFIX):
             file = SocketFile(address.removeprefix(UNIX_PREFIX))
-            with _translating_bind(address), file.binding():
-                server.add_insecure_port(f"unix:{file.path}")
+            with _translating_bind(address), file.binding() as path:
+                server.add_insecure_port(f"unix:{path}")
             self._files.append(file)
             return address
         host, _, _ = address.rpartition(":")
@@ -373,10 +374,7 @@ class StreamClient(Caller):
         return _views(terms.down, frame)
 
     def _next(self, wait: bool) -> Frame | None:
-        try:
-            item = self._incoming.get(block=wait)
-        except queue.Empty:
-            return None
+        item = next_of(self._incoming, wait)
         if isinstance(item, TransportError):
             self._incoming.put(item)  # the end stays the end
             raise item

@@ -1,0 +1,128 @@
+"""``orchard doctor``: what this machine can do, and what stands in the way."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+
+from orchard import __version__
+from orchard.cli.parse import parse, print_line
+from orchard.errors import OrchardError
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio", "envpool", "vizdoom")
+_ENVIRONMENTS = ("CartPole-v1", "ALE/Pong-v5", "toy:catch", "envpool:Pong-v5", "VizdoomBasic-v1")
+_LEAST_OPEN_FILES = 1024
+
+Finding = tuple[str, str, str]
+"""What was looked at, what was found, and "" or what to do about it."""
+
+
+@dataclass(frozen=True)
+class DoctorFlags:
+    """No settings."""
+
+
+def run(arguments: list[str]) -> int:
+    """Prints a table of findings; exit status 1 if something needed for training is missing."""
+    parse(
+        "doctor", DoctorFlags, arguments, about="Show what this machine can do, and what stands in the way."
+    )
+    broken = False
+    for what, found, advice in findings():
+        print_line(f"{what:<16} {found}" + (f"  ({advice})" if advice else ""))
+        broken |= advice.startswith("needed")
+    return int(broken)
+
+
+def findings() -> Iterator[Finding]:
+    """Everything that is looked at, one by one."""
+    yield (
+        "orchard",
+        f"{__version__}, Python {platform.python_version()}, {platform.system()}",
+        _python_advice(),
+    )
+    yield from _packages()
+    yield from _devices()
+    yield from _environments()
+    yield _shared_memory()
+    yield _open_files()
+    yield _ports()
+    yield _disk()
+    yield "allocator", "tuned by orchard train" if sys.platform == "linux" else "system's own", ""
+
+
+def _python_advice() -> str:
+    return "" if sys.version_info >= (3, 12) else "3.12 or later has a JAX that is twice as fast on CPU"
+
+
+def _packages() -> Iterator[Finding]:
+    for name in _PACKAGES:
+        try:
+            yield name, metadata.version(name), ""
+        except metadata.PackageNotFoundError:
+            optional = name in ("envpool", "vizdoom")
+            advice = f"optional: pip install 'orchard-rl[{name}]'" if optional else "needed: make install"
+            yield name, "not installed", advice
+
+
+def _devices() -> Iterator[Finding]:
+    import jax
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    for index, device in enumerate(jax.local_devices()):
+        on_cpu = f", {cores} cores" if device.platform == "cpu" else ""
+        yield f"device {index}", f"{device.platform}: {device.device_kind}{on_cpu}", ""
+
+
+def _environments() -> Iterator[Finding]:
+    from orchard.envs.make import spec_of
+    from orchard.types import leaves
+
+    for env in _ENVIRONMENTS:
+        try:
+            spec = spec_of(env)
+            yield (
+                env,
+                ", ".join(
+                    f"{name} {leaf.dtype}{list(leaf.shape)}".strip()
+                    for name, leaf in leaves(spec.observation)
+                ),
+                "",
+            )
+        except OrchardError as error:
+            yield env, "cannot be made", str(error).partition(": known are")[0]
+
+
+def _shared_memory() -> Finding:
+    if importlib.util.find_spec("_posixsubprocess") is None or not hasattr(os, "memfd_create"):
+        return "shared memory", "unlinked temporary files", ""
+    free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    return "shared memory", f"memfd; /dev/shm has {free / 2**30:.1f} GiB free", ""
+
+
+def _open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = "" if soft >= _LEAST_OPEN_FILES else f"raise it for many actors: ulimit -n {_LEAST_OPEN_FILES}"
+    return "open files", f"{soft} (at most {hard})", advice
+
+
+def _ports() -> Finding:
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return "ports", f"can listen (tried 127.0.0.1:{probe.getsockname()[1]})", ""
+    except OSError as error:
+        return "ports", "cannot listen", f"remote actors cannot join: {error.strerror}"
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(".").free
+    return "disk", f"{free / 2**30:.1f} GiB free here", "" if free > 2**30 else "runs need about 1 GiB"

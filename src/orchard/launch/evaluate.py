@@ -1,0 +1,152 @@
+"""Playing with a trained agent: returns with their uncertainty, and a video."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from orchard.acting.unrolls import step_arrays, timestep_of
+from orchard.config.resolve import env_options
+from orchard.config.settings import RunConfig
+from orchard.envs.episodes import EpisodeMeter
+from orchard.envs.interface import Environment
+from orchard.envs.make import make
+from orchard.errors import ConfigError
+from orchard.launch.build import build_agent
+from orchard.launch.folder import RunFolder
+from orchard.learning.checkpoint import load_latest
+from orchard.learning.learner import Learner
+from orchard.metrics.statistics import Estimate, estimate
+from orchard.seeding import integer, key
+from orchard.types import Agent, EnvSpec, TimeStep, Tree
+
+_ENVS = 16
+_FRAMES_A_SECOND = 60
+_LONGEST_VIDEO_SECONDS = 120
+
+
+class Player:
+    """The agent of a run, with the weights of its newest intact checkpoint.
+
+    Args:
+      path: the run folder.
+      greedy: take the policy's most likely action instead of drawing from it.
+    """
+
+    def __init__(self, path: str | Path, *, greedy: bool = False) -> None:
+        self.folder = RunFolder.open(path)
+        self.config: RunConfig = self.folder.config()
+        checkpoint = load_latest(self.folder.checkpoints)
+        self.version = int(checkpoint.meta["version"])
+        self._greedy = greedy
+        self._checkpoint = checkpoint
+        self._params: Tree = None
+        self._agent: Agent | None = None
+
+    def make(self, num_envs: int, *, render: bool = False) -> Environment:
+        """The run's environment; also builds the agent for its spec."""
+        environment = make(self.config.env, num_envs, env_options(self.config), render=render)
+        if self._agent is None:
+            self._agent = build_agent(self.config, environment.spec)
+            like = Learner(self._agent, jax.local_devices()[:1], key(0, "template")).state
+            self._params = self._checkpoint.tree("train", like).params
+        return environment
+
+    def play(self, environment: Environment, seed: int) -> Iterator[TimeStep]:
+        """Steps the environment with the agent for ever; yields every time step."""
+        assert self._agent is not None
+        decide = _decider(self._agent, environment.spec, self._params, self._greedy)
+        state = self._agent.initial_state(environment.num_envs)
+        timestep = environment.reset(integer(seed, "evaluation", bits=30))
+        root = key(seed, "evaluation")
+        step = 0
+        while True:
+            yield timestep
+            action, state = decide(jax.random.fold_in(root, step), step_arrays(timestep), state)
+            step += 1
+            environment.send(np.asarray(action))
+            timestep = environment.receive()
+
+
+def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callable[..., Any]:
+    @jax.jit
+    def decide(step_key: Any, arrays: list[Any], state: Tree) -> tuple[Any, Tree]:
+        timestep = timestep_of(spec, [jnp.asarray(array) for array in arrays])
+        if greedy:
+            return agent.mode(params, timestep, state)
+        keys = jax.random.split(step_key, timestep.reward.shape[0])
+        output, after = agent.act(params, keys, timestep, state)
+        return output.action, after
+
+    return decide
+
+
+def evaluate(path: str | Path, *, episodes: int = 100, greedy: bool = False, seed: int = 0) -> Estimate:
+    """Plays ``episodes`` episodes and estimates the expected return.
+
+    Every environment contributes the same number of episodes (the total is rounded up to that), so that short
+    episodes are not favoured.
+
+    Raises:
+      ConfigError: no such run, no checkpoint, or fewer than one episode asked for.
+    """
+    if episodes < 1:
+        raise ConfigError(f"{episodes} episodes: give at least 1")
+    player = Player(path, greedy=greedy)
+    envs = min(_ENVS, episodes)
+    quota = -(-episodes // envs)
+    environment = player.make(envs)
+    returns: list[list[float]] = [[] for _ in range(envs)]
+    meters = [EpisodeMeter(1) for _ in range(envs)]
+    try:
+        for timestep in player.play(environment, seed):
+            for index, meter in enumerate(meters):
+                row = TimeStep(None, *(part[index : index + 1] for part in timestep[1:]))
+                if len(returns[index]) < quota:
+                    returns[index] += [episode_return for episode_return, _ in meter.add(row)]
+            if all(len(found) >= quota for found in returns):
+                break
+    finally:
+        environment.close()
+    return estimate([value for found in returns for value in found], seed)
+
+
+def _even(picture: Any) -> Any:
+    """The picture without its last odd row and column: the codec stores colours for pairs of pixels."""
+    return picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]
+
+
+def record(path: str | Path, *, to: str | Path | None = None, seed: int = 0, greedy: bool = False) -> Path:
+    """Plays one episode (two minutes of video at most) and writes it as an mp4; returns its path.
+
+    Raises:
+      ConfigError: no such run, no checkpoint, or an environment that cannot be drawn.
+    """
+    import imageio.v3 as imageio
+
+    # Environments that draw with SDL must not look for a screen.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    player = Player(path, greedy=greedy)
+    target = Path(to) if to else player.folder.video
+    environment = player.make(1, render=True)
+    rate = max(1, _FRAMES_A_SECOND // environment.spec.frames_per_step)
+    try:
+        with imageio.imopen(target, "w", plugin="pyav") as video:
+            # Encoded in this process: a process that holds JAX must not fork an encoder.
+            video.init_video_stream("libx264", fps=rate)
+            for count, timestep in enumerate(player.play(environment, seed)):
+                video.write_frame(_even(environment.render()))
+                ended = bool(timestep.terminated[0] or timestep.truncated[0])
+                if ended or count >= rate * _LONGEST_VIDEO_SECONDS:
+                    break
+    except OSError as error:
+        raise ConfigError(f"cannot write the video {target}: {error}") from error
+    finally:
+        environment.close()
+    return target

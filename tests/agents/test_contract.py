@@ -1,0 +1,58 @@
+"""Every agent keeps the contract; a new agent is one row of AGENTS."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from orchard.agents.vtrace import VTraceSettings, make_agent
+from orchard.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
+
+_SETTINGS = VTraceSettings(unroll_length=8, batch_size=4)
+_MEMORY = VTraceSettings(
+    unroll_length=8,
+    batch_size=4,
+    previous_action=True,
+    previous_reward=True,
+    target_entropy=0.5,
+    reward_clip=1.0,
+    optimizer="rmsprop",
+)
+AGENTS = {
+    "vtrace": lambda spec: make_agent(_SETTINGS, spec),
+    "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, lstm=16, hidden=(32,)),
+}
+
+
+@functools.cache
+def _subject(agent: str, spec: str) -> Subject:
+    return subject(AGENTS[agent], spec)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("agent", AGENTS)
+def test_contract(agent, spec, check):
+    check(_subject(agent, spec))
+
+
+def test_a_convolution_in_a_loop_is_found():
+    kernel = jnp.ones((3, 3, 1, 4))
+
+    def looped(images):
+        convolve = functools.partial(
+            lax.conv_general_dilated,
+            rhs=kernel,
+            window_strides=(1, 1),
+            padding="SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+        return lax.scan(lambda c, x: (c, convolve(x).sum()), 0.0, images)[1]
+
+    def text(function, images):
+        return jax.jit(function).lower(images).compile().as_text()
+
+    assert convolutions_in_loops(text(looped, jnp.ones((5, 2, 12, 12, 1))))
+    assert not convolutions_in_loops(text(lambda x: looped(x[None]), jnp.ones((2, 12, 12, 1))))

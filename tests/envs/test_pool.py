@@ -1,0 +1,169 @@
+"""EnvPool's adapter: its logic against a small stand-in, and the real thing where it is installed."""
+
+import sys
+from collections import namedtuple
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from orchard.envs.make import make
+from orchard.envs.seeds import environment_seeds
+from orchard.errors import ConfigError
+from orchard.testing.environments import check_environment
+
+CONFIGS = {
+    "Screen-v5": {"num_envs": 1, "batch_size": 0, "num_threads": 0, "seed": 42, "max_num_players": 1,
+                  "stack_num": 4, "frame_skip": 4, "max_episode_steps": 6},
+    "Doom-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "stack_num": 4,
+                "use_combined_action": False, "max_episode_steps": 6},
+    "Pitch-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "max_episode_steps": 6},
+    "Party-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 4},
+}  # fmt: skip
+
+
+class FakeEnv:
+    """Resets one step after an end, as EnvPool does; its reset steps even have rewards."""
+
+    def __init__(self, spec, num_envs, seed):
+        assert len(seed) == num_envs
+        self.space, self.config, self.n = spec.gymnasium_observation_space, spec.config, num_envs
+        self.random = [np.random.default_rng(s) for s in seed]
+        self.steps, self.ended, self.closed = np.zeros(num_envs, int), np.zeros(num_envs, bool), False
+
+    def _look(self):
+        low, high = 0, 256
+        return np.stack([r.integers(low, high, self.space.shape, np.uint8) for r in self.random])
+
+    def reset(self):
+        return self._look(), {"env_id": np.arange(self.n)}
+
+    def send(self, action):
+        assert action.shape == (self.n,)
+        self.action = action
+
+    def recv(self):
+        self.steps = np.where(self.ended, 0, self.steps + 1)
+        truncated = self.steps >= self.config.max_episode_steps
+        terminated = (self.steps > 0) & (np.array([r.random() for r in self.random]) < 0.1)
+        self.ended = terminated | truncated
+        reward = np.ones(self.n, np.float32)
+        return self._look(), reward, terminated, truncated, {"env_id": np.arange(self.n)}
+
+    def render(self, env_ids):
+        return np.zeros((1, 8, 9, 3), np.uint8)
+
+    def close(self):
+        self.closed = True
+
+
+class FakeEnvPool(ModuleType):
+    def __init__(self):
+        super().__init__("envpool")
+        self.made = []
+
+    def list_all_envs(self):
+        return list(CONFIGS)
+
+    def make_spec(self, task, **settings):
+        settings.pop("render_mode", None)
+        config = {**CONFIGS[task], **settings}
+        shape = (72, 96, 4) if task == "Pitch-v1" else (config.get("stack_num", 1) * 3, 8, 8)
+        raw = "use_combined_action" in config and not config["use_combined_action"]
+        return SimpleNamespace(
+            config=namedtuple("Config", config)(**config),
+            gymnasium_observation_space=spaces.Box(0, 255, shape, np.uint8),
+            gymnasium_action_space=spaces.Box(1e-308, 1e308, (3,), np.float64) if raw else spaces.Discrete(5),
+        )
+
+    def make(self, task, *, env_type, num_envs, seed, **settings):
+        assert env_type == "gymnasium"
+        env = FakeEnv(self.make_spec(task, **settings), num_envs, seed)
+        self.made.append((env, settings))
+        return env
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    module = FakeEnvPool()
+    monkeypatch.setitem(sys.modules, "envpool", module)
+    return module
+
+
+@pytest.mark.parametrize("task", ["Screen-v5", "Doom-v1", "Pitch-v1"])
+def test_a_pool_keeps_the_rules(fake, task):
+    check_environment(f"envpool:{task}", steps=60)
+    assert all(env.closed for env, _ in fake.made)
+
+
+def test_one_picture_travels_and_the_stack_is_announced(fake):
+    spec = make("envpool:Screen-v5", 1).spec
+    assert (spec.observation.shape, spec.frame_stack, spec.frames_per_step) == ((8, 8, 3), 4, 4)
+    assert make("envpool:Screen-v5", 1, {"frame_stack": 2, "frame_skip": 1}).spec.frames_per_step == 1
+    pitch = make("envpool:Pitch-v1", 1, {"frame_stack": 4}).spec
+    assert (pitch.observation.shape, pitch.frame_stack) == ((72, 96, 4), 4)
+
+
+def test_pictures_are_turned_not_reshaped(fake):
+    env = make("envpool:Screen-v5", 2)
+    shown = env.reset(1).observation
+    again = FakeEnv(fake.make_spec("Screen-v5", stack_num=1), 2, environment_seeds(1, 2)).reset()[0]
+    np.testing.assert_array_equal(shown, np.moveaxis(again, 1, -1))
+
+
+def test_settings(fake):
+    env = make("envpool:Doom-v1", 1, {"max_episode_steps": 9}, render=True)
+    assert env.spec.action.num_values == (5,)
+    env.reset(0)
+    assert fake.made[-1][1] == {
+        "num_threads": 1,
+        "use_combined_action": True,
+        "max_episode_steps": 9,
+        "stack_num": 1,
+        "render_mode": "rgb_array",
+    }
+    assert env.render().shape == (8, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "line"),
+    [
+        ("Scren-v5", {}, "unknown EnvPool task 'Scren-v5': did you mean Screen-v5"),
+        (
+            "Screen-v5",
+            {"frame_skp": 1},
+            "unknown option of envpool:Screen-v5 'frame_skp': did you mean frame_skip",
+        ),
+        ("Screen-v5", {"stack_num": 1}, "did you mean frame_stack"),
+        ("Screen-v5", {"seed": 1}, "unknown option of envpool:Screen-v5 'seed'"),
+        ("Party-v1", {}, "has several players"),
+        ("Doom-v1", {"frame_stack": 0}, "frame_stack is 0"),
+    ],
+)
+def test_what_cannot_be_made_says_why(fake, task, options, line):
+    with pytest.raises(ConfigError, match=line):
+        make(f"envpool:{task}", 1, options)
+
+
+def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(ConfigError, match=r"pip install 'orchard-rl\[envpool\]'"):
+        make("envpool:Pong-v5", 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "steps"),
+    [
+        ("CartPole-v1", {}, 200),
+        ("Pendulum-v1", {}, 300),
+        ("Pong-v5", {"max_episode_steps": 40}, 90),
+        ("Breakout-v5", {"episodic_life": True}, 120),
+        ("Basic-v1", {}, 150),
+        ("gfootball/academy_empty_goal_close-v1", {}, 100),
+        ("MiniGrid-Empty-5x5-v0", {}, 120),
+    ],
+)
+def test_the_real_thing(task, options, steps):
+    pytest.importorskip("envpool")
+    check_environment(lambda n: make(f"envpool:{task}", n, options), steps=steps)

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+
+from orchard.envs.episodes import EpisodeMeter
+from orchard.envs.make import make
+from orchard.testing.environments import check_environment
+
+
+def play(env, policy, steps, seed=1):
+    """Returns of the episodes that ``policy`` (time step -> actions) finishes."""
+    meter, step, finished = EpisodeMeter(env.num_envs), env.reset(seed), []
+    meter.add(step)
+    for _ in range(steps):
+        env.send(policy(step))
+        step = env.receive()
+        finished += meter.add(step)
+    return finished
+
+
+@pytest.mark.parametrize("env_id", ["toy:catch", "toy:memory", "toy:count"])
+@pytest.mark.parametrize("num_envs", [2, 7])
+def test_toys_keep_the_rules(env_id, num_envs):
+    check_environment(env_id, num_envs)
+
+
+@pytest.mark.parametrize("pixels", [0, 4])
+def test_catch_is_solved_by_following_the_ball(pixels):
+    env = make("toy:catch", 4, {"cell_pixels": pixels})
+
+    def follow(step):
+        board = step.observation if not pixels else step.observation[:, ::4, ::4, 0]
+        ball = board[:, :-1].max(1).argmax(1)
+        return (1 + np.sign(ball - board[:, -1].argmax(1))).astype(np.int32)
+
+    finished = play(env, follow, 100)
+    assert len(finished) == 4 * 10
+    assert set(finished) == {(1.0, 9)}
+
+
+def test_catch_as_an_image():
+    env = make("toy:catch", 2, {"cell_pixels": 3, "rows": 6, "columns": 4})
+    assert env.spec.observation.shape == (18, 12, 1)
+    picture = env.reset(1).observation
+    assert picture.dtype == np.uint8
+    assert set(np.unique(picture)) == {0, 255}
+    assert env.render().shape == (18 * 16, 12 * 16, 3)
+
+
+def test_memory_pays_those_who_remember():
+    env, cue = make("toy:memory", 5, {"length": 6, "cues": 3}), np.zeros(5, np.int64)
+
+    def remember(step):
+        cue[step.first] = step.observation[step.first, :-1].argmax(1)
+        return cue.astype(np.int32)
+
+    assert set(play(env, remember, 60)) == {(1.0, 6)}
+
+
+def test_memory_shows_nothing_of_the_cue_after_the_first_step():
+    env = make("toy:memory", 64, {"length": 4})
+    step = env.reset(3)
+    assert len(np.unique(step.observation, axis=0)) == 2
+    for _ in range(4):
+        env.send(np.zeros(64, np.int32))
+        assert len(np.unique(env.receive().observation, axis=0)) == 1
+
+
+def test_count_names_every_step():
+    env = make("toy:count", 3, {"first_index": 10, "longest": 4})
+    episode, time = np.zeros((2, 3), int)
+    step, last = env.reset(0), np.zeros(3, int)
+    random, ends = np.random.default_rng(0), {"terminated": 0, "truncated": 0}
+    for _ in range(60):
+        np.testing.assert_array_equal(step.observation, np.stack([[10, 11, 12], episode, time, last], 1))
+        ended = step.terminated | step.truncated
+        ends["terminated"] += step.terminated.sum()
+        ends["truncated"] += step.truncated.sum()
+        action = random.integers(0, 3, 3).astype(np.int32)
+        env.send(action)
+        step = env.receive()
+        episode, time = episode + ended, np.where(ended, 0, time + 1)
+        last = np.where(ended, 0, action)
+    assert min(ends.values()) > 10
+    np.testing.assert_array_equal(env.reset(5).observation[:, 1:], np.zeros((3, 3)))
+
+
+def test_what_an_environment_draws_does_not_depend_on_its_batch():
+    small, large = make("toy:catch", 2), make("toy:catch", 5)
+    a, b = small.reset(4), large.reset(4)
+    for _ in range(50):
+        np.testing.assert_array_equal(a.observation, b.observation[:2])
+        small.send(np.ones(2, np.int32))
+        large.send(np.ones(5, np.int32))
+        a, b = small.receive(), large.receive()

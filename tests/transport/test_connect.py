@@ -1,0 +1,134 @@
+"""Addresses, and what stands at the places they name."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchard.errors import ConfigError, ConnectionLost
+from orchard.testing.transport import CARRIERS, PATIENCE, Carrier, FakeDesk, process
+from orchard.transport.connect import connect, listen
+
+WRONG = [
+    "",
+    "shm",
+    "shm:",
+    "inproc:",
+    "unix:",
+    "host",
+    "host:",
+    "host:port",
+    "host:70000",
+    "http://x:1",
+    "a b:1",
+]
+
+
+@pytest.mark.parametrize("address", WRONG)
+def test_a_wrong_address_names_the_forms(address: str) -> None:
+    for reach in (lambda: listen(address, FakeDesk()), lambda: connect(address, timeout=0.1)):
+        with pytest.raises(ConfigError, match=r"inproc:NAME(.|\n)*HOST:PORT"):
+            reach()
+
+
+@pytest.mark.parametrize("form", ["inproc:nobody", "shm:{0}/s", "unix:{0}/s", "127.0.0.1:1"])
+def test_nobody_there_is_said_in_time(form: str, tmp_path: Path) -> None:
+    address = form.format(tmp_path)
+    with pytest.raises(ConnectionLost, match=r"cannot reach .* within 0.2 s: is the learner running"):
+        connect(address, timeout=0.2)
+
+
+def test_port_0_is_a_free_one_and_a_taken_one_is_refused() -> None:
+    server = listen("127.0.0.1:0", FakeDesk())
+    try:
+        assert not server.address.endswith(":0")
+        with pytest.raises(ConfigError, match=r"cannot listen at .*port free"):
+            listen(server.address, FakeDesk())
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
+def test_one_server_an_address(carrier: Carrier, tmp_path: Path) -> None:
+    server = carrier.listen(tmp_path, FakeDesk())
+    try:
+        if carrier.name != "tcp":
+            with pytest.raises(ConfigError, match="already"):
+                carrier.listen(tmp_path, FakeDesk())
+        client = carrier.connect(server.address, PATIENCE)
+        assert client.ask({"x": 1}) == {"x": 1}
+        client.close()
+    finally:
+        server.close()
+
+
+def test_several_addresses_one_desk(tmp_path: Path) -> None:
+    server = listen(f"127.0.0.1:0,unix:{tmp_path}/socket", FakeDesk())
+    try:
+        for address in [*server.address.split(","), server.address]:
+            client = connect(address, timeout=PATIENCE)
+            assert client.ask({"x": 1}) == {"x": 1}
+            client.close()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("prefix", ["shm", "unix"])
+class TestSocketFiles:
+    def test_private_and_removed(self, prefix: str, tmp_path: Path) -> None:
+        server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+        try:
+            mode = (tmp_path / "socket").stat().st_mode
+            assert stat.S_ISSOCK(mode)
+            assert stat.S_IMODE(mode) == 0o600
+        finally:
+            server.close()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_dead_servers_is_replaced(self, prefix: str, tmp_path: Path) -> None:
+        name = {"shm": "shm", "unix": "unix"}[prefix]
+        with process("server", f"{name}:{tmp_path}") as dead:
+            assert dead.stdout is not None
+            dead.stdout.readline()
+            with pytest.raises(ConfigError, match="already"):
+                listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+            dead.kill()
+            dead.wait(PATIENCE)
+        assert (tmp_path / "socket").exists()
+        server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+        server.close()
+
+    def test_what_is_no_socket_is_left_alone(self, prefix: str, tmp_path: Path) -> None:
+        (tmp_path / "socket").write_text("precious")
+        with pytest.raises(ConfigError, match="no socket"):
+            listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+        assert (tmp_path / "socket").read_text() == "precious"
+
+    def test_a_successors_is_not_removed(self, prefix: str, tmp_path: Path) -> None:
+        server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+        (tmp_path / "socket").unlink()
+        with socket.socket(socket.AF_UNIX) as successor:
+            successor.bind(str(tmp_path / "socket"))
+            server.close()
+            assert (tmp_path / "socket").exists()
+
+    def test_long_paths_and_missing_directories_are_said(self, prefix: str, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="shorter directory"):
+            listen(f"{prefix}:{tmp_path}/{'x' * 120}", FakeDesk())
+        with pytest.raises(ConfigError, match="shorter directory"):
+            connect(f"{prefix}:{tmp_path}/{'x' * 120}", timeout=1)
+        with pytest.raises(ConfigError, match="create"):
+            listen(f"{prefix}:{tmp_path}/missing/socket", FakeDesk())
+
+
+def test_actors_need_neither_jax_nor_grpc_to_start() -> None:
+    code = (
+        "import sys, orchard.transport.connect; assert not {'jax', 'grpc'} & set(sys.modules);"
+        "import orchard.transport.streams; assert 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

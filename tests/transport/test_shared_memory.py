@@ -1,0 +1,220 @@
+"""Clients of the shared-memory carrier that break the rules, on its raw socket; and that nothing leaks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchard.errors import SpecError
+from orchard.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
+from orchard.transport import shared_memory
+from orchard.transport.connect import connect, listen
+from orchard.transport.frames import Inbox, Kind, decode_reason, header, limits_down, pack
+from orchard.transport.seam import Client, Layout
+from orchard.transport.shared_memory import SharedMemoryServer
+
+ASK = pack(Kind.ASK, 0, b'{"open": true}')
+STEP = pack(Kind.STEP, 0)
+
+
+class Scene:
+    """A server, a well-behaved client, and any number of others that send what they like."""
+
+    def __init__(self, directory: Path) -> None:
+        self.desk = FakeDesk()
+        self.path = f"{directory}/socket"
+        self.server = listen(f"shm:{self.path}", self.desk)
+        self.good: Client = opened(connect(f"shm:{self.path}", timeout=PATIENCE), self.desk)
+
+    def dial(self) -> socket.socket:
+        raw = socket.socket(socket.AF_UNIX)
+        raw.settimeout(PATIENCE)
+        raw.connect(self.path)
+        return raw
+
+    def reason(self, raw: socket.socket) -> str:
+        """Reads until the server hangs up; what it said last."""
+        inbox, last = Inbox(limits_down(reply=0)), ""
+        try:
+            while data := raw.recv(1 << 16):
+                for frame in inbox.feed(data):
+                    last = decode_reason(frame.body) if frame.kind == Kind.CLOSED else last
+        except ConnectionResetError:
+            pass
+        return last
+
+    def check_others(self) -> None:
+        self.good.send(0, example(UP, 0))
+        while True:  # steps of the others stand in the same queue
+            peer, lane, arrays = self.desk.delivered.get(timeout=PATIENCE)
+            peer.reply(lane, example(DOWN, 0))
+            if arrays[0].any():
+                break
+        assert received(self.good)[0] == 0
+
+    def close(self) -> None:
+        self.good.close()
+        self.server.close()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "not an Orchard"),
+        (header(Kind.ASK, 0, 1 << 40), "at most"),
+        (pack(Kind.ASK, 0, b"{nonsense"), "JSON"),
+        (pack(Kind.ASK, 0, b"[1]"), "JSON object"),
+        (STEP, "before the conversation was opened"),
+        (ASK + pack(Kind.STEP, 7), "lane 7"),
+        (ASK + STEP + STEP, "out of turn"),
+        (ASK + pack(Kind.STEP, 0, b"x"), "at most 0"),
+        (ASK + pack(Kind.REPLY, 0), "not expected"),
+        (ASK + b"\0" * 16, "not an Orchard"),
+    ],
+)
+def test_who_breaks_the_rules_is_told_and_alone(scene: Scene, data: bytes, word: str) -> None:
+    with scene.dial() as raw:
+        raw.sendall(data)
+        assert word in scene.reason(raw)
+    scene.check_others()
+
+
+def test_silence_in_mid_frame_costs_nobody(scene: Scene) -> None:
+    with scene.dial() as half, scene.dial() as nothing:
+        half.sendall(ASK[:20])
+        scene.check_others()
+        half.sendall(ASK[20:])
+        assert half.recv(4)
+        assert nothing.fileno() >= 0
+
+
+def test_who_does_not_read_is_sent_away(scene: Scene) -> None:
+    question = pack(Kind.ASK, 0, b'{"x": "%s"}' % (b"y" * 1_000_000))
+    with scene.dial() as raw, pytest.raises((BrokenPipeError, ConnectionResetError)):
+        for _ in range(50):
+            raw.sendall(question)
+    scene.check_others()
+    assert "unread" in scene.desk.departed.get(timeout=PATIENCE)[1]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=40),
+            st.just(ASK),
+            st.builds(pack, st.integers(0, 9), st.integers(0, 70), st.binary(max_size=20)),
+            st.builds(header, st.integers(0, 9), st.integers(0, 70), st.integers(0, 1 << 40)),
+        ),
+        max_size=6,
+    )
+)
+def test_any_bytes(scene: Scene, pieces: list[bytes]) -> None:
+    with scene.dial() as raw:
+        try:
+            for piece in pieces:
+                raw.sendall(piece)
+            raw.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the server has hung up
+        scene.reason(raw)
+    scene.check_others()
+
+
+def test_the_memory_cannot_be_shrunk(scene: Scene) -> None:
+    with scene.dial() as raw:
+        raw.sendall(ASK)
+        _, handles, _, _ = socket.recv_fds(raw, 1 << 16, 4)
+        (handle,) = handles
+        with pytest.raises(PermissionError):
+            os.ftruncate(handle, 0)
+        os.close(handle)
+
+
+def test_without_anonymous_memory_a_file_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    scene = Scene(tmp_path)
+    try:
+        scene.check_others()
+    finally:
+        scene.close()
+
+
+def test_memory_that_is_not_there_is_a_refusal(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shared_memory, "_reserve", no_space)
+    with pytest.raises(SpecError, match="No space left"):
+        shared_memory._make_memory(100)
+    monkeypatch.undo()
+    scene.check_others()
+
+
+class _OutOfHandles:
+    """A listener that cannot accept, once."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.failures = 1
+        self.fileno, self.close = listener.fileno, listener.close
+
+    def accept(self) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(24, "Too many open files")
+        return self._listener.accept()
+
+
+def test_a_server_out_of_handles_recovers(tmp_path: Path) -> None:
+    server = SharedMemoryServer(f"{tmp_path}/socket", FakeDesk())
+    server._listener = listener = _OutOfHandles(server._listener)  # type: ignore[assignment]
+    client = connect(server.address, timeout=PATIENCE)
+    try:
+        assert client.ask({"x": 1}) == {"x": 1}
+        assert listener.failures == 0
+    finally:
+        client.close()
+        server.close()
+
+
+def _handles() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _mappings() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:orchard")
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    layout = Layout((((1000,), "float32"),))
+    gc.collect()
+    handles, mappings = _handles(), _mappings()
+    for _ in range(3):
+        desk = FakeDesk(layout, layout)
+        server = listen(f"shm:{tmp_path}/socket", desk)
+        client = opened(connect(server.address, timeout=PATIENCE), desk)
+        client.send(0, [np.ones(1000, np.float32)])
+        _, _, held = desk.delivered.get(timeout=PATIENCE)
+        client.close()
+        server.close()
+        assert held[0].sum() == 1000  # held arrays keep the memory
+        del held, client, server, desk
+    gc.collect()
+    assert (_handles(), _mappings()) == (handles, mappings)

@@ -1,0 +1,173 @@
+"""Clients of the gRPC carrier that break the rules, on a raw stream: a clear status, the others go on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchard.errors import ConnectionLost, Refused
+from orchard.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
+from orchard.transport.connect import connect
+from orchard.transport.frames import Kind, header, pack
+from orchard.transport.seam import Client, Layout
+from orchard.transport.streams import StreamServer
+
+METHOD = "/orchard.Transport/Converse"
+ASK = pack(Kind.ASK, 0, b'{"open": true}')
+STEP = pack(Kind.STEP, 0, bytes(UP.nbytes))
+LIMIT = 1 << 21
+
+
+class Scene:
+    """A server, a well-behaved client, and raw streams."""
+
+    def __init__(self, directory: Path) -> None:
+        self.desk = FakeDesk()
+        self.server = StreamServer([f"unix:{directory}/socket"], self.desk, max_message_bytes=LIMIT)
+        self.good: Client = opened(connect(self.server.address, timeout=PATIENCE), self.desk)
+        self.channel = grpc.insecure_channel(
+            self.server.address, [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        )
+
+    def status(self, messages: list[bytes], method: str = METHOD) -> tuple[Any, str]:
+        """Sends the messages and hangs up; the stream's status and its details."""
+        call = self.channel.stream_stream(method)(iter(messages), timeout=PATIENCE)
+        with suppress(grpc.RpcError):
+            list(call)
+        return call.code(), call.details()
+
+    def check_others(self) -> None:
+        self.good.send(0, example(UP, 0))
+        while True:  # steps of the others stand in the same queue
+            peer, lane, arrays = self.desk.delivered.get(timeout=PATIENCE)
+            peer.reply(lane, example(DOWN, 0))
+            if arrays[0].any():
+                break
+        assert received(self.good)[0] == 0
+
+    def close(self) -> None:
+        self.channel.close()
+        self.good.close()
+        self.server.close()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    scene = Scene(tmp_path_factory.mktemp("grpc"))
+    yield scene
+    scene.close()
+
+
+@pytest.mark.parametrize(
+    ("messages", "code", "word"),
+    [
+        ([b""], "INVALID_ARGUMENT", "shorter than"),
+        ([b"garbage that is long enough"], "INVALID_ARGUMENT", "not an Orchard"),
+        ([ASK[:-1]], "INVALID_ARGUMENT", "header says"),
+        ([header(Kind.ASK, 0, 1 << 40)], "INVALID_ARGUMENT", "at most"),
+        ([pack(Kind.ASK, 0, b"{nonsense")], "INVALID_ARGUMENT", "JSON"),
+        ([STEP], "INVALID_ARGUMENT", "before the conversation was opened"),
+        ([ASK, STEP, STEP], "INVALID_ARGUMENT", "out of turn"),
+        ([ASK, pack(Kind.STEP, 2, bytes(UP.nbytes))], "INVALID_ARGUMENT", "lane 2"),
+        ([ASK, pack(Kind.STEP, 0, bytes(UP.nbytes - 1))], "INVALID_ARGUMENT", "agreed layout"),
+        ([ASK, pack(Kind.STEP, 0, bytes(UP.nbytes + 1))], "INVALID_ARGUMENT", "at most"),
+        ([ASK, pack(Kind.ANSWER, 0)], "INVALID_ARGUMENT", "not expected"),
+        ([bytes(LIMIT + 100)], "RESOURCE_EXHAUSTED", "larger than max"),
+        ([pack(Kind.ASK, 0, b'{"refuse": "wrong game"}')], "FAILED_PRECONDITION", "wrong game"),
+    ],
+)
+def test_the_status_says_what_was_wrong(scene: Scene, messages: list[bytes], code: str, word: str) -> None:
+    given_code, details = scene.status(messages)
+    assert (given_code.name, word in details) == (code, True), details
+    scene.check_others()
+
+
+def test_another_method_is_not_there(scene: Scene) -> None:
+    assert scene.status([], "/orchard.Transport/Other")[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=40),
+            st.just(ASK),
+            st.just(STEP),
+            st.builds(pack, st.integers(0, 9), st.integers(0, 70), st.binary(max_size=20)),
+        ),
+        max_size=6,
+    )
+)
+def test_any_messages(scene: Scene, messages: list[bytes]) -> None:
+    code, _ = scene.status(messages)
+    assert code in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
+    scene.check_others()
+
+
+def test_who_does_not_read_can_be_sent_away(scene: Scene) -> None:
+    """A client that left megabytes unread does not keep ``left`` from coming."""
+    while not scene.desk.asked.empty():
+        scene.desk.asked.get()
+    while not scene.desk.departed.empty():
+        scene.desk.departed.get()
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    for _ in range(20):
+        outgoing.put(pack(Kind.ASK, 0, b'{"x": "%s"}' % (b"y" * 1_000_000)))
+    call = scene.channel.stream_stream(METHOD)(iter(outgoing.get, None), timeout=PATIENCE)
+    try:
+        peer = scene.desk.asked.get(timeout=PATIENCE)
+        peer.close("reads nothing")
+        assert scene.desk.departed.get(timeout=PATIENCE) == (peer, "reads nothing")
+    finally:
+        outgoing.put(None)
+        call.cancel()
+    scene.check_others()
+
+
+def test_what_the_server_does_not_take_is_refused_at_the_handshake(tmp_path: Path) -> None:
+    big = Layout((((LIMIT + 1,), "uint8"),))
+    desk = FakeDesk(up=big)
+    server = StreamServer([f"unix:{tmp_path}/socket"], desk, max_message_bytes=LIMIT)
+    client = connect(server.address, timeout=PATIENCE)
+    try:
+        with pytest.raises(Refused, match="fewer environments"):
+            client.ask({"open": True})
+    finally:
+        client.close()
+        server.close()
+
+
+def test_another_grpc_server_is_recognised(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        stranger = grpc.server(pool)
+        stranger.add_insecure_port(f"unix:{tmp_path}/socket")
+        stranger.start()
+        client = connect(f"unix:{tmp_path}/socket", timeout=PATIENCE)
+        try:
+            with pytest.raises(ConnectionLost, match="no Orchard server"):
+                client.ask({})
+        finally:
+            client.close()
+            stranger.stop(None).wait(PATIENCE)
+
+
+def test_no_thread_is_left_behind(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    server = StreamServer([f"unix:{tmp_path}/socket"], FakeDesk())
+    client = connect(server.address, timeout=PATIENCE)
+    client.ask({})
+    client.close()
+    server.close()
+    ours = [t for t in set(threading.enumerate()) - before if t.name.startswith(("grpc:", "replies"))]
+    assert ours == []
