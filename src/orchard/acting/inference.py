@@ -75,7 +75,7 @@ class Inference:
         """Compiles for every batch size, so that nothing is compiled while actors wait."""
         for size in self._sizes:
             arrays = [np.zeros(shape, dtype) for shape, dtype in step_fields(self._spec, size)]
-            self._run(params, arrays, np.zeros((4, size), np.int32) + [[self._capacity], [0], [0], [0]])
+            self._run(params, arrays, self._padding(size))
 
     def reset(self, slots: NDArray[np.int32]) -> None:
         """Gives the slots the agent's initial state; call it when a new lane takes them."""

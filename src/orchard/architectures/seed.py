@@ -24,12 +24,12 @@ import jax
 import numpy as np
 
 from orchard.acting.batcher import BatchRule, buckets
+from orchard.acting.example import example_unroll
 from orchard.acting.inference import Inference
 from orchard.acting.lanes import Member
 from orchard.acting.ledger import Ledger
 from orchard.acting.pace import Free, Lockstep, Pace, Round, updates_per_round
 from orchard.acting.service import Acting, Meters, Recipe, Worker, lanes_of
-from orchard.acting.unrolls import step_fields, timestep_of
 from orchard.architectures.devices import pick
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
@@ -150,7 +150,7 @@ class Seed:
                 pace = Free(rule, self._store, index, self._take_unroll)
             else:
                 sizes = (max(1, local * rows),)
-                halves = {half: local for half in range(lanes)}
+                halves = dict.fromkeys(range(lanes), local)
                 pace = Lockstep(
                     int(self._lag),
                     self._per_round,
@@ -186,7 +186,7 @@ class Seed:
     def open(self, addresses: list[str]) -> list[str]:
         """Compiles, publishes the first weights and listens; returns the addresses that actors can reach."""
         plan = self._agent.data
-        self.learner.warm_up(self._example_unroll(plan.unroll_length, plan.batch_size))
+        self.learner.warm_up(example_unroll(self._agent, self._spec, plan.unroll_length, plan.batch_size))
         self._store.publish(self.learner.state.params, self.version)
         for index, worker in enumerate(self.acting.workers):
             worker.inference.warm_up(self._store.newest(index).params)
@@ -369,29 +369,7 @@ class Seed:
         }
 
     def _refill_queue(self, leaves: list[Any]) -> None:
-        structure = jax.tree.structure(self._example_unroll(1, 1))
-        size = structure.num_leaves
+        example = example_unroll(self._agent, self._spec, 1, 1)
+        structure, size = jax.tree.structure(example), len(jax.tree.leaves(example))
         for start in range(0, len(leaves), size):
             self.queue.offer(jax.tree.unflatten(structure, leaves[start : start + size]))
-
-    def _example_unroll(self, length: int, rows: int) -> Unroll:
-        """An unroll of zeros with the right structure, shapes and dtypes."""
-        timestep = timestep_of(
-            self._spec,
-            [np.zeros((length + 1, *shape), dtype) for shape, dtype in step_fields(self._spec, rows)],
-        )
-        keys = jax.random.split(key(0, "example"), rows)
-        first = jax.tree.map(lambda x: x[0], timestep)
-        state = jax.eval_shape(lambda: self._agent.initial_state(rows))
-        output, _ = jax.eval_shape(self._agent.act, self.learner.state.params, keys, first, state)
-
-        def zeros(shaped: Any, *leading: int) -> np.ndarray[Any, Any]:
-            return np.zeros((*leading, *shaped.shape), shaped.dtype)
-
-        return Unroll(
-            timestep,
-            zeros(output.action, length),
-            jax.tree.map(lambda x: zeros(x, length), output.record),
-            jax.tree.map(zeros, state),
-            np.zeros((length, rows), np.int32),
-        )

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 from orchard import __version__
 from orchard.cli.parse import parse, print_line
@@ -104,7 +105,7 @@ def _environments() -> Iterator[Finding]:
 def _shared_memory() -> Finding:
     if importlib.util.find_spec("_posixsubprocess") is None or not hasattr(os, "memfd_create"):
         return "shared memory", "unlinked temporary files", ""
-    free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    free = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
     return "shared memory", f"memfd; /dev/shm has {free / 2**30:.1f} GiB free", ""
 
 

@@ -27,13 +27,15 @@ def parse(
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
+            settings: Settings = tyro.cli(
                 kind,
                 prog=f"orchard {verb}",
                 description=about or None,
                 args=list(arguments),
+                config=(tyro.conf.OmitArgPrefixes,),
                 **({} if default is None else {"default": default}),
             )
+            return settings
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

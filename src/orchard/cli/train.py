@@ -20,8 +20,8 @@ def run(arguments: list[str]) -> int:
     return report(train(config), config)
 
 
-def configuration(arguments: list[str]) -> RunConfig:
+def configuration(arguments: list[str], verb: str = "train", about: str = ABOUT) -> RunConfig:
     """The flags over the preset of the environment that they name."""
     # Read twice: the first time only to learn which environment and preset the defaults should come from.
-    first = parse("train", RunConfig, arguments, about=ABOUT)
-    return parse("train", RunConfig, arguments, defaults(first.env, first.preset), ABOUT)
+    first = parse(verb, RunConfig, arguments, about=about)
+    return parse(verb, RunConfig, arguments, defaults(first.env, first.preset), about)

@@ -9,8 +9,6 @@ import tyro
 
 from orchard.agents.vtrace import VTraceSettings
 
-Flat = tyro.conf.OmitArgPrefixes
-
 
 @dataclass(frozen=True)
 class Network:
@@ -107,8 +105,8 @@ class RunConfig:
     """Print the summary as the last line."""
     video: bool = True
     """End with a video of the agent."""
-    net: Flat[Network] = field(default_factory=Network)
-    stop: Flat[Stop] = field(default_factory=Stop)
-    placement: Flat[Placement] = field(default_factory=Placement)
-    safety: Flat[Safety] = field(default_factory=Safety)
-    settings: Flat[VTraceSettings] = field(default_factory=VTraceSettings)
+    net: Network = field(default_factory=Network)
+    stop: Stop = field(default_factory=Stop)
+    placement: Placement = field(default_factory=Placement)
+    safety: Safety = field(default_factory=Safety)
+    settings: VTraceSettings = field(default_factory=VTraceSettings)

@@ -75,7 +75,7 @@ class ProcessActor:
         return self._last_line() or f"ended with status {code}"
 
     def _last_line(self) -> str:
-        with open(self.log, "rb") as file:
+        with Path(self.log).open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 4096))
             lines = file.read().decode(errors="replace").split("\n")

@@ -21,7 +21,7 @@ from orchard.launch.actors import Actor, ProcessActor, Supervisor, ThreadActor
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.folder import RunFolder
 from orchard.learning.checkpoint import Checkpoint, digest, load_latest, save
-from orchard.metrics.console import Budget, Display, display
+from orchard.metrics.console import Budget, display
 from orchard.metrics.meters import Rate, SteadyRate
 from orchard.metrics.reports import Summary, draw_curve, title
 from orchard.metrics.sinks import JsonLines, Record, TensorBoard

@@ -115,7 +115,7 @@ class Learner:
         (loss, (metrics, _)), gradients = jax.value_and_grad(self._agent.loss, has_aux=True)(
             params, None, batch, key
         )
-        return jax.lax.pmean((loss, metrics, gradients), _DEVICES)  # type: ignore[no-any-return]
+        return jax.lax.pmean((loss, metrics, gradients), _DEVICES)
 
     def _update(self, gradients: Any, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.updates)

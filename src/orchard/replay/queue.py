@@ -42,7 +42,7 @@ def join(unrolls: Sequence[Unroll]) -> Unroll:
     """One unroll ``[T+1, sum of B, ...]`` of several ``[T+1, B, ...]``, in order (NumPy arrays)."""
     if len(unrolls) == 1:
         return unrolls[0]
-    return _per_part(lambda arrays, axis: np.concatenate(arrays, axis), unrolls)
+    return _per_part(np.concatenate, unrolls)
 
 
 def select(unroll: Unroll, start: int, stop: int) -> Unroll:

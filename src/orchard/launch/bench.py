@@ -1,0 +1,297 @@
+"""Timing every stage alone and the whole, and the bound that follows from the stages.
+
+The box's cores are shared by three kinds of work for every agent step: stepping the environment, inference, and
+training. A stage that could use all cores alone at ``r`` steps/s takes ``1/r`` of the box for one step, so
+
+    bound = 1 / (1/environment + 1/inference + reuse/training),    efficiency = whole / bound
+
+On a machine with an accelerator the accelerator's work and the cores' overlap, and the bound is that of the
+slower of the two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from orchard.acting.example import example_unroll
+from orchard.acting.inference import Inference
+from orchard.acting.unrolls import step_fields
+from orchard.config.resolve import env_options, to_json
+from orchard.config.settings import RunConfig
+from orchard.errors import RunFailed
+from orchard.launch.build import build_agent, build_spec
+from orchard.learning.learner import Learner
+from orchard.metrics.reports import read_summary
+from orchard.metrics.sinks import read_rows
+from orchard.seeding import key
+from orchard.transport.measure import ADDRESSES, measure
+from orchard.types import Agent, EnvSpec, leaves
+
+_WINDOWS = 3
+_VERSIONED = ("orchard-rl", "jax", "jaxlib", "flax", "numpy", "gymnasium", "ale-py", "grpcio")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the table.
+
+    Attributes:
+      name: of the stage.
+      steps_per_second: agent steps a second when the stage has the machine to itself; median of windows.
+      low, high: the slowest and the fastest window.
+      about: how it was measured.
+    """
+
+    name: str
+    steps_per_second: float
+    low: float
+    high: float
+    about: str
+
+
+def _windows(run: Callable[[], int], seconds: float) -> tuple[float, float, float]:
+    """``(median, slowest, fastest)`` steps/s over windows of ``seconds`` s each; ``run`` returns its steps."""
+    rates = []
+    for _ in range(_WINDOWS):
+        begin, steps = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - begin) < seconds:
+            steps += run()
+        rates.append(steps / elapsed)
+    return statistics.median(rates), min(rates), max(rates)
+
+
+def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage:
+    """Stepping with random actions, by as many processes as there are cores."""
+    processes = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "orchard.launch.step_environment",
+                json.dumps(_environment_job(config, seconds)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(_cores())
+    ]
+    rates = []
+    for process in processes:
+        output, _ = process.communicate()
+        if process.returncode:
+            raise RunFailed(f"bench: the environment stage of {config.env} ended with {process.returncode}")
+        rates.append(json.loads(output))
+    totals = [sum(window) for window in zip(*rates, strict=True)]
+    return Stage(
+        "environment",
+        statistics.median(totals),
+        min(totals),
+        max(totals),
+        f"{_cores()} processes of {config.placement.envs_per_actor} environments, random actions",
+    )
+
+
+def _environment_job(config: RunConfig, seconds: float) -> dict[str, Any]:
+    return {
+        "env": config.env,
+        "options": env_options(config),
+        "envs": config.placement.envs_per_actor,
+        "seconds": seconds,
+        "windows": _WINDOWS,
+    }
+
+
+def transport_stages(config: RunConfig, spec: EnvSpec, seconds: float) -> list[Stage]:
+    """Every carrier with the run's observations, one lane's environments a message."""
+    envs = max(1, config.placement.envs_per_actor // 2)
+    observation = sum(
+        int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for _, leaf in leaves(spec.observation)
+    )
+    stages = []
+    for carrier in ADDRESSES:
+        rates = [
+            float(measure(carrier, envs, (observation,), seconds)["frames_per_s"]) for _ in range(_WINDOWS)
+        ]
+        about = f"{envs} observations of {observation} bytes a message, one client"
+        stages.append(Stage(f"transport {carrier}", statistics.median(rates), min(rates), max(rates), about))
+    return stages
+
+
+def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """The policy on batches of the size that the run fills."""
+    planned = config.placement.actors * config.placement.envs_per_actor
+    rows = config.placement.inference_batch or max(1, planned // 2)
+    device = jax.local_devices()[config.placement.inference_devices[0]]
+    inference = Inference(agent, spec, planned, (rows,), device, key(0, "bench"))
+    params = jax.device_put(agent.init(key(0, "bench")), device)
+    inference.warm_up(params)
+    arrays = [np.zeros(shape, dtype) for shape, dtype in step_fields(spec, rows)]
+    columns = np.zeros((4, rows), np.int32)
+    columns[0] = np.arange(rows)
+
+    def act() -> int:
+        inference.act(params, [(arrays, columns)])
+        return rows
+
+    return Stage("inference", *_windows(act, seconds), f"batches of {rows} on {device.device_kind}")
+
+
+def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """The update on one batch that is already on the device, once over each transition."""
+    devices = [jax.local_devices()[index] for index in config.placement.training_devices]
+    learner = Learner(agent, devices, key(0, "bench"))
+    plan = agent.data
+    batch = learner.put(example_unroll(agent, spec, plan.unroll_length, plan.batch_size))
+
+    def update() -> int:
+        learner.update(batch)
+        jax.block_until_ready(learner.state)
+        return plan.unroll_length * plan.batch_size
+
+    update()
+    about = f"batches of {plan.batch_size} unrolls of {plan.unroll_length} on {len(devices)} device(s)"
+    return Stage("learner", *_windows(update, seconds), about)
+
+
+def whole_stage(config: RunConfig, seconds: float) -> Stage:
+    """The run itself, in a process of its own; steady state, after compilation."""
+    settings = {**to_json(config), "frames": None, "minutes": seconds / 60, "until_return": None}
+    with tempfile.TemporaryDirectory(prefix="orchard-bench-") as folder:
+        settings.update(run_dir=f"{folder}/run", json=True, video=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "orchard.launch.train_once", json.dumps(settings)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RunFailed(f"bench: the whole run failed: {done.stderr.strip().splitlines()[-1:]}")
+        summary = read_summary(Path(folder) / "run" / "summary.json")
+        rates = [row["agent_steps_per_second"] for row in _steady_rows(Path(folder) / "run")]
+    about = f"{config.arch}, {config.placement.transport}, lag {summary['policy_lag_mean']:.1f} updates"
+    rate = float(summary["agent_steps_per_second"])
+    return Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
+
+
+def _steady_rows(run: Path) -> list[dict[str, float]]:
+    """The metrics of the second half of a run."""
+    rows = read_rows(run / "metrics.jsonl")
+    return rows[len(rows) // 2 :]
+
+
+def bound(environment: float, inference: float, training: float, reuse: int, *, shared: bool) -> float:
+    """Most steps/s that the stages allow: see the module.
+
+    Args:
+      environment, inference, training: steps/s of the stages alone.
+      reuse: passes over each transition.
+      shared: whether all of them run on the same cores; otherwise inference and training share an accelerator.
+    """
+    accelerator = 1 / inference + reuse / training
+    return 1 / (1 / environment + accelerator) if shared else min(environment, 1 / accelerator)
+
+
+def bench(config: RunConfig, seconds: float, say: Callable[[Stage], None]) -> dict[str, Any]:
+    """Times the stages and the whole; returns the row for ``benchmarks/results/``.
+
+    Args:
+      config: what to time; its limits are ignored.
+      seconds: length of a window of each stage; the whole runs ten times as long.
+      say: takes each stage as it is known.
+    """
+    spec = build_spec(config)
+    agent = build_agent(config, spec)
+    stages: list[Stage] = []
+
+    def add(stage: Stage) -> Stage:
+        stages.append(stage)
+        say(stage)
+        return stage
+
+    environment = add(environment_stage(config, spec, seconds))
+    for transport in transport_stages(config, spec, min(seconds, 2.0)):
+        add(transport)
+    inference = add(inference_stage(config, agent, spec, seconds))
+    learner = add(learner_stage(config, agent, spec, seconds))
+    whole = add(whole_stage(config, 10 * seconds))
+    parts = {
+        "environment": 1 / environment.steps_per_second,
+        "inference": 1 / inference.steps_per_second,
+        "learner": agent.data.reuse / learner.steps_per_second,
+    }
+    limit = bound(
+        environment.steps_per_second,
+        inference.steps_per_second,
+        learner.steps_per_second,
+        agent.data.reuse,
+        shared=jax.default_backend() == "cpu",
+    )
+    return {
+        "stages": {stage.name: vars(stage) for stage in stages},
+        "bound_steps_per_second": limit,
+        "efficiency": whole.steps_per_second / limit,
+        "bottleneck": max(parts, key=lambda name: parts[name]),
+        "frames_per_second": whole.steps_per_second * spec.frames_per_step,
+        "settings": to_json(config),
+        **provenance(),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Machine, commit and versions: what a row must carry to mean anything later."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": {
+            "processor": _processor(),
+            "cores": _cores(),
+            "devices": [device.device_kind for device in jax.local_devices()],
+            "load_before": os.getloadavg()[0],
+        },
+        "commit": _commit(),
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in _VERSIONED},
+    }
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    """The processor's name, and its widest vector instructions: they decide the speed of convolutions."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in pairs}
+    name = fields.get("model name", platform.processor())
+    family = f"family {fields.get('cpu family')} model {fields.get('model')}"
+    vectors = [flag for flag in ("avx2", "avx512f", "avx512_bf16") if flag in fields.get("flags", "").split()]
+    return f"{name}, {family}, {' '.join(vectors)}"
+
+
+def _commit() -> str:
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or "unknown"

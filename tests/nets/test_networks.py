@@ -1,0 +1,129 @@
+"""Convolutions, torsos, and networks by name."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from orchard.errors import ConfigError, SpecError
+from orchard.nets import torsos
+from orchard.nets.build import NETWORKS, build_torso
+from orchard.nets.convolutions import Conv, max_pool
+from orchard.testing.agents import SPECS, observations
+from orchard.types import ArraySpec
+
+ATARI = ArraySpec((84, 84, 4), "uint8")
+
+
+@pytest.mark.parametrize("size", [(84, 84), (21, 21), (7, 10), (1, 2)])
+def test_max_pool_is_reduce_window(size):
+    images = jax.random.normal(jax.random.key(0), (2, *size, 3))
+    expected = lax.reduce_window(images, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+    np.testing.assert_array_equal(max_pool(images, 3, 2), expected)
+
+
+def test_a_convolution_is_a_sum_of_products():
+    images = np.random.default_rng(0).normal(size=(1, 5, 5, 2)).astype(np.float32)
+    conv = Conv(3, kernel=3, stride=2, padding="VALID")
+    params = conv.init(jax.random.key(0), images)
+    kernel = np.asarray(params["params"]["kernel"])
+    out = conv.apply(params, images)
+    assert out.shape == (1, 2, 2, 3)
+    np.testing.assert_allclose(out[0, 1, 1], np.einsum("hwc,hwcf->f", images[0, 2:, 2:], kernel), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "dense", "count"),
+    # Weights of torsos that were published with 4 stacked frames, counted by hand.
+    [
+        ("nature", 512, 8224 + 32832 + 36928 + 3136 * 512 + 512),
+        ("small", 256, 4112 + 8224 + 2592 * 256 + 256),
+        ("shallow", 256, 4112 + 8224 + 3872 * 256 + 256),
+        ("deep", 256, 592 + 4 * 2320 + 4640 + 4 * 9248 + 9248 + 4 * 9248 + 3872 * 256 + 256),
+    ],
+)
+def test_published_networks(name, dense, count):
+    torso = build_torso(name, ATARI)
+    shapes = jax.eval_shape(lambda: torso.init(jax.random.key(0), jnp.zeros((1, 84, 84, 4), jnp.uint8)))
+    assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == count
+    out = jax.eval_shape(torso.apply, shapes, jax.ShapeDtypeStruct((7, 84, 84, 4), jnp.uint8))
+    assert out.shape == (7, dense)
+    assert out.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", ["mlp", "auto"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_any_observation_becomes_features(name, spec):
+    seen = observations(SPECS[spec], (6,), seed=0)
+    torso = build_torso(name, SPECS[spec].observation)
+    features, _ = torso.init_with_output(jax.random.key(0), seen)
+    assert features.ndim == 2
+    assert features.shape[0] == 6
+    assert features.dtype == jnp.float32
+
+
+def test_what_the_encoder_makes_of_leaves():
+    spec = {"a": ArraySpec((2,), "uint8"), "b": ArraySpec((2,), "int32", (2, 3)), "c": ArraySpec((), "bool")}
+    seen = {"a": np.uint8([[0, 255]]), "b": np.int32([[1, 2]]), "c": np.array([True])}
+    features = torsos.Encoder(spec, None).apply({}, seen)
+    np.testing.assert_allclose(features, [[0, 1, 0, 1, 0, 0, 1, 1]])
+
+
+def test_pixels_are_scaled():
+    white = np.full((1, 12, 12, 2), 255, np.uint8)
+    torso = torsos.Encoder(ArraySpec((12, 12, 2), "uint8"), torsos.tiny)
+    features, params = torso.init_with_output(jax.random.key(0), white)
+    inner = params["params"][next(iter(params["params"]))]
+    np.testing.assert_allclose(
+        features, torsos.tiny().apply({"params": inner}, np.ones(white.shape)), rtol=1e-5
+    )
+
+
+def test_auto_looks_at_the_image():
+    assert build_torso("auto", ATARI).image_torso is torsos.small
+    assert build_torso("auto", ArraySpec((10, 10, 4), "bool")).image_torso is torsos.tiny
+    assert build_torso("auto", ArraySpec((4,), "float32")).image_torso is None
+    build_torso("small", ArraySpec((36, 36, 1), "uint8")).init(
+        jax.random.key(0), np.zeros((1, 36, 36, 1), np.uint8)
+    )
+
+
+class Sum(nn.Module):
+    """A user's network."""
+
+    @nn.compact
+    def __call__(self, observation):
+        return nn.Dense(3)(observation["x"].astype(jnp.float32))
+
+
+def test_a_network_of_the_user():
+    torso = build_torso(f"{__name__}:Sum", {"x": ArraySpec((2,), "float32")})
+    features, _ = torso.init_with_output(jax.random.key(0), {"x": np.ones((5, 2), np.float32)})
+    assert features.shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("natur", "did you mean nature"),
+        ("nature", "needs an image"),
+        ("no_such_module:Net", "cannot be loaded"),
+        (f"{__name__}:Nothing", "cannot be loaded"),
+        (f"{__name__}:SPECS", "needed is a subclass"),
+    ],
+)
+def test_wrong_names_are_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        build_torso(name, ArraySpec((4,), "float32"))
+
+
+def test_an_image_too_small_for_its_network():
+    torso = build_torso("nature", ArraySpec((10, 10, 1), "uint8"))
+    with pytest.raises(SpecError, match="tiny"):
+        torso.init(jax.random.key(0), np.zeros((1, 10, 10, 1), np.uint8))
+
+
+def test_names():
+    assert set(NETWORKS) == {"auto", "mlp", "tiny", "small", "nature", "shallow", "deep"}

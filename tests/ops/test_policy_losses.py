@@ -1,0 +1,53 @@
+"""The parts of the actor-critic loss and their gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from orchard.errors import SpecError
+from orchard.ops import policy_losses as losses
+
+VALID = np.array([True, True, False, True])
+A = np.array([1.0, -2, 50, 3], np.float32)
+B = np.array([0.5, 1, 20, -1], np.float32)
+
+
+def test_policy_gradient():
+    loss, gradient = jax.value_and_grad(losses.policy_gradient_loss, argnums=(0, 1))(B, A, VALID)
+    assert loss == pytest.approx(-(0.5 - 2 - 3) / 4)
+    np.testing.assert_allclose(gradient[0], -A * VALID / 4)
+    np.testing.assert_array_equal(gradient[1], 0)
+
+
+def test_value_loss():
+    loss, gradient = jax.value_and_grad(losses.value_loss, argnums=(0, 1))(A, B, VALID)
+    assert loss == pytest.approx(0.5 * (0.25 + 9 + 16) / 4)
+    np.testing.assert_allclose(gradient[0], (A - B) * VALID / 4)
+    np.testing.assert_array_equal(gradient[1], 0)
+
+
+def test_entropy_loss():
+    loss, gradient = jax.value_and_grad(losses.entropy_loss)(A, VALID)
+    assert loss == pytest.approx(-2 / 4)
+    np.testing.assert_allclose(gradient, -1.0 * VALID / 4)
+
+
+@pytest.mark.parametrize(("entropy", "sign"), [(0.2, -1), (0.8, 1)])
+def test_entropy_below_its_target_raises_the_coefficient(entropy, sign):
+    def loss(parameter, entropies):
+        return losses.entropy_adjustment_loss(parameter, entropies, VALID, target=0.5, speed=10.0)
+
+    entropies = jnp.where(VALID, entropy, 99.0)
+    slope, through = jax.grad(loss, argnums=(0, 1))(jnp.asarray(-0.4), entropies)
+    assert np.sign(slope) == sign  # descent goes against it
+    assert slope == pytest.approx(10 * np.exp(-4) * (entropy - 0.5) * 3 / 4, rel=1e-5)
+    np.testing.assert_array_equal(through, 0)
+
+
+@pytest.mark.parametrize("part", [losses.policy_gradient_loss, losses.value_loss])
+def test_shapes_are_checked(part):
+    with pytest.raises(SpecError):
+        part(A[:, None], B, VALID)
+    with pytest.raises(SpecError):
+        part(A, B[:-1], VALID)
