@@ -21,7 +21,7 @@ from typing import Any
 from orchard.acting.unrolls import step_arrays, step_fields
 from orchard.envs.interface import Environment
 from orchard.envs.make import make
-from orchard.errors import ConnectionLost, EnvironmentFault, OrchardError, Refused
+from orchard.errors import ConnectionLost, OrchardError
 from orchard.transport.connect import connect
 from orchard.transport.seam import PROTOCOL, Client, Layout
 
@@ -115,7 +115,10 @@ def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) 
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent dies, however it dies (Linux); exits if it already has."""
+    """Has the kernel kill this process when its parent dies, however it dies (Linux).
+
+    Exits if it is dead already.
+    """
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -131,14 +134,14 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
-    # A terminal sends Ctrl-C to the whole group: the learner decides when its actors stop.
+    # The learner decides when its actors stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         client = connect(arguments.address, timeout=CONNECT_SECONDS)
         act(client, token=os.environ.get("ORCHARD_TOKEN", ""), index=arguments.index)
     except ConnectionLost:
         return
-    except (EnvironmentFault, Refused, OrchardError) as error:
+    except OrchardError as error:
         traceback.print_exc()
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         raise SystemExit(3) from None

@@ -59,7 +59,7 @@ def decide(waiting: Sequence[tuple[int, float]], busy_lanes: int, now: float, ru
 
 
 def buckets(smallest: int, largest: int) -> tuple[int, ...]:
-    """The batch sizes that inference is compiled for: doublings from ``smallest``, ending with ``largest``."""
+    """The batch sizes that inference is compiled for: ``smallest``, its doublings, and ``largest``."""
     sizes = []
     size = max(1, smallest)
     while size < largest:

@@ -29,8 +29,8 @@ class Inference:
       capacity: slots; one more row serves as a bin for the padding of batches.
       sizes: the batch sizes to compile for, ascending; batches are padded to the next one.
       device: the JAX device.
-      key: the root of all randomness of acting. What is drawn depends on the slot, on the slot's epoch (how
-        many lanes held it before) and on the lane's step count, never on what is batched together.
+      key: the root of all randomness of acting. What is drawn depends on the slot, on the epoch of the actor
+        that holds it and on the lane's step count, never on what is batched together.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class Inference:
         self._sizes = tuple(sizes)
         self._device = device
         self._key = jax.device_put(key, device)
-        with jax.default_device(device):
-            self._states = agent.initial_state(capacity + 1)
-            self._firsts = jax.tree.map(jnp.copy, self._states)
+        # Committed to the device, as what every call gives back is: otherwise the first size compiles twice.
+        initial = jax.device_put(agent.initial_state(capacity + 1), device)
+        self._states = jax.tree.map(jnp.copy, initial)
+        self._firsts = jax.tree.map(jnp.copy, initial)
 
     @property
     def largest(self) -> int:
@@ -71,15 +72,22 @@ class Inference:
         initial = self._agent.initial_state(slots.shape[0])
         return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, initial)
 
+    @partial(jax.jit, static_argnums=0)
+    def _gather(self, table: Tree, slots: Any) -> Tree:
+        return jax.tree.map(lambda leaf: leaf[slots], table)
+
     def warm_up(self, params: Tree) -> None:
         """Compiles for every batch size, so that nothing is compiled while actors wait."""
         for size in self._sizes:
             arrays = [np.zeros(shape, dtype) for shape, dtype in step_fields(self._spec, size)]
             self._run(params, arrays, self._padding(size))
+            nobody = np.full(size, self._capacity, np.int32)
+            self.reset(nobody)
+            self.first_states(nobody)
 
     def reset(self, slots: NDArray[np.int32]) -> None:
         """Gives the slots the agent's initial state; call it when a new lane takes them."""
-        self._states = self._reset(self._states, slots)
+        self._states = self._reset(self._states, self._padded(slots))
 
     def act(
         self, params: Tree, batch: Sequence[tuple[Sequence[NDArray[Any]], NDArray[np.int32]]]
@@ -88,8 +96,8 @@ class Inference:
 
         Args:
           params: on this device.
-          batch: for each lane its step's arrays ``[n, ...]`` and its columns int32 ``[4, n]`` (slot, epoch, step,
-            begins an unroll).
+          batch: for each lane its step's arrays ``[n, ...]`` and its columns int32 ``[4, n]`` (slot, epoch,
+            step, begins an unroll).
 
         Returns:
           Actions ``[sum of n, ...]`` and the record, as NumPy arrays on the host.
@@ -113,15 +121,21 @@ class Inference:
         columns[0] = self._capacity
         return columns
 
+    def _padded(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        padded = np.full(bucket_for(len(slots), self._sizes), self._capacity, np.int32)
+        padded[: len(slots)] = slots
+        return padded
+
     def _run(self, params: Tree, arrays: list[NDArray[Any]], columns: NDArray[Any]) -> Any:
         output, self._states, self._firsts = self._act(
-            params, self._states, self._firsts, self._key, arrays, columns.astype(np.int32)
+            params, self._states, self._firsts, self._key, arrays, columns
         )
         return output
 
     def first_states(self, slots: NDArray[np.int32]) -> Tree:
         """The agent's states ``[n, ...]`` before the first step of the slots' open unrolls, on the host."""
-        return jax.tree.map(lambda table: np.array(table[slots]), self._firsts)
+        rows = jax.device_get(self._gather(self._firsts, self._padded(slots)))
+        return jax.tree.map(lambda leaf: leaf[: len(slots)], rows)
 
     def tables(self) -> Tree:
         """All slots' states, for a checkpoint."""

@@ -48,7 +48,7 @@ def digest_of(arrays: Sequence[NDArray[Any]]) -> int:
     return value
 
 
-@dataclass
+@dataclass(eq=False)
 class Lane:
     """What acting knows of one lane; owned by the thread that serves it.
 
@@ -93,7 +93,7 @@ class Lane:
         return len(self.slots)
 
     def columns(self) -> NDArray[np.int32]:
-        """What inference needs to know beside the step: slot, epoch, step, begins an unroll; int32 ``[4, n]``."""
+        """What inference needs beside the step, int32 ``[4, n]``: slot, epoch, step, begins an unroll."""
         columns = np.empty((4, self.rows), np.int32)
         columns[0] = self.slots
         columns[1] = self.member.epoch
@@ -105,3 +105,8 @@ class Lane:
         doing = "waits" if self.arrived is not None else "steps"
         held = ", unroll held" if self.outbox is not None else ""
         return f"<lane {self.order} of {self.rows}: {doing}, step {self.steps}, round {self.rounds}{held}>"
+
+
+def arrival(lane: Lane) -> tuple[float, tuple[int, int]]:
+    """By what lanes are sorted that are served first come, first served; those that wait come first."""
+    return (np.inf if lane.arrived is None else lane.arrived, lane.order)

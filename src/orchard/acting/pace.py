@@ -1,11 +1,11 @@
 """How acting keeps pace with learning: freely, or in lockstep with an exact lag.
 
-Free: each lane is served as soon as a batch is due, with the newest weights; a lane whose complete unroll finds
-no room in the queue is held. The lag is bounded by the queue.
+Free: each lane is served as soon as a batch is due, with the newest weights; a lane whose complete unroll
+finds no room in the queue is held. The lag is bounded by the queue.
 
-Lockstep: unrolls come in rounds, one of every lane. Round ``r`` acts with the weights after round ``r - lag``'s
-updates, exactly, and waits for them. All that is batched together is fixed beforehand, so the run is
-reproducible whatever the machine does.
+Lockstep: unrolls come in rounds, one of every lane. Round ``r`` acts with the weights after the updates on the
+first ``r - lag`` rounds, exactly, and waits for them. All that is batched together is fixed beforehand, so the
+run is reproducible whatever the machine does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from orchard.acting.batcher import BatchRule, decide
-from orchard.acting.lanes import Lane
+from orchard.acting.lanes import Lane, arrival
 from orchard.errors import ConfigError
 from orchard.types import Unroll, Weights
 from orchard.weights.store import WeightStore
@@ -53,7 +53,7 @@ class Free:
         """See :class:`Pace`."""
         waiting = sorted(
             (lane for lane in lanes if lane.arrived is not None and lane.outbox is None),
-            key=lambda lane: (lane.arrived, lane.order),
+            key=arrival,
         )
         busy = sum(lane.arrived is None for lane in lanes)
         decision = decide([(lane.rows, lane.arrived or 0.0) for lane in waiting], busy, now, self._rule)
@@ -129,7 +129,7 @@ class Lockstep:
         """See :class:`Pace`: a half whose lanes have all arrived, once its weights are published."""
         for half, size in self._halves.items():
             group = [lane for lane in lanes if lane.half == half and lane.arrived is not None]
-            if len(group) == size and self._store.exactly(self.version(group[0]), self._device):
+            if group and len(group) == size and self._store.exactly(self.version(group[0]), self._device):
                 return sorted(group, key=lambda lane: lane.order), None
         return [], None
 
@@ -156,6 +156,8 @@ class Lockstep:
 
 def updates_per_round(rows: int, batch_size: int) -> int:
     """How many updates use up one round of ``rows`` unrolls; raises :class:`ConfigError` if it is not whole."""
+    if rows == 0:
+        raise ConfigError("an exact lag needs actors that this run starts itself: use --actors 1 or more")
     if rows % batch_size:
         raise ConfigError(
             f"with an exact lag, the {rows} environments must be a multiple of the batch size {batch_size}: "

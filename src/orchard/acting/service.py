@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchard.acting.inference import Inference
-from orchard.acting.lanes import Lane, Member, Script, digest_of
+from orchard.acting.lanes import Lane, Member, Script, arrival, digest_of
 from orchard.acting.ledger import Ledger
 from orchard.acting.pace import Lockstep, Pace
 from orchard.acting.unrolls import OpenUnroll, step_fields, timestep_of
@@ -25,7 +25,7 @@ from orchard.types import EnvSpec
 
 
 def lanes_of(envs: int) -> tuple[int, int]:
-    """How an actor's environments are split: ``(lanes, environments in each)``; halves, or one lane if it has one."""
+    """How an actor's environments are split: ``(lanes, environments in each)``; a lone one is one lane."""
     if envs > 1 and envs % 2:
         raise ConfigError(
             f"{envs} environments an actor cannot be split into halves (one steps while the other waits): "
@@ -48,6 +48,7 @@ class Recipe:
       unroll_length: T.
       token: what an actor must know to be let in.
       keep_log: whether the actions are logged so that environments can be brought back.
+      lockstep: whether the lag is exact, which no actor from elsewhere could join.
     """
 
     env: str
@@ -59,6 +60,7 @@ class Recipe:
     unroll_length: int
     token: str = field(repr=False)
     keep_log: bool = False
+    lockstep: bool = False
 
 
 @dataclass
@@ -158,7 +160,7 @@ class Worker:
             self._thread.join()
 
     def wait_blocked(self, timeout: float) -> bool:
-        """Waits, in lockstep, until all lanes wait for weights and nothing is under way; False when time is up."""
+        """Waits, in lockstep, until all lanes wait for weights; False when ``timeout`` s have passed."""
         with self._news:
             return self._news.wait_for(self._blocked, timeout)
 
@@ -197,9 +199,11 @@ class Worker:
 
     def _turn(self) -> float | None:
         """Passes on what can be, serves who is due; returns how long to wait for news, in s."""
-        for lane in self.lanes:
-            if lane.outbox is not None and self.pace.hand_over(lane):
-                lane.outbox, lane.finished = None, []
+        # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
+        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
+            if not self.pace.hand_over(lane):
+                break
+            lane.outbox, lane.finished = None, []
         chosen, wait = self.pace.choose(self.lanes, time.monotonic())
         if not chosen:
             return wait
@@ -232,7 +236,8 @@ class Worker:
         lane.member.peer.reply(lane.half, [np.ascontiguousarray(action)])
 
     def _join(self, lane: Lane) -> None:
-        self.inference.reset(lane.slots)
+        if lane.script is None:  # otherwise the slots hold what the checkpoint kept
+            self.inference.reset(lane.slots)
         self.lanes.append(lane)
 
     def _leave(self, lane: Lane) -> None:
@@ -246,9 +251,10 @@ class Worker:
             return
         lane.owed_since = None
         finished = lane.meter.add(timestep_of(self._recipe.spec, arrays))
-        if lane.script is not None and not self._replayed(lane, lane.script, arrays, now):
-            return
-        lane.finished += finished
+        if lane.script is None:
+            lane.finished += finished
+        elif not self._replayed(lane, lane.script, arrays, now):
+            return  # and the episodes that ended up to here were counted before the run was interrupted
         if lane.open.observe(arrays):
             self._cut(lane)
         lane.arrived = now
@@ -289,6 +295,14 @@ class _Joined:
     slots: list[int] = field(default_factory=list)
     worker: int = 0
     envs: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def owed_since(self) -> list[float]:
+        """Since when each lane owes a step, or since when the actor makes its environments, in s."""
+        if not self.lanes:
+            return [self.since]
+        # Each is read once: the worker sets it meanwhile.
+        return [since for lane in self.lanes if (since := lane.owed_since) is not None]
 
 
 class Acting:
@@ -336,7 +350,7 @@ class Acting:
     # The desk, called by servers.
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Lets an actor in: ``join`` tells it what to make, ``ready`` checks what it made and opens its lanes."""
+        """Lets an actor in: ``join`` tells it what to make, ``ready`` checks that and opens its lanes."""
         kind = message.get("kind")
         if kind == "join":
             return self._welcome(peer, message)
@@ -372,11 +386,13 @@ class Acting:
         if not hmac.compare_digest(str(message.get("token", "")).encode(), self.recipe.token.encode()):
             raise Refused("wrong token: copy the whole line that the learner printed, with its --token")
         with self._lock:
+            if peer in self._joined:
+                raise Refused("'join' comes once")
             index = self._index_for(message.get("index"))
+            envs = self._envs_for(index, message.get("envs"))
             self._replace(index)
             epoch = self._epochs.get(index, self._first_epoch - 1) + 1
             self._epochs[index] = epoch
-            envs = self._envs_for(index, message.get("envs"))
             member = Member(index, epoch, peer, local=index in self._planned)
             self._joined[peer] = _Joined(member, worker=index % len(self.workers), envs=envs)
         lanes, rows = lanes_of(envs)
@@ -393,10 +409,15 @@ class Acting:
         }
 
     def _index_for(self, asked: Any) -> int:
+        if asked is not None and (type(asked) is not int or not 0 <= asked < 1 << 20):
+            raise Refused(f"actor index {asked!r}: must be a whole number from 0 to {(1 << 20) - 1}")
+        if self.recipe.lockstep and asked not in self._planned:
+            raise Refused(
+                "this run has an exact lag, which only its own actors keep: start it with --lag free and "
+                "without --deterministic"
+            )
         if asked is not None:
-            if not isinstance(asked, int) or not 0 <= asked < 1 << 20:
-                raise Refused(f"actor index {asked!r}: must be a whole number from 0 to {(1 << 20) - 1}")
-            return asked
+            return int(asked)
         taken = {joined.member.index for joined in self._joined.values()} | set(self._planned)
         return next(index for index in range(1 << 20) if index not in taken)
 
@@ -409,9 +430,9 @@ class Acting:
     def _envs_for(self, index: int, asked: Any) -> int:
         if index in self._planned or asked is None:
             return self.recipe.envs
-        if not isinstance(asked, int) or asked < 1 or (asked > 1 and asked % 2):
+        if type(asked) is not int or asked < 1 or (asked > 1 and asked % 2):
             raise Refused(f"{asked!r} environments: must be 1 or an even number")
-        return asked
+        return int(asked)
 
     def _admit(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
@@ -486,13 +507,13 @@ class Acting:
             return [joined.member for joined in self._joined.values() if joined.lanes]
 
     def stalled(self, timeout: float) -> list[tuple[Member, float]]:
-        """Actors that have owed a step for longer than ``timeout`` s, and for how long."""
+        """Actors that have owed a step (or "ready") for longer than ``timeout`` s, and for how long."""
         now = time.monotonic()
         with self._lock:
             owing = [
                 (joined.member, now - min(since))
                 for joined in self._joined.values()
-                if (since := [lane.owed_since for lane in joined.lanes if lane.owed_since is not None])
+                if (since := joined.owed_since())
             ]
         return [(member, seconds) for member, seconds in owing if seconds > timeout]
 

@@ -12,7 +12,7 @@ from orchard.types import EnvSpec, TimeStep, Tree, Unroll, leaves, map_leaves, r
 
 
 def step_arrays(timestep: TimeStep) -> list[NDArray[Any]]:
-    """The arrays of one time step in the order in which they travel: observation leaves, reward, three flags."""
+    """The arrays of one time step in the order in which they travel: observation, reward, three flags."""
     observations = [np.asarray(leaf) for _, leaf in leaves(timestep.observation)]
     return [*observations, timestep.reward, timestep.terminated, timestep.truncated, timestep.first]
 
@@ -83,7 +83,10 @@ class OpenUnroll:
         self.decided += 1
 
     def cut(self, state: Tree) -> Unroll:
-        """Hands over the complete unroll, with the ``state`` before its first step; its last step begins the next."""
+        """Hands over the complete unroll, with the ``state`` before its first step.
+
+        Its last step begins the next one.
+        """
         done = Unroll(
             timestep_of(self._spec, self._steps), self._actions, self._record, state, self._versions
         )

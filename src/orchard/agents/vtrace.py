@@ -14,7 +14,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax  # type: ignore[import-untyped]
+import optax
 
 from orchard.errors import ConfigError
 from orchard.nets.actor_critic import ActorCritic

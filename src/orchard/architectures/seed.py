@@ -16,6 +16,7 @@ stacks and unrolls stay with the learner.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -33,7 +34,7 @@ from orchard.acting.service import Acting, Meters, Recipe, Worker, lanes_of
 from orchard.architectures.devices import pick
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
-from orchard.errors import RunFailed
+from orchard.errors import ConfigError, OrchardError, RunFailed
 from orchard.learning.checkpoint import Checkpoint
 from orchard.learning.learner import Learner
 from orchard.learning.prefetch import Prefetch
@@ -45,6 +46,7 @@ from orchard.transport.seam import Server
 from orchard.types import Agent, EnvSpec, Unroll
 from orchard.weights.store import WeightStore
 
+_log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _REMOTE_BATCH = 64
 
@@ -88,7 +90,7 @@ class Seed:
         planned = place.actors * place.envs_per_actor
         self.learner = Learner(agent, pick("training", place.training_devices), key(config.seed, "learner"))
         self._devices = pick("inference", place.inference_devices)
-        self._per_round = 1 if self._lag == "free" else updates_per_round(planned, agent.data.batch_size)
+        self._per_round = 1 if self._lag == "free" else self._updates_per_round(planned)
         self._store = WeightStore(self._devices, keep=1 + self._kept_updates())
         self.queue = UnrollQueue(self._queue_capacity(planned), agent.data.batch_size)
         resumable = self._restore(checkpoint) if checkpoint else {}
@@ -113,6 +115,10 @@ class Seed:
 
     # Construction.
 
+    def _updates_per_round(self, planned: int) -> int:
+        data = self._agent.data
+        return data.reuse * updates_per_round(planned, data.batch_size)
+
     def _kept_updates(self) -> int:
         return 0 if self._lag == "free" else (int(self._lag) + 1) * self._per_round
 
@@ -133,6 +139,7 @@ class Seed:
             unroll_length=self._agent.data.unroll_length,
             token=token,
             keep_log=config.deterministic,
+            lockstep=self._lag != "free",
         )
 
     def _workers(self, planned: int) -> list[Worker]:
@@ -187,7 +194,7 @@ class Seed:
         """Compiles, publishes the first weights and listens; returns the addresses that actors can reach."""
         plan = self._agent.data
         self.learner.warm_up(example_unroll(self._agent, self._spec, plan.unroll_length, plan.batch_size))
-        self._store.publish(self.learner.state.params, self.version)
+        self._publish()
         for index, worker in enumerate(self.acting.workers):
             worker.inference.warm_up(self._store.newest(index).params)
             worker.start()
@@ -196,7 +203,8 @@ class Seed:
         return [server.address for server in self._servers]
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any]]:
-        """Learns: yields the metrics of each update (scalars on the device), before its weights are published.
+        """Learns: yields the metrics of each batch's last update (scalars on the device), before its weights are
+        published. In deterministic mode acting then rests, so that all counters are reproducible too.
 
         Ends when ``stop`` is set, also while it waits for a batch.
 
@@ -204,17 +212,28 @@ class Seed:
           RunFailed: a part of the run failed, or too many updates in a row were not finite.
         """
         while (batch := self._next_batch(stop)) is not None:
-            unroll, version = batch
-            for repeat in range(self._agent.data.reuse):
-                self._count_lag(version)
-                with self.learner_time:
-                    metrics = self.learner.update(unroll)
-                    jax.block_until_ready(self.learner.state)
-                if repeat == 0:
-                    self.ledger.train(version.size)
-                self._check_finite()
-                yield metrics
-                self._store.publish(self.learner.state.params, self.version)
+            metrics = self._train(*batch)
+            if self._config.deterministic:
+                self._wait_blocked()
+            yield metrics
+            self._publish()
+
+    def _train(self, unroll: Unroll, version: np.ndarray[Any, Any]) -> Mapping[str, Any]:
+        """The updates on one batch; all weights but the last are published."""
+        for repeat in range(self._agent.data.reuse):
+            if repeat:
+                self._publish()
+            self._count_lag(version)
+            with self.learner_time:
+                metrics = self.learner.update(unroll)
+                jax.block_until_ready(self.learner.state)
+            if repeat == 0:
+                self.ledger.train(version.size)
+            self._check_finite()
+        return metrics
+
+    def _publish(self) -> None:
+        self._store.publish(self.learner.state.params, self.version)
 
     @property
     def version(self) -> int:
@@ -240,6 +259,10 @@ class Seed:
         self._prefetch.close()
 
     def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, OrchardError):
+            where = threading.current_thread().name
+            _log.error("%s failed", where, exc_info=error)
+            error = RunFailed(f"{where}: {type(error).__name__}: {error}")
         if self._failure is None:
             self._failure = error
 
@@ -334,12 +357,11 @@ class Seed:
         return trees, blobs, meta
 
     def _wait_blocked(self) -> None:
-        timeout = self._config.safety.env_timeout
+        # Without a time limit: whoever watches the actors notices one that hangs.
         for worker in self.acting.workers:
-            while not worker.wait_blocked(timeout):
+            while not worker.wait_blocked(_POLL_SECONDS):
                 if self._failure is not None:
                     raise self._failure
-                raise RunFailed(f"acting: {worker.lanes} did not come to rest within {timeout:.0f} s")
 
     def _restore(self, checkpoint: Checkpoint) -> dict[tuple[int, int], dict[str, Any]]:
         """Takes over a checkpoint; returns what brings the lanes back, if it is an exact one."""
@@ -357,6 +379,13 @@ class Seed:
             self._session = meta["session"] + 1
             self._base_version = self.version
             return {}
+        place = self._config.placement
+        lanes = place.actors * lanes_of(place.envs_per_actor)[0]
+        if len(meta["lanes"]) != lanes:
+            raise ConfigError(
+                f"the run has {len(meta['lanes'])} halves of actors, {lanes} are given now: a deterministic run "
+                "goes on with as many actors as before"
+            )
         self._refill_queue(checkpoint.blob("queue"))
         return {
             (int(lane["order"][0]), int(lane["order"][1])): {

@@ -43,10 +43,14 @@ def parse(
 
 
 def one_line(complaint: str, verb: str) -> str:
-    """What tyro says in a box, as one line."""
-    words = " ".join(_BOX.sub(" ", complaint).split())
-    words = re.sub(r"^(Parsing error|Unrecognized options|Required options)\s*", "", words)
-    words = re.sub(r"\s*(For full helptext|Argument helptext:).*$", "", words)
+    """What tyro says in a box under a title, as one line; of the flags that it suggests, their names."""
+    _, *lines = _BOX.sub(" ", complaint).strip().split("\n")
+    words = " ".join(" ".join(lines).split())
+    words = re.sub(r"\s*(Got errors:|For full helptext|Argument helptext:).*$", "", words)
+    words, _, suggested = words.partition(" Perhaps you meant: ")
+    if suggested:
+        flags = dict.fromkeys(re.findall(r"(?<!\S)--[\w-]+", suggested))
+        words = f"{words}; did you mean {' or '.join(flags)}?"
     return f"{words} (orchard {verb} --help shows all settings)"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import tyro
@@ -26,6 +26,8 @@ class Resume:
     """Mean return of the last 100 episodes at which to stop; none: as before."""
     actors: int | None = None
     """Actors that this run starts on this machine; none: as before."""
+    listen: tuple[str, ...] | None = None
+    """Addresses where actors of other machines may join; none: as before, at the same ports."""
     json: bool = False
     """Print the summary as the last line."""
 
@@ -37,6 +39,11 @@ def run(arguments: list[str]) -> int:
     from orchard.launch.folder import RunFolder
     from orchard.launch.run import resume
 
-    changes = {name: value for name, value in asdict(settings).items() if name != "run" and value is not None}
+    changes = {
+        name: value
+        for name, value in asdict(settings).items()
+        if name not in ("run", "json") and value is not None
+    }
     summary = resume(settings.run, **changes)
-    return report(summary, RunFolder.open(settings.run).config())
+    config = RunFolder.open(settings.run).config()
+    return report(summary, replace(config, json=settings.json or config.json))

@@ -8,6 +8,17 @@ from typing import Annotated, Literal
 import tyro
 
 from orchard.agents.vtrace import VTraceSettings
+from orchard.errors import ConfigError
+
+
+def _at_least(settings: object, least: float, *names: str, above: bool = False) -> None:
+    """Refuses numbers that are below ``least`` (or at it, if they have to be ``above``); None is fine."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not (value > least if above else value >= least):
+            raise ConfigError(
+                f"{name} is {value}, and has to be {f'more than {least}' if above else f'{least} or more'}"
+            )
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,12 @@ class Network:
     lstm: int = 0
     """Size of an LSTM between torso and heads; 0 for none."""
 
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "lstm")
+        for size in self.hidden:
+            if size < 1:
+                raise ConfigError(f"hidden has a layer of size {size}, and has to have sizes of 1 or more")
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -32,6 +49,9 @@ class Stop:
     """Minutes of training."""
     until_return: float | None = None
     """Mean return of the last 100 episodes."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "frames", "minutes", above=True)
 
 
 @dataclass(frozen=True)
@@ -64,6 +84,18 @@ class Placement:
     """Updates between the weights that act and the newest: free (bounded by the queue), or an exact number of
     rounds, in lockstep."""
 
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "actors", "inference_wait_ms", "prefetch")
+        _at_least(self, 1, "envs_per_actor", "inference_batch", "queue_size", "max_envs")
+        if self.lag != "free":
+            _at_least(self, 0, "lag")
+        planned = self.actors * self.envs_per_actor
+        if self.max_envs is not None and self.max_envs < planned:
+            raise ConfigError(
+                f"max_envs is {self.max_envs}, and has to be {planned} or more: the run's own {self.actors} "
+                f"actors have {self.envs_per_actor} environments each"
+            )
+
 
 @dataclass(frozen=True)
 class Safety:
@@ -79,6 +111,11 @@ class Safety:
     """Restarts of one actor within ten minutes before the run stops."""
     max_skipped_updates: int = 10
     """Updates in a row that may be skipped because they are not finite before the run stops."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "actor_restarts", "checkpoint_minutes")
+        _at_least(self, 1, "keep_checkpoints", "max_skipped_updates")
+        _at_least(self, 0, "env_timeout", above=True)
 
 
 @dataclass(frozen=True)

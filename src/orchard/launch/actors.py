@@ -6,6 +6,7 @@ process that holds JAX; it asks the kernel to be killed when its parent dies.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -58,6 +59,8 @@ class ProcessActor:
                 stdout=output,
                 stderr=output,
                 env=without_tuning({**os.environ, "ORCHARD_TOKEN": token}),
+                # Ctrl-C on a terminal goes to a whole process group: the learner decides when its actors stop.
+                process_group=0,
             )
 
     @property
@@ -100,7 +103,8 @@ class ThreadActor:
 
     def _run(self) -> None:
         try:
-            act(connect(self._address, timeout=CONNECT_SECONDS), token=self._token, index=self._index)
+            with contextlib.closing(connect(self._address, timeout=CONNECT_SECONDS)) as client:
+                act(client, token=self._token, index=self._index)
         except ConnectionLost:
             pass
         except BaseException as error:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import secrets
+import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchard.config import resolve
@@ -34,6 +38,7 @@ class RunFolder:
         self.summary = path / "summary.json"
         self._config = path / "config.json"
         self._token = path / "token"
+        self._addresses = path / "addresses.json"
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
@@ -82,7 +87,32 @@ class RunFolder:
         path = os.path.relpath(self.path / "actors.sock")
         if len(path) <= _LONGEST_SOCKET_PATH:
             return path
-        return str(Path(tempfile.mkdtemp(prefix="orchard-")) / "actors.sock")
+        name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
+        return str(Path(tempfile.gettempdir()) / f"orchard-{name}.sock")
+
+    def keep_addresses(self, asked: Sequence[str], listening: Sequence[str]) -> None:
+        """Remembers where the run listens, so that actors from elsewhere find it there when it is resumed."""
+        if asked:
+            self._addresses.write_text(json.dumps({"asked": [*asked], "listening": [*listening]}) + "\n")
+
+    def addresses(self, asked: Sequence[str]) -> list[str]:
+        """Where to listen: as ``asked``, but at the ports that were chosen the last time the same was asked."""
+        try:
+            kept = json.loads(self._addresses.read_text())
+            return [str(address) for address in kept["listening"]] if kept["asked"] == [*asked] else [*asked]
+        except (OSError, ValueError, KeyError, TypeError):
+            return [*asked]
+
+    def discard(self) -> None:
+        """Removes what a run that could not start has made here; nothing if anything was trained."""
+        if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):
+            return
+        for file in (self._config, self._token, self._addresses, self.metrics):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(self.events, ignore_errors=True)
+        for folder in (self.logs, self.path):
+            with contextlib.suppress(OSError):  # it holds something else
+                folder.rmdir()
 
     def check_space(self, needed: int) -> None:
         """Raises :class:`RunFailed` if the disk has less than ``needed`` bytes left."""

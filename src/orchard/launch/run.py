@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,11 +18,11 @@ import psutil
 from orchard.architectures.seed import Seed
 from orchard.config import resolve
 from orchard.config.settings import RunConfig
-from orchard.errors import CheckpointError
+from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed
 from orchard.launch.actors import Actor, ProcessActor, Supervisor, ThreadActor
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.folder import RunFolder
-from orchard.learning.checkpoint import Checkpoint, digest, load_latest, save
+from orchard.learning.checkpoint import Checkpoint, any_saved, digest, load_latest, save
 from orchard.metrics.console import Budget, display
 from orchard.metrics.meters import Rate, SteadyRate
 from orchard.metrics.reports import Summary, draw_curve, title
@@ -30,7 +32,7 @@ from orchard.types import Agent, EnvSpec
 _log = logging.getLogger(__name__)
 _ROW_SECONDS = 1.0
 _RATE_WINDOW_SECONDS = 10.0
-_GOAL_EPISODES = 100
+_HURRY_SECONDS = 3.0
 
 
 def train(config: RunConfig) -> Summary:
@@ -42,25 +44,30 @@ def train(config: RunConfig) -> Summary:
     """
     spec = build_spec(config)
     agent = build_agent(config, spec)
-    return _Run(config, spec, agent, RunFolder.create(config)).run()
+    folder = RunFolder.create(config)
+    try:
+        return _Run(config, spec, agent, folder).run()
+    except ConfigError:
+        folder.discard()
+        raise
 
 
 def resume(path: str, **changes: Any) -> Summary:
-    """Goes on with a run from its newest intact checkpoint.
+    """Goes on with a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 
     Args:
       path: the run folder.
       **changes: settings with other values than before, by name (``frames=…``).
 
     Raises:
-      ConfigError: there is no such run, or no intact checkpoint in it.
+      ConfigError: there is no such run, or none of its checkpoints is intact.
       RunFailed: as for :func:`train`.
     """
     folder = RunFolder.open(path)
     config = resolve.replace(folder.config(), **{**changes, "run_dir": str(folder.path)})
-    checkpoint = load_latest(folder.checkpoints)
+    checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
     spec = build_spec(config)
-    return _Run(config, spec, build_agent(config, spec), folder, checkpoint).run()
+    return _Run(config, spec, build_agent(config, spec), folder, checkpoint, resumed=True).run()
 
 
 class _Run:
@@ -73,12 +80,16 @@ class _Run:
         agent: Agent,
         folder: RunFolder,
         checkpoint: Checkpoint | None = None,
+        *,
+        resumed: bool = False,
     ) -> None:
         self.config = config
         self.spec = spec
         self.agent = agent
         self.folder = folder
         self.checkpoint = checkpoint
+        self.resumed = resumed
+        self.saved_version = checkpoint.step if checkpoint else 0
         stop = config.stop
         self.budget = Budget(
             frames=stop.frames,
@@ -98,10 +109,11 @@ class _Run:
     def run(self) -> Summary:
         config, folder = self.config, self.folder
         heading = title(config.env, config.arch, config.agent, [config.seed])
-        self.display = display(heading, self.budget)
-        sinks = Record([self.display, JsonLines(folder.metrics), TensorBoard(folder.events)])
-        try:
-            with self._signals():
+        with self._signals():
+            self.display = display(heading, self.budget)
+            with contextlib.closing(
+                Record([self.display, JsonLines(folder.metrics), TensorBoard(folder.events)])
+            ) as sinks:
                 self._announce()
                 seed = Seed(
                     config,
@@ -113,18 +125,56 @@ class _Run:
                     on_leave=self._on_leave,
                 )
                 try:
-                    reason = self._learn(seed, sinks)
-                    summary = self._finish(seed, reason)
+                    summary = self._train(seed, sinks)
                 finally:
                     self._stop(seed)
-        finally:
-            sinks.close()
-        draw_curve([folder.metrics], folder.curve, heading, config.stop.until_return)
-        summary.write(folder.summary)
+        try:
+            draw_curve([folder.metrics], folder.curve, heading, config.stop.until_return)
+        except OSError as error:
+            _log.warning("no curve: %s", error)
         return summary
+
+    def _train(self, seed: Seed, sinks: Record) -> Summary:
+        """Learns, and leaves checkpoint and summary however that ended."""
+        failure: OrchardError | None = None
+        try:
+            reason = self._learn(seed, sinks)
+        except ConfigError:
+            raise
+        except OrchardError as error:
+            reason, failure = f"failed: {error}", error
+        # What the run came to when it was decided to stop: actors go on until they are told.
+        episodes = seed.episodes.row()
+        if reason == "interrupted":
+            self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
+        unsaved = self._save_at_the_end(seed, failure)
+        if unsaved and not failure:
+            failure = RunFailed(unsaved)
+            reason = f"{reason}, and {unsaved}"
+        try:
+            summary = self._summary(seed, reason, episodes)
+            summary.write(self.folder.summary)
+        except OrchardError as error:
+            failure = failure or error
+        if failure:
+            raise failure
+        return summary
+
+    def _save_at_the_end(self, seed: Seed, failure: OrchardError | None) -> str | None:
+        """Writes the last checkpoint if there is something new; returns why it could not."""
+        if seed.version == self.saved_version:
+            return None
+        if failure and self.config.deterministic:
+            return None  # acting will not come to rest any more: the checkpoint before stays the newest
+        try:
+            return self._save(seed)
+        except OrchardError as error:
+            return str(error)
 
     def _announce(self) -> None:
         if self.checkpoint is None:
+            if self.resumed:
+                self.display.note("the run stopped before its first checkpoint: it begins anew")
             return
         for line in self.checkpoint.skipped:
             self.display.note(f"damaged checkpoint passed over: {line}")
@@ -137,6 +187,8 @@ class _Run:
         )
 
     def _learn(self, seed: Seed, sinks: Record) -> str:
+        if (reason := self._reason_to_stop(seed)) is not None:
+            return reason
         addresses = self._open(seed)
         self._start_actors(seed, addresses[0])
         self.begun = self.row_at = self.saved_at = time.monotonic()
@@ -160,7 +212,9 @@ class _Run:
             "shm": f"shm:{path}",
             "grpc": f"unix:{path}",
         }[self.config.placement.transport]
-        addresses = seed.open([local, *self.config.placement.listen])
+        asked = self.config.placement.listen
+        addresses = seed.open([local, *self.folder.addresses(asked)])
+        self.folder.keep_addresses(asked, addresses[1:])
         for address in addresses[1:]:
             self.display.note(f"more actors: orchard actor {address} --token {self.folder.token()}")
         return addresses
@@ -218,8 +272,7 @@ class _Run:
             return f"{stop.minutes:g} minutes spent"
         return None
 
-    def _finish(self, seed: Seed, reason: str) -> Summary:
-        self._save(seed)
+    def _summary(self, seed: Seed, reason: str, episodes: dict[str, float]) -> Summary:
         steps, config = seed.ledger.counts()["received"], self.config
         return Summary(
             env=config.env,
@@ -231,9 +284,9 @@ class _Run:
             agent_steps=steps,
             env_frames=seed.env_frames,
             agent_steps_per_second=self.steady.per_second(steps),
-            mean_return=seed.episodes.mean_return,
-            best_mean_return=seed.episodes.best_mean_return,
-            episodes=seed.episodes.count,
+            mean_return=episodes.get("mean_return"),
+            best_mean_return=episodes.get("best_mean_return"),
+            episodes=int(episodes["episodes"]),
             weights_version=seed.version,
             policy_lag_mean=seed.lag.mean,
             policy_lag_max=seed.lag.maximum,
@@ -277,7 +330,8 @@ class _Run:
             "memory_bytes": self.process.memory_info().rss,
         }
 
-    def _save(self, seed: Seed) -> None:
+    def _save(self, seed: Seed) -> str | None:
+        """Writes a checkpoint; returns why it could not."""
         trees, blobs, meta = seed.snapshot()
         self.saved_at = time.monotonic()
         try:
@@ -292,7 +346,9 @@ class _Run:
         except CheckpointError as error:
             # The run goes on: the disk may have room again by the next one, and the earlier ones are intact.
             self.display.note(str(error))
-            self.failed_save: CheckpointError | None = error
+            return str(error)
+        self.saved_version = seed.version
+        return None
 
     def _on_join(self, member: Any) -> None:
         _log.info("actor %d joined (%s)", member.index, member.peer.name)
@@ -316,9 +372,41 @@ class _Run:
                 raise KeyboardInterrupt
             self.interrupted.set()
 
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with _hurrying():
+            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _hurrying() -> Iterator[None]:
+    """Ends the process a moment after a second signal, whatever it is doing.
+
+    A handler in Python runs only when the main thread is in Python, and a compilation may take a minute.
+    """
+    ear, bell = socket.socketpair()
+    bell.setblocking(False)
+    before = signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+
+    def listen() -> None:
+        heard = 0
+        with ear:
+            while data := ear.recv(1):
+                heard += data[0] in (signal.SIGINT, signal.SIGTERM)
+                if heard == 2:
+                    ear.settimeout(_HURRY_SECONDS)
+                    with contextlib.suppress(TimeoutError):
+                        while ear.recv(64):
+                            pass
+                        return
+                    os._exit(128 + signal.SIGINT)
+
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        bell.close()

@@ -322,6 +322,11 @@ def load_latest(root: Path) -> Checkpoint:
     raise CheckpointError(f"no checkpoint in {root}: the run stopped before the first one, start it again")
 
 
+def any_saved(root: Path) -> bool:
+    """Whether there is a checkpoint at all, intact or not."""
+    return bool(_candidates(root))
+
+
 def _candidates(root: Path) -> list[tuple[int, Path]]:
     """Finished checkpoints, newest first."""
     names = {path.name for path in root.iterdir()} if root.is_dir() else set()

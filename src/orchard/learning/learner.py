@@ -24,8 +24,8 @@ class TrainState(NamedTuple):
       params: the parameters.
       opt_state: the optimizer's state.
       key: raw data of the key from which each update's key is folded, uint32.
-      updates: int32, updates so far; it is the weights' version.
-      skipped: int32, updates so far that were not finite and changed nothing else.
+      updates: int32, updates so far, skipped ones too; it is the weights' version.
+      skipped: int32, updates so far that were not finite and changed nothing but the counters.
       skipped_in_row: int32, how many of the latest ones were skipped.
     """
 
@@ -41,8 +41,8 @@ class Learner:
     """Updates parameters with gradients averaged over its devices.
 
     Each device takes an equal share of the batch's environments. A loss is a mean over the batch, so the
-    average of the devices' gradients is the gradient of the whole batch: one device and k devices give the same
-    update for the same batch.
+    average of the devices' gradients is the gradient of the whole batch: one device and k devices give the
+    same update for the same batch, unless the loss draws random numbers.
 
     Args:
       agent: loss and optimizer.

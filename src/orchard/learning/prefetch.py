@@ -14,7 +14,8 @@ class Prefetch(Generic[Batch]):
     """Keeps up to ``depth`` batches ready.
 
     Args:
-      make: makes the next batch; None when there will be no more. It is called by one thread.
+      make: makes the next batch; None if there is none within a short time of its own, after which it is
+        asked again. It is called by one thread.
       depth: batches made ahead of time; 0 makes each one when it is asked for, on the asker's thread.
       on_failure: called with the exception that ended the thread.
     """
@@ -29,14 +30,17 @@ class Prefetch(Generic[Batch]):
         self._depth = depth
         self._on_failure = on_failure
         self._changed = threading.Condition()
-        self._ready: deque[Batch | None] = deque()
+        self._ready: deque[Batch] = deque()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         if depth:
             self._thread.start()
 
     def take(self, timeout: float) -> Batch | None:
-        """The next batch; None when time is up (``depth`` 0 leaves the waiting to ``make``) or there are no more."""
+        """The next batch; None when ``timeout`` s have passed or it is closed.
+
+        With a ``depth`` of 0, the waiting is left to ``make``.
+        """
         if not self._depth:
             return self._make()
         with self._changed:

@@ -98,8 +98,9 @@ class ActorCritic:
 
     def init(self, key: jax.Array) -> Tree:
         """Fresh parameters."""
-        zeros = _zeros_step(self.spec)
-        return self._module().init(key, *self._inputs(zeros, None, self.initial_state(1))[0])
+        # Shapes are enough, and keep the compiler from evaluating the network on a constant.
+        inputs = jax.eval_shape(lambda: self._inputs(_zeros_step(self.spec), None, self.initial_state(1))[0])
+        return self._module().lazy_init(key, *inputs)
 
     def apply(
         self, params: Tree, timestep: TimeStep, actions: jax.Array | None, state: Tree

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from orchard.errors import SpecError
+from orchard.nets.initializers import fan_in_normal
 
 Padding = Literal["SAME", "VALID"]
 
@@ -61,7 +62,7 @@ class Conv(nn.Module):
     kernel: int
     stride: int = 1
     padding: Padding = "SAME"
-    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    kernel_init: nn.initializers.Initializer = fan_in_normal
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from orchard.nets.initializers import fan_in_normal
+
 
 def _forget_bias(size: int) -> nn.initializers.Initializer:
     """Zeros, and 1 for the forget gate: a fresh memory keeps what it has (Jozefowicz et al. 2015)."""
@@ -45,9 +47,7 @@ class LSTM(nn.Module):
           Outputs float32 ``[T, B, H]`` and the state after the last step.
         """
         width = 4 * self.size
-        gates = nn.Dense(
-            width, kernel_init=nn.initializers.lecun_normal(), bias_init=_forget_bias(self.size)
-        )(inputs)
+        gates = nn.Dense(width, kernel_init=fan_in_normal, bias_init=_forget_bias(self.size))(inputs)
         recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.size, width))
 
         def step(

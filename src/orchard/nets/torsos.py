@@ -11,13 +11,10 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from orchard.nets.convolutions import Conv, Padding, max_pool
+from orchard.nets.initializers import RELU_INIT
 from orchard.types import ArraySpec, Tree, leaves
-
-RELU_INIT = nn.initializers.orthogonal(float(np.sqrt(2)))
-"""Keeps the size of activations and gradients through rectified layers."""
 
 
 class MLP(nn.Module):

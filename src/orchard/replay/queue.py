@@ -1,7 +1,7 @@
 """A bounded first-in first-out queue of unrolls: what on-policy and nearly on-policy agents learn from.
 
-Acting never blocks on it: an unroll that finds no room is kept by its lane, which is not served until there is
-room. That is the back-pressure, and it stops only the lanes that are ahead.
+Acting never blocks on it: an unroll that finds no room is kept by its lane, which is not served until there
+is room. That is the back-pressure, and it stops only the lanes that are ahead.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class UnrollQueue:
             return True
 
     def take(self, timeout: float | None = None) -> Unroll | None:
-        """The oldest ``batch_size`` unrolls as one ``[T+1, batch_size, ...]``; None when time is up or it is closed."""
+        """The oldest ``batch_size`` unrolls as one ``[T+1, batch_size, ...]``.
+
+        None when ``timeout`` s have passed or the queue is closed.
+        """
         with self._changed:
             ready = self._changed.wait_for(lambda: self._closed or self._rows >= self._batch_size, timeout)
             if self._closed or not ready:

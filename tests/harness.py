@@ -1,0 +1,173 @@
+"""Whole runs for tests: small configurations, learners in processes of their own, waiting on conditions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from orchard.config.resolve import configure
+from orchard.config.settings import RunConfig
+
+ORCHARD = str(Path(sys.executable).parent / "orchard")
+TESTS = Path(__file__).parent
+PATIENCE = 90.0
+TINY: dict[str, Any] = {
+    "preset": "none",
+    "network": "mlp",
+    "hidden": (16,),
+    "actors": 2,
+    "envs_per_actor": 4,
+    "unroll_length": 5,
+    "batch_size": 8,
+    "video": False,
+}
+Found = TypeVar("Found")
+
+
+def tiny(env: str, folder: Path, **settings: Any) -> RunConfig:
+    """A run that compiles and trains in a second or two."""
+    return configure(env, **{**TINY, "run_dir": str(folder), **settings})
+
+
+def flags(env: str, folder: str, **settings: Any) -> list[str]:
+    """The same as arguments of ``orchard train``."""
+    words = ["train", env]
+    for name, value in {**TINY, "run_dir": folder, **settings}.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return words
+
+
+def until(look: Callable[[], Found], what: str, timeout: float = PATIENCE) -> Found:
+    """Looks again and again until it finds something true; fails with ``what`` was awaited."""
+    deadline = time.monotonic() + timeout
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
+        time.sleep(0.02)
+    return found
+
+
+class Command:
+    """``orchard …`` in a process group of its own, as on a terminal; killed with its children at the end."""
+
+    def __init__(self, *words: str, cwd: Path, command: list[str] | None = None, **environment: str) -> None:
+        self.cwd = cwd
+        self._output = cwd / f"output-{time.monotonic_ns()}"
+        path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        with self._output.open("wb") as file:
+            self.process = psutil.Popen(
+                [*(command or [ORCHARD]), *words],
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path, **environment},
+            )
+        self._seen: set[psutil.Process] = set()
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [self.process, *self.family()]:
+            if process.is_running():
+                process.kill()
+        self.process.wait()
+
+    @property
+    def output(self) -> str:
+        """Everything it has printed."""
+        return self._output.read_text(errors="replace")
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it has printed."""
+        return self.output.rstrip().rsplit("\n", 1)[-1]
+
+    def family(self) -> set[psutil.Process]:
+        """Every descendant that was ever seen."""
+        if self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE:
+            self._seen |= set(self.process.children(recursive=True))
+        return self._seen
+
+    def actors(self) -> list[psutil.Process]:
+        """Its living actors."""
+        return [process for process in self.family() if alive(process) and "--index" in words_of(process)]
+
+    def interrupt(self) -> None:
+        """Ctrl-C on a terminal: SIGINT to the whole group."""
+        self.family()
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        """Its exit status; fails with what it printed if it does not end."""
+        try:
+            return int(self.process.wait(timeout))
+        except psutil.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout:.0f} s:\n{self.output}") from None
+
+    def says(self, text: str, timeout: float = PATIENCE) -> str:
+        """Waits until it has printed ``text``; returns all of it."""
+
+        def look() -> str:
+            output = self.output
+            if text in output:
+                return output
+            assert alive(self.process), f"it ended without {text!r}:\n{output}"
+            return ""
+
+        return until(look, f"{text!r} in {self.output!r}", timeout)
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it runs (a zombie does not)."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command line; empty if it is gone."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The complete rows of ``metrics.jsonl`` so far."""
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """``summary.json``."""
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Finished checkpoints, oldest first."""
+    place = folder / "checkpoints"
+    return sorted(path for path in place.glob("[0-9]*")) if place.exists() else []
+
+
+def balanced(values: dict[str, Any]) -> bool:
+    """Whether every step that was received is somewhere."""
+    return values["steps_received"] == sum(
+        values[f"steps_{name}"] for name in ("trained", "queued", "open", "dropped")
+    )
