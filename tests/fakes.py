@@ -143,3 +143,40 @@ class Player:
     def leave(self, reason: str = "gone") -> None:
         """Is gone."""
         self.desk.left(self.peer, reason)
+
+
+class InstantInference:
+    """:class:`~orchard.acting.inference.Inference` without a device: the policy is a sum, the state a count."""
+
+    def __init__(self, capacity: int, largest: int) -> None:
+        self.largest = largest
+        self._seen = np.zeros(capacity, np.int32)
+        self._firsts = np.zeros(capacity, np.int32)
+
+    def reset(self, slots: NDArray[np.int32]) -> None:
+        """Forgets what these slots have seen."""
+        self._seen[slots] = 0
+
+    def act(self, params: Tree, batch: Sequence[tuple[Any, NDArray[np.int32]]]) -> tuple[NDArray[Any], Tree]:
+        """Acts for several lanes; the record is the observation and the count before it."""
+        observation = np.concatenate([arrays[0] for arrays, _ in batch])
+        slot, epoch, step, begins = np.concatenate([columns for _, columns in batch], axis=1)
+        assert len(slot) <= self.largest, "a batch is never larger than what is compiled"
+        assert len(set(slot)) == len(slot), "a slot is one environment's"
+        before = self._seen[slot]
+        self._firsts[slot[begins == 1]] = before[begins == 1]
+        self._seen[slot] += 1
+        action = (slot + epoch + step + observation.sum(1)) % 3
+        return action.astype(np.int32), {"observation": observation, "before": before}
+
+    def first_states(self, slots: NDArray[np.int32]) -> Tree:
+        """The counts before the open unrolls."""
+        return {"seen": self._firsts[slots]}
+
+    def tables(self) -> Tree:
+        """Copies of everything."""
+        return {"states": self._seen.copy(), "firsts": self._firsts.copy()}
+
+    def restore(self, tables: Tree) -> None:
+        """Puts it back."""
+        self._seen, self._firsts = tables["states"].copy(), tables["firsts"].copy()

@@ -40,7 +40,9 @@ def test_nested_observations_travel_in_sorted_order() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(rows=st.integers(1, 4), length=st.integers(1, 6), decisions=st.integers(0, 30), longest=st.integers(1, 5))
+@given(
+    rows=st.integers(1, 4), length=st.integers(1, 6), decisions=st.integers(0, 30), longest=st.integers(1, 5)
+)
 def test_unrolls_are_the_stream_cut_in_pieces_that_share_one_step(
     rows: int, length: int, decisions: int, longest: int
 ) -> None:

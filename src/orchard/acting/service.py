@@ -200,7 +200,7 @@ class Worker:
     def _turn(self) -> float | None:
         """Passes on what can be, serves who is due; returns how long to wait for news, in s."""
         # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
-        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
+        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None)):
             if not self.pace.hand_over(lane):
                 break
             lane.outbox, lane.finished = None, []
@@ -291,11 +291,11 @@ def _rows(tree: Any, rows: slice) -> Any:
 @dataclass
 class _Joined:
     member: Member
+    since: float
     lanes: list[Lane] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     worker: int = 0
     envs: int = 0
-    since: float = field(default_factory=time.monotonic)
 
     def owed_since(self) -> list[float]:
         """Since when each lane owes a step, or since when the actor makes its environments, in s."""
@@ -394,7 +394,8 @@ class Acting:
             epoch = self._epochs.get(index, self._first_epoch - 1) + 1
             self._epochs[index] = epoch
             member = Member(index, epoch, peer, local=index in self._planned)
-            self._joined[peer] = _Joined(member, worker=index % len(self.workers), envs=envs)
+            worker = index % len(self.workers)
+            self._joined[peer] = _Joined(member, time.monotonic(), worker=worker, envs=envs)
         lanes, rows = lanes_of(envs)
         return {
             "env": self.recipe.env,

@@ -66,7 +66,7 @@ class VTraceSettings:
     discount: float = 0.99
     """How much a reward is worth one step later (gamma)."""
 
-    lambda_: float = 1.0
+    trace_lambda: float = 1.0
     """Mixes short and long bootstraps; 1 is the longest."""
 
     clip_rho: float = 1.0
@@ -123,7 +123,7 @@ class VTraceSettings:
             _require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         for name in not_negative:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("discount", "lambda_"):
+        for name in ("discount", "trace_lambda"):
             _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
         if self.target_entropy is not None:
             _require(
@@ -243,7 +243,7 @@ def _make_loss(
         def returns(*trajectory: jax.Array) -> tuple[jax.Array, jax.Array]:
             return vtrace(
                 *trajectory,
-                lambda_=settings.lambda_,
+                lambda_=settings.trace_lambda,
                 clip_rho=settings.clip_rho,
                 clip_c=settings.clip_c,
                 clip_pg_rho=settings.clip_pg_rho,

@@ -14,7 +14,8 @@ import tyro
 from orchard.errors import ConfigError
 
 Settings = TypeVar("Settings")
-_BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+")
+_BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
+"""What tyro draws boxes with, on terminals with and without UTF-8."""
 
 
 def parse(
@@ -45,7 +46,7 @@ def parse(
 def one_line(complaint: str, verb: str) -> str:
     """What tyro says in a box under a title, as one line; of the flags that it suggests, their names."""
     _, *lines = _BOX.sub(" ", complaint).strip().split("\n")
-    words = " ".join(" ".join(lines).split())
+    words = " ".join(" ".join(lines).split()).replace(" ,", ",")
     words = re.sub(r"\s*(Got errors:|For full helptext|Argument helptext:).*$", "", words)
     words, _, suggested = words.partition(" Perhaps you meant: ")
     if suggested:

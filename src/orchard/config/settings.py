@@ -26,7 +26,7 @@ class Network:
     """What the policy looks like."""
 
     network: str = "auto"
-    """Torso: auto, mlp, small, nature, shallow, deep, or module:Class of your own."""
+    """Torso: auto, mlp, tiny, small, nature, shallow, deep, or module:Class of your own."""
     hidden: tuple[int, ...] = ()
     """Sizes of the torso's dense layers; none given: the network's own."""
     lstm: int = 0

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from orchard.acting.actor import CONNECT_SECONDS, act
+from orchard.acting.actor import act
 from orchard.errors import ConnectionLost, RunFailed
 from orchard.launch.allocator import without_tuning
 from orchard.transport.connect import connect
@@ -103,7 +103,9 @@ class ThreadActor:
 
     def _run(self) -> None:
         try:
-            with contextlib.closing(connect(self._address, timeout=CONNECT_SECONDS)) as client:
+            # The server listens before its actors start. One that waited for it would join the next run of this
+            # process at the same address.
+            with contextlib.closing(connect(self._address, timeout=0.0)) as client:
                 act(client, token=self._token, index=self._index)
         except ConnectionLost:
             pass

@@ -110,7 +110,7 @@ def save(
 
     Args:
       root: the folder of all checkpoints of a run.
-      step: what orders them (agent steps), 0 or more.
+      step: what orders them (a run uses the weights version), 0 or more.
       trees: arrays by name, in any structure; random keys as their raw data.
       meta: JSON values: counters, random states, settings.
       blobs: lists of arrays by name, for what has no fixed structure (queued unrolls).

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from orchard.errors import ConfigError, RunFailed
 from orchard.metrics import registry
+
+_FLUSH_SECONDS = 10.0
 
 Row = Mapping[str, float]
 """Registered names to numbers, all measured at one moment."""
@@ -122,23 +126,52 @@ def _rows(path: Path, lines: list[bytes]) -> Iterator[dict[str, float]]:
 
 
 class TensorBoard:
-    """TensorBoard event files, written through tensorboardX; the x axis is agent steps."""
+    """TensorBoard event files, written through tensorboardX; the x axis is agent steps.
+
+    Written by the caller's own thread: tensorboardX's ``SummaryWriter`` hands events to a thread that dies when
+    the disk is full, and then waits for it for ever.
+    """
 
     def __init__(self, folder: Path) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
 
-        self._writer: Any = SummaryWriter(logdir=str(folder), flush_secs=10)
+        self._folder = folder
         self._closed = False
+        self._flushed = time.monotonic()
+        with self._told():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer: Any = EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}")
 
     def write(self, row: Row) -> None:
-        """Adds every number of ``row`` at its ``agent_steps``, in seconds of the wall clock."""
+        """Adds every number of ``row`` at its ``agent_steps``; raises :class:`RunFailed` if the disk is full."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = [
+            Summary.Value(tag=name, simple_value=float(value))
+            for name, value in row.items()
+            if name != "agent_steps"
+        ]
         step = int(row.get("agent_steps", 0))
-        for name, value in row.items():
-            if name != "agent_steps":
-                self._writer.add_scalar(name, float(value), step)
+        with self._told():
+            self._writer.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+            if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+                self._flushed = time.monotonic()
+                self._writer.flush()
 
     def close(self) -> None:
         """Writes what is buffered."""
         if not self._closed:
             self._closed = True
-            self._writer.close()
+            # ``metrics.jsonl`` has the same numbers: their loss here does not make the run a failure.
+            with contextlib.suppress(OSError):
+                self._writer.close()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFailed(
+                f"metrics: cannot write {self._folder}: {error.strerror}; free or change the disk, then resume"
+            ) from error

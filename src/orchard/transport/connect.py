@@ -9,11 +9,7 @@ from orchard.transport.in_process import InProcessClient, InProcessServer
 from orchard.transport.seam import Client, Desk, Server
 from orchard.transport.shared_memory import SharedMemoryClient, SharedMemoryServer
 
-FORMS = """\
-  inproc:NAME   another thread of this process
-  shm:PATH      another process of this machine, arrays in shared memory (PATH: of a Unix socket)
-  unix:PATH     another process of this machine, a gRPC stream over a Unix socket
-  HOST:PORT     another machine, a gRPC stream over TCP (PORT 0 when listening: a free one)"""
+FORMS = "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine) or HOST:PORT"
 
 _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
 
@@ -22,7 +18,14 @@ def listen(address: str, desk: Desk) -> Server:
     """Starts a server.
 
     Args:
-      address: one of the forms of ``FORMS``; several gRPC ones may stand side by side, with commas between.
+      address: one of
+
+        - ``inproc:NAME``: another thread of this process;
+        - ``shm:PATH``: another process of this machine, arrays in shared memory (PATH: of a Unix socket);
+        - ``unix:PATH``: another process of this machine, a gRPC stream over a Unix socket;
+        - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one).
+
+        Several gRPC ones may stand side by side, with commas between.
       desk: who answers.
 
     Raises:
@@ -67,7 +70,7 @@ def _parse(address: str) -> tuple[str, str]:
             return prefix, place
     elif all(_is_stream(part) for part in address.split(",")):
         return "grpc", address
-    raise ConfigError(f"not an address: {address!r}. The forms are\n{FORMS}")
+    raise ConfigError(f"not an address: {address!r}; write {FORMS}")
 
 
 def _is_stream(address: str) -> bool:

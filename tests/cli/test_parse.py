@@ -1,0 +1,179 @@
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from orchard.cli import main as cli
+from orchard.cli.main import VERBS, main
+from orchard.cli.parse import one_line, parse
+from orchard.cli.train import configuration
+from orchard.config.resolve import configure, flat
+from orchard.errors import ConfigError, RunFailed
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of ``orchard WORDS``."""
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a wrong command line started something")
+
+    for name in ("orchard.cli.train.restart_tuned", "orchard.cli.actor.act_and_reconnect"):
+        monkeypatch.setattr(name, refuse)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("train --actor 3", "--actor, 3; did you mean"),
+        ("train --until-retrun 3", "did you mean --until-return?"),
+        ("train --no-such-thing", "--no-such-thing"),
+        ("train --frames", "--frames"),
+        ("train --frames abc", "'abc'"),
+        ("train --seed 1.5", "--seed"),
+        ("train --lag loose", "--lag"),
+        ("train --hidden 1 x", "--hidden"),
+        ("train --arch sed", "'seed'"),
+        ("train --agent vtrac", "'vtrace'"),
+        ("train --transport tcp", "'shm'"),
+        ("train CartPole-v1 Acrobot-v1", "Acrobot-v1"),
+        ("train --preset pongg", "did you mean pong?"),
+        ("train --discount 2", "discount is 2.0"),
+        ("train --prefetch -1", "prefetch is -1"),
+        ("train --max-envs 3", "max_envs is 3"),
+        ("resume", "The run folder"),
+        ("resume a b", "b"),
+        ("resume . --nonsense", "--nonsense"),
+        ("eval", "The run folder"),
+        ("record", "run"),
+        ("actor", "Where the learner listens"),
+        ("actor unix:/x --envs many", "--envs"),
+        ("doctor --nonsense", "--nonsense"),
+        ("tran", "unknown command 'tran': did you mean train?"),
+        ("xyzzy", "known are actor, bench"),
+        ("--nonsense", "unknown command '--nonsense'"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, error = run(capsys, *words.split())
+    assert (status, out) == (2, "")
+    assert error.startswith("orchard: ")
+    assert error.endswith("\n") and error.count("\n") == 1, "one line"
+    assert says in error
+    assert not set("│╭╮╰╯─") & set(error) and "---" not in error
+
+
+def test_a_narrow_terminal_changes_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "COLUMNS", "30")
+    _, _, error = run(capsys, "train", "--actor-restarst", "3")
+    assert "did you mean --actor-restarts?" in error
+    assert error.count("\n") == 1
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["-h"], ["help"]):
+        status, out, error = run(capsys, *words)
+        assert (status, error) == (0, "")
+        for verb, about in VERBS.items():
+            assert f"  {verb:<8} {about}" in out
+
+
+def test_without_a_verb_the_help_is_shown_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys)
+    assert status == 2
+    assert "usage: orchard COMMAND" in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--version")
+    assert (status, out.split()[0]) == (0, "orchard")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_file_and_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, error = run(capsys, verb, "--help")
+    assert (status, error) == (0, "")
+    assert f"usage: orchard {verb}" in out
+
+
+def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "train", "--help")
+    for name, value in flat(configure()).items():
+        if name == "env":
+            continue
+        flag = f"--{name.replace('_', '-').rstrip('-')}"
+        assert flag in out, f"{flag} (default {value!r})"
+
+
+def test_errors_have_a_status_of_their_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = {2: ConfigError("no such thing"), 1: RunFailed("actor 3: it hung"), 130: KeyboardInterrupt()}
+    for expected, error in outcomes.items():
+
+        def fail(arguments: list[str], error: BaseException = error) -> int:
+            raise error
+
+        monkeypatch.setattr(cli, "_dispatch", fail)
+        status, _, said = run(capsys, "train")
+        assert status == expected
+        assert said == (f"orchard: {error}\n" if str(error) else "")
+
+
+def test_flags_go_over_the_preset_of_the_environment_that_they_name() -> None:
+    assert configuration(["CartPole-v1"]) == configure("CartPole-v1")
+    assert configuration(["CartPole-v1", "--until-return", "9"]) == configure("CartPole-v1", until_return=9.0)
+    assert configuration(["--preset", "none", "toy:catch"]) == configure("toy:catch", preset="none")
+    words = "toy:catch --lag 1 --hidden 8 4 --no-video --deterministic --env-options a=1 b=2 --frames None"
+    some = configuration(words.split())
+    assert some == configure(
+        "toy:catch",
+        lag=1,
+        hidden=(8, 4),
+        video=False,
+        deterministic=True,
+        env_options=("a=1", "b=2"),
+        frames=None,
+    )
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Some flags."""
+
+    size: int = 3
+    """How large."""
+
+
+def test_parse_takes_a_default_and_exits_for_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse("try", Flags, []) == Flags()
+    assert parse("try", Flags, [], Flags(7)) == Flags(7)
+    assert parse("try", Flags, ["--size", "4"], Flags(7)) == Flags(4)
+    with pytest.raises(SystemExit) as stop:
+        parse("try", Flags, ["--help"], about="About it.")
+    assert not stop.value.code
+    assert "About it." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        "╭─ Parsing error ─────╮\n│ --size is │\n│ wrong.    │\n│ ───── │\n"
+        "│ For full helptext, run orchard x --help │\n╰────╯\n",
+        " Parsing error   \n ------ \n  --size is   \n  wrong.  \n  ------\n  For full helptext, run orchard x  \n",
+    ],
+    ids=["utf-8", "ascii"],
+)
+def test_a_box_becomes_one_line(box: str) -> None:
+    assert one_line(box, "x") == "--size is wrong. (orchard x --help shows all settings)"

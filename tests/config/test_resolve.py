@@ -1,0 +1,238 @@
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from orchard.config import resolve
+from orchard.config.resolve import (
+    Preset,
+    configure,
+    defaults,
+    env_options,
+    flat,
+    from_json,
+    preset_for,
+    presets,
+    replace,
+    to_json,
+)
+from orchard.config.settings import RunConfig
+from orchard.errors import ConfigError
+
+OTHERS: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "seed": 7,
+    "hidden": (32, 16),
+    "frames": 1000,
+    "minutes": 2.5,
+    "listen": ("127.0.0.1:0",),
+    "max_envs": 64,
+    "lag": 2,
+    "transport": "grpc",
+    "training_devices": (1, 2),
+    "learning_rate": 1e-3,
+    "target_entropy": 0.5,
+    "env_options": ("frame_skip=1",),
+    "json": True,
+}
+
+
+def test_every_setting_has_one_name() -> None:
+    names = [
+        part.name
+        for _, section in resolve._sections(RunConfig())
+        for part in dataclasses.fields(section)
+        if not dataclasses.is_dataclass(getattr(section, part.name))
+    ]
+    assert sorted(names) == sorted(set(names)) == sorted(flat(RunConfig()))
+
+
+def test_replace_changes_what_is_named_and_nothing_else() -> None:
+    config = replace(RunConfig(), **OTHERS)
+    assert flat(config) == {**flat(RunConfig()), **OTHERS}
+    assert flat(replace(config)) == flat(config)
+    assert flat(RunConfig()) != flat(config)
+
+
+@pytest.mark.parametrize("config", [RunConfig(), replace(RunConfig(), **OTHERS)], ids=["defaults", "others"])
+def test_the_record_comes_back_through_json(config: RunConfig) -> None:
+    record = json.loads(json.dumps(to_json(config)))
+    assert from_json(record) == config
+    assert hash(from_json(record)) == hash(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("actor", "actors"),
+        ("until_retrun", "until_return"),
+        ("learningrate", "learning_rate"),
+        ("Seed", "seed"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"unknown setting '{name}': did you mean .*\b{nearest}\b"
+    ) as error:
+        configure("toy:catch", **{name: 3})
+    assert "\n" not in str(error.value)
+
+
+def test_sections_are_not_settings() -> None:
+    with pytest.raises(ConfigError, match="unknown setting 'placement'"):
+        configure("toy:catch", placement=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"actors": "3"}, "actors is '3': it must be a whole number"),
+        ({"actors": 2.5}, "actors is 2.5: it must be a whole number"),
+        ({"actors": True}, "actors is True: it must be a whole number"),
+        ({"actors": None}, "actors is None: it must be a whole number"),
+        ({"json": 1}, "json is 1: it must be true or false"),
+        ({"network": None}, "network is None: it must be text"),
+        ({"learning_rate": "fast"}, "it must be a number"),
+        ({"learning_rate": True}, "it must be a number"),
+        ({"frames": "all"}, "it must be a whole number or none"),
+        ({"transport": "tcp"}, "transport is 'tcp': it must be inproc or shm or grpc"),
+        ({"arch": "sed"}, "arch is 'sed': it must be seed"),
+        ({"lag": "loose"}, "it must be a whole number or free"),
+        ({"hidden": 3}, "hidden is 3: it must be a list of a whole number"),
+        ({"hidden": (3, "x")}, "hidden is 'x': it must be a whole number"),
+        ({"listen": "127.0.0.1:0"}, "it must be a list of text"),
+    ],
+)
+def test_wrong_types_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        configure("toy:catch", **settings)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"actors": -1},
+        {"envs_per_actor": 0},
+        {"prefetch": -1},
+        {"lag": -1},
+        {"queue_size": 0},
+        {"inference_batch": 0},
+        {"inference_wait_ms": -1.0},
+        {"max_envs": 31},
+        {"actors": 3, "max_envs": 47},
+        {"frames": 0},
+        {"minutes": 0.0},
+        {"minutes": float("nan")},
+        {"lstm": -1},
+        {"hidden": (64, 0)},
+        {"env_timeout": 0.0},
+        {"actor_restarts": -1},
+        {"keep_checkpoints": 0},
+        {"checkpoint_minutes": -1.0},
+        {"max_skipped_updates": 0},
+        {"discount": 1.5},
+        {"unroll_length": 0},
+    ],
+    ids=str,
+)
+def test_numbers_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
+    name = list(settings)[-1]
+    with pytest.raises(ConfigError, match=name):
+        configure("toy:catch", preset="none", **settings)
+
+
+def test_numbers_at_the_edge_are_fine() -> None:
+    configure(
+        "toy:catch", preset="none", actors=0, prefetch=0, lag=0, inference_wait_ms=0, lstm=0, actor_restarts=0
+    )
+    configure("toy:catch", preset="none", max_envs=32, checkpoint_minutes=0)
+
+
+def test_numbers_and_lists_are_converted_without_loss() -> None:
+    config = configure("toy:catch", frames=2e6, minutes=3, hidden=[8.0, 4])
+    assert (config.stop.frames, config.stop.minutes, config.net.hidden) == (2_000_000, 3.0, (8, 4))
+    assert isinstance(config.stop.frames, int) and isinstance(config.stop.minutes, float)
+
+
+# -- presets --------------------------------------------------------------------------------------------------
+
+
+def test_every_preset_fits_and_says_what_it_is() -> None:
+    assert {"atari", "pong", "cartpole"} <= set(presets())
+    for name, preset in presets().items():
+        assert preset.name == name
+        assert preset.about.endswith(".")
+        config = defaults("toy:catch", name)
+        assert config.preset == name
+        assert {**flat(config), **preset.settings} == {
+            **flat(config),
+            **{key: flat(config)[key] for key in preset.settings},
+        } or all(flat(config)[key] == _plain(value) for key, value in preset.settings.items())
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def test_the_preset_that_fits_most_closely_is_chosen() -> None:
+    chosen = {
+        env: preset and preset.name
+        for env, preset in (
+            (env, preset_for(env)) for env in ("ALE/Pong-v5", "ALE/Breakout-v5", "CartPole-v1")
+        )
+    }
+    assert chosen == {"ALE/Pong-v5": "pong", "ALE/Breakout-v5": "atari", "CartPole-v1": "cartpole"}
+    assert preset_for("Acrobot-v1") is None
+
+
+def test_the_longest_pattern_wins_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        Preset("wide", "W.", ("A*", "*"), {}),
+        Preset("near", "N.", ("AB*",), {}),
+        Preset("far", "F.", (), {}),
+    ]
+    for order in (found, found[::-1]):
+        monkeypatch.setattr(resolve, "presets", lambda order=order: {preset.name: preset for preset in order})
+        assert [getattr(preset_for(env), "name", None) for env in ("ABC", "AC", "ab")] == [
+            "near",
+            "wide",
+            "wide",
+        ]
+
+
+def test_settings_go_over_the_presets_and_those_over_the_defaults() -> None:
+    preset = presets()["cartpole"].settings
+    assert flat(configure("CartPole-v1"))["until_return"] == preset["until_return"]
+    assert flat(configure("CartPole-v1", until_return=3.0))["until_return"] == 3.0
+    assert configure("CartPole-v1", preset="none") == RunConfig(env="CartPole-v1", preset="none")
+    with pytest.raises(ConfigError, match="unknown preset 'cartpol': did you mean cartpole"):
+        configure("CartPole-v1", preset="cartpol")
+
+
+# -- options of the environment -------------------------------------------------------------------------------
+
+
+def test_env_options_are_read_as_json_or_text() -> None:
+    config = configure(
+        "toy:catch",
+        env_options=("a=1", "b=0.5", "c=true", "d=[1, 2]", "e=word", "f=x=y", "g=", 'h="1"', "i=null"),
+    )
+    assert env_options(config) == {
+        "a": 1,
+        "b": 0.5,
+        "c": True,
+        "d": [1, 2],
+        "e": "word",
+        "f": "x=y",
+        "g": "",
+        "h": "1",
+        "i": None,
+    }
+
+
+@pytest.mark.parametrize("item", ["sticky", "=1", ""])
+def test_env_options_without_a_name_are_refused(item: str) -> None:
+    with pytest.raises(ConfigError, match="write name=value"):
+        env_options(configure("toy:catch", env_options=(item,)))

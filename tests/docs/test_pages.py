@@ -1,0 +1,186 @@
+"""The pages agree with the code: links, commands, code blocks, settings."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchard.agents.vtrace import VTraceSettings
+from orchard.cli.main import VERBS
+from orchard.config.resolve import flat
+from orchard.config.settings import RunConfig
+from orchard.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path
+    for path in [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")]
+    if "_build" not in path.parts
+)
+BLOCK = re.compile(r"(?:<!-- (?P<mark>[^>]*) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)(?P<file>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, *kinds: str) -> Iterator[tuple[str, str]]:
+    """Mark and text of the fenced blocks of ``path``."""
+    for found in BLOCK.finditer(path.read_text()):
+        if found["kind"] in kinds:
+            yield found["mark"] or "", found["text"]
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", path.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_every_relative_link_resolves(path: Path) -> None:
+    for found in LINK.finditer(BLOCK.sub("", path.read_text())):
+        target = (path.parent / found["file"]).resolve() if found["file"] else path
+        assert target.exists(), f"{name(path)} links to {found['file']}"
+        if found["anchor"] and target.suffix == ".md":
+            assert found["anchor"] in anchors(target), f"{name(path)}: no {found['anchor']} in {name(target)}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_every_command_has_flags_that_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _, text in blocks(path, "sh", "bash", "console"):
+        for line in text.replace("\\\n", " ").splitlines():
+            words = [
+                w for w in shlex.split(line.removeprefix("$ "), comments=True) if "=" not in w or w[0] == "-"
+            ]
+            if words and words[0].endswith("orchard"):
+                check_command(words[1:], monkeypatch)
+
+
+class Parsed(Exception):
+    """The flags were understood; nothing is to be done."""
+
+
+def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the verb's own module read the words, and stops it there."""
+    verb, *rest = words
+    assert verb in VERBS, f"orchard {verb}"
+    module = importlib.import_module(f"orchard.cli.{verb}")
+    real = module.parse
+    calls = 2 if verb in ("train", "bench") else 1
+
+    def parse(*arguments: object, **named: object) -> object:
+        nonlocal calls
+        settings = real(*arguments, **named)
+        calls -= 1
+        if calls <= 0:
+            raise Parsed
+        return settings
+
+    with monkeypatch.context() as patched, pytest.raises(Parsed):
+        patched.setattr(module, "parse", parse)
+        if verb == "bench":  # its own flags, then those of train
+            module._split(rest)
+            check_command(["train", *module._split(rest)[1]], monkeypatch)
+            raise Parsed
+        module.run(rest)
+
+
+def test_a_wrong_flag_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError):
+        check_command(["train", "toy:catch", "--frmes", "3"], monkeypatch)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_every_block_of_python_compiles(path: Path) -> None:
+    for _, text in blocks(path, "python"):
+        ast.parse(text)
+
+
+@pytest.mark.parametrize("path", [DOCS / "environments.md", DOCS / "networks.md"], ids=name)
+def test_marked_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ran, before = 0, set(sys.modules)
+    for mark, text in blocks(path, "python"):
+        if mark.startswith("file: "):
+            (tmp_path / mark.removeprefix("file: ")).write_text(text)
+            importlib.invalidate_caches()
+            importlib.import_module(mark.removeprefix("file: ").removesuffix(".py"))
+            ran += 1
+        elif mark == "runs":
+            exec(compile(text, name(path), "exec"), {})
+            ran += 1
+    for module in set(sys.modules) - before:
+        if module.startswith("my_"):
+            del sys.modules[module]
+    assert ran, "the page has lost its marks"
+
+
+def test_the_settings_page_is_what_the_configuration_writes() -> None:
+    page = runpy.run_path(str(ROOT / "tools" / "settings_page.py"))["page"]()
+    assert (DOCS / "settings.md").read_text() == page, "run .venv/bin/python tools/settings_page.py"
+
+
+def test_every_setting_is_on_the_page() -> None:
+    text = (DOCS / "settings.md").read_text()
+    missing = [setting for setting in flat(RunConfig()) if f"| `{setting}` |" not in text]
+    assert not missing
+    assert "(settings.md)" in (DOCS / "configuration.md").read_text()
+
+
+def test_every_setting_of_the_agent_is_on_its_page() -> None:
+    text = (DOCS / "agents" / "vtrace.md").read_text()
+    missing = [field.name for field in dataclasses.fields(VTraceSettings) if f"`{field.name}`" not in text]
+    assert not missing
+
+
+def test_every_verb_and_network_is_on_its_page() -> None:
+    from orchard.nets.build import NETWORKS
+
+    assert all(f"orchard {verb}" in (DOCS / "command-line.md").read_text() for verb in VERBS)
+    assert all(f"| `{network}` |" in (DOCS / "networks.md").read_text() for network in NETWORKS)
+
+
+def test_the_options_of_atari_are_on_the_page() -> None:
+    import inspect
+
+    from orchard.envs.atari import Atari
+
+    text = (DOCS / "environments.md").read_text()
+    for option in inspect.signature(Atari).parameters.values():
+        if option.name in ("env_id", "num_envs", "render"):
+            continue
+        default = {"None": "by the id", "True": "true", "False": "false"}.get(
+            str(option.default), option.default
+        )
+        assert f"| `{option.name}` | {default} |" in text
+
+
+def test_the_wire_is_as_the_page_says() -> None:
+    from orchard.transport import frames, seam
+
+    text = (DOCS / "transport.md").read_text()
+    assert frames.HEADER_BYTES == 16
+    assert frames.header(frames.Kind.STEP, 3, 5).hex() == "4f7201050300000005" + "00" * 7
+    for kind in frames.Kind:
+        assert f"| {kind.value} | {kind.name} |" in text
+    assert (seam.MAX_QUESTION_BYTES, seam.MAX_STEP_BYTES, seam.MAX_LANES) == (1 << 20, 1 << 30, 64)
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    index = (DOCS / "index.md").read_text()
+    listed = set(re.findall(r"^[\w/*-]+$", index, re.M))
+    for page in DOCS.rglob("*.md"):
+        if "_build" in page.parts or page.name == "index.md":
+            continue
+        where = page.relative_to(DOCS).with_suffix("")
+        assert listed & {str(where), "*" if where.parent == Path() else f"{where.parent}/*"}, where

@@ -1,0 +1,221 @@
+"""Actors and environments that die, raise or hang while a run goes on around them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from harness import Command, alive, balanced, checkpoints, flags, summary, tiny, until, words_of
+
+from orchard.acting.pace import Free
+from orchard.errors import RunFailed
+from orchard.launch.run import resume, train
+from orchard.learning.learner import Learner
+
+LONGEST = 5  # of toy:count
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = str(Path(__file__).parent)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setenv("PYTHONPATH", here)  # for the actors
+
+
+def own_actor(index: int) -> psutil.Process:
+    """The process of the actor with this index, a child of the tests' own process."""
+    return next(
+        process
+        for process in psutil.Process().children()
+        if alive(process) and words_of(process)[-3:-1] == [str(index), "--parent"]
+    )
+
+
+def counted(env: int, steps: int) -> list[tuple[int, int, int]]:
+    """The first observations ``(env, episode, step)`` of environment ``env`` of toy:count."""
+    stream: list[tuple[int, int, int]] = []
+    episode = 0
+    while len(stream) < steps:
+        length = 1 + (env + episode) % LONGEST
+        stream += [(env, episode, time) for time in range(length + 1)]
+        episode += 1
+    return stream[:steps]
+
+
+@pytest.mark.slow
+def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[tuple[tuple[int, int, int], np.ndarray[Any, Any]]] = []
+    trained: list[np.ndarray[Any, Any]] = []
+    killed: list[psutil.Process] = []
+    stopped: list[bool] = []
+    hand_over, put = Free.hand_over, Learner.put
+
+    def watch_hand_over(self: Free, lane: Any) -> bool:
+        unroll = lane.outbox
+        if not hand_over(self, lane):
+            return False
+        key = (*lane.order, lane.member.epoch)
+        handed.append((key, unroll.timestep.observation.copy()))
+        if key[0] == 1 and len(handed) > 20 and not killed:
+            killed.append(own_actor(0))
+            killed[0].kill()
+        if key[0] == 0 and key[2] == 1 and sum(k == key for k, _ in handed) == 8 and not stopped:
+            stopped.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    def watch_put(self: Learner, unroll: Any) -> Any:
+        trained.append(unroll.timestep.observation.copy())
+        return put(self, unroll)
+
+    monkeypatch.setattr(Free, "hand_over", watch_hand_over)
+    monkeypatch.setattr(Learner, "put", watch_put)
+    run = train(tiny("toy:count", tmp_path / "run", batch_size=6, prefetch=1)).to_json()
+    assert killed
+    assert run["actor_restarts"] == 1
+    assert run["stopped_because"] == "interrupted"
+    assert balanced(run)
+    assert run["steps_dropped"] > 0 or run["steps_open"] > 0
+
+    streams: dict[tuple[int, int, int], list[np.ndarray[Any, Any]]] = {}
+    for key, observation in handed:
+        streams.setdefault(key, []).append(observation)
+    assert set(streams) == {(0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 0), (1, 1, 0)}
+    for unrolls in streams.values():
+        # T steps of each unroll, for its last one begins the next: together a stream without gap or repetition.
+        joined = np.concatenate([unroll[:-1] for unroll in unrolls])
+        for env in range(joined.shape[1]):
+            assert [tuple(row[:3]) for row in joined[:, env].tolist()] == counted(env, len(joined))
+    # What the learner took is what was handed over, in that order, each unroll once. (The first one was made up,
+    # to compile; the last ones may wait in the queue.)
+    taken = np.concatenate(trained[1:], axis=1)
+    given = np.concatenate([unroll for _, unroll in handed], axis=1)
+    np.testing.assert_array_equal(taken, given[:, : taken.shape[1]])
+    assert run["steps_trained"] % (5 * 6) == 0
+    assert run["steps_trained"] <= 5 * taken.shape[1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("worlds")
+def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: Path) -> None:
+    words = flags("worlds:raising", "run", actor_restarts=1, env_options=("at=33",), actors=1, batch_size=4)
+    with Command(*words, "--json", cwd=tmp_path, PYTHONPATH=os.environ["PYTHONPATH"]) as learner:
+        assert learner.wait() == 1, learner.output
+        assert "restart 1 of 1" in learner.output
+        assert learner.last_line.startswith(
+            "orchard: actor 0: EnvironmentFault: worlds:raising failed in receive()"
+        )
+        assert "ValueError: the world has ended" in learner.last_line
+        assert "log: run/logs/actor-0.log" in learner.last_line
+        assert not learner.actors()
+    assert "the world has ended" in (tmp_path / "run/logs/actor-0.log").read_text()
+    left = summary(tmp_path / "run")
+    assert left["stopped_because"].startswith("failed: actor 0: EnvironmentFault")
+    assert left["actor_restarts"] == 1
+    assert balanced(left)
+    assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("worlds")
+def test_an_environment_that_hangs_stops_the_run_after_its_restarts(tmp_path: Path) -> None:
+    config = tiny(
+        "worlds:hanging", tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4
+    )
+    with pytest.raises(
+        RunFailed, match=r"actor 0: its environments took more than [45] s .* restarted 1 times"
+    ):
+        train(config)
+    assert not [
+        child for child in psutil.Process().children() if alive(child) and "--index" in words_of(child)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("worlds")
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_environment_that_raises_in_this_process(deterministic: bool, tmp_path: Path) -> None:
+    config = tiny(
+        "worlds:raising",
+        tmp_path / "run",
+        transport="inproc",
+        actor_restarts=0,
+        actors=1,
+        batch_size=4,
+        deterministic=deterministic,
+        checkpoint_minutes=1e-6,
+    )
+    with pytest.raises(RunFailed, match="actor 0: EnvironmentFault: worlds:raising failed in receive"):
+        train(config)
+    assert checkpoints(tmp_path / "run")
+    assert summary(tmp_path / "run")["stopped_because"].startswith("failed: actor 0")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("worlds")
+def test_updates_that_are_not_finite_are_skipped_counted_and_end_the_run(tmp_path: Path) -> None:
+    config = tiny(
+        "worlds:dividing", tmp_path / "run", transport="inproc", max_skipped_updates=3, actors=1, batch_size=4
+    )
+    with pytest.raises(RunFailed, match=r"learner: 3 updates in a row .* not finite"):
+        train(config)
+    left = summary(tmp_path / "run")
+    assert left["skipped_updates"] == 3
+    assert left["weights_version"] > 3
+    assert left["stopped_because"].startswith("failed: learner")
+    assert checkpoints(tmp_path / "run")
+    with pytest.raises(RunFailed, match="not finite"):
+        resume(str(tmp_path / "run"), env_options=["at=1"])
+
+
+@pytest.mark.slow
+def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) -> None:
+    words = flags("CartPole-v1", "run", actors=0, listen=("127.0.0.1:0",), checkpoint_minutes=1e-3)
+    folder = tmp_path / "run"
+    with Command(*words, cwd=tmp_path) as learner:
+        line = learner.says("more actors: orchard actor").split("more actors: orchard ")[1].split("\n")[0]
+        address = line.split()[1]
+        with Command(*line.split(), cwd=tmp_path) as first:
+            until(lambda: checkpoints(folder), "a checkpoint")
+            # Strangers while it trains: a wrong token, garbage, another environment.
+            with Command("actor", address, "--token", "wrong", cwd=tmp_path) as stranger:
+                assert stranger.wait() == 1
+                assert "wrong token" in stranger.last_line
+            _send_garbage(address)
+            with Command(*line.split(), "--envs", "2", cwd=tmp_path) as second:
+                learner.says("actor 1 joined from elsewhere")
+                second.process.send_signal(signal.SIGINT)
+                assert second.wait() == 0
+                learner.says("actor 1 left")
+            learner.process.kill()
+            learner.wait()
+            first.says("waiting for it to come back")
+            reached = int(checkpoints(folder)[-1].name)
+            with Command("resume", "run", "--json", cwd=tmp_path) as again:
+                again.says(f"more actors: orchard actor {address}")
+                again.says("actor 0 joined from elsewhere")
+                until(lambda: int(checkpoints(folder)[-1].name) > reached, "training to go on")
+                again.interrupt()
+                assert again.wait() == 0, again.output
+                assert again.last_line.startswith('{"env": "CartPole-v1"')
+                assert alive(first.process)
+    left = summary(folder)
+    assert balanced(left)
+    assert left["stopped_because"] == "interrupted"
+
+
+def _send_garbage(address: str) -> None:
+    import socket
+
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=5) as raw:
+        raw.sendall(b"\x00\xff" * 4096)

@@ -1,0 +1,207 @@
+"""How runs end: wrong usage, Ctrl-C at every moment, a full disk, damaged checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import ORCHARD, Command, alive, checkpoints, flags, summary, tiny, until
+
+from orchard.architectures.seed import Seed
+from orchard.cli.main import main
+from orchard.errors import RunFailed
+from orchard.launch import run as running
+from orchard.launch.run import resume, train
+from orchard.learning import checkpoint as saving
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "CartPole-v9"], "CartPole-v9"),
+        (["train", "toy:cach"], "did you mean toy:catch"),
+        (["train", "nosuchmodule:factory"], "cannot be imported"),
+        (["train", "toy:catch", "--agent", "vtrase"], "vtrace"),
+        (["train", "toy:catch", "--arch", "sede"], "seed"),
+        (["train", "toy:catch", "--actors", "many"], "many"),
+        (["train", "toy:catch", "--actorz", "2"], "--actorz"),
+        (["train", "toy:catch", "--preset", "pogn"], "did you mean pong"),
+        (["train", "toy:catch", "--env-options", "rowz=3"], "rows"),
+        (["train", "toy:catch", "--env-options", "rows"], "name=value"),
+        (["train", "toy:catch", "--network", "natura"], "nature"),
+        (["train", "toy:catch", "--envs-per-actor", "3"], "halves"),
+        (["train", "toy:catch", "--lag", "-1"], "lag"),
+        (["train", "toy:catch", "--unroll-length", "0"], "unroll_length"),
+        (["train", "toy:catch", "--queue-size", "1"], "queue"),
+        (["train", "toy:catch", "--training-devices", "99"], "does not exist"),
+        (["train", "toy:catch", "--listen", "nowhere"], "not an address"),
+        (["resume", "nosuchrun"], "not a run folder"),
+        (["trian"], "did you mean train"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_leaves_nothing(
+    words: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--run-dir", "run"] if words[0] == "train" else words)
+    assert stop.value.code == 2
+    said = capfd.readouterr().err.strip().split("\n")[-1]
+    assert said.startswith("orchard: ")
+    assert says in said
+    assert not any(tmp_path.iterdir())
+
+
+def _makefile(folder: Path) -> None:
+    """The project's Makefile over the environment that the tests run in, as if ``make install`` had made it."""
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / ".venv/bin/orchard").symlink_to(ORCHARD)
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.created", ".venv/.installed"):
+        (folder / name).touch()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path: Path) -> None:
+    _makefile(tmp_path)
+    _, env, *rest = flags("CartPole-v1", "run", checkpoint_minutes=60.0)
+    command = ["make", "train", f"ENV={env}", f"ARGS={' '.join(rest)}"]
+    with Command(cwd=tmp_path, command=command) as make:
+        make.says("updates")
+        actors = make.actors()
+        assert len(actors) == 2
+        make.interrupt()
+        make.wait()
+        assert "stopped: interrupted" in make.output
+        assert "next: orchard resume run" in make.output
+        assert "Traceback" not in make.output
+        until(lambda: not any(map(alive, actors)), "the actors to end", 5)
+    left = summary(tmp_path / "run")
+    assert left["stopped_because"] == "interrupted"
+    assert left["actor_restarts"] == 0
+    assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"] > 0
+    assert not (tmp_path / "run/actors.sock").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_it_starts_and_twice(tmp_path: Path) -> None:
+    words = flags("ALE/Pong-v5", "run", network="deep", unroll_length=20)
+    # Twice, while the first programs are compiled: at once, wherever it is.
+    with Command(*words, cwd=tmp_path, JAX_ENABLE_COMPILATION_CACHE="false") as learner:
+        until((tmp_path / "run/token").exists, "the run folder")
+        learner.interrupt()
+        learner.interrupt()
+        assert learner.wait(20) in (130, 0), learner.output
+    assert not checkpoints(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_interrupted_before_the_first_update_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = train(tiny("toy:catch", tmp_path / "whole", deterministic=True, transport="inproc", frames=200))
+    start = Seed.open
+
+    def interrupted(self: Seed, addresses: list[str]) -> list[str]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return start(self, addresses)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Seed, "open", interrupted)
+        config = tiny("toy:catch", tmp_path / "run", deterministic=True, transport="inproc", frames=200)
+        assert train(config).stopped_because == "interrupted"
+    assert summary(tmp_path / "run")["weights_version"] == 0
+    assert not checkpoints(tmp_path / "run")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
+    again = resume(str(tmp_path / "run"))
+    assert "begins anew" in capsys.readouterr().out
+    assert again.params_sha256 == whole.params_sha256
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = running.save
+
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return save(*arguments, **more)
+
+    monkeypatch.setattr(running, "save", interrupted)
+    run = train(tiny("toy:catch", tmp_path / "run", transport="inproc", frames=200))
+    assert run.stopped_because == "200 frames spent"
+    assert summary(tmp_path / "run")["weights_version"] == int(checkpoints(tmp_path / "run")[-1].name)
+
+
+@pytest.mark.slow
+def test_a_full_disk_spares_the_earlier_checkpoints_and_a_damaged_one_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = [0]
+    write = saving._write
+
+    def fill_up(*arguments: Any) -> None:
+        written[0] += 1
+        if written[0] > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*arguments)
+
+    settings = {"transport": "inproc", "frames": 400, "checkpoint_minutes": 1e-6, "deterministic": True}
+    whole = train(tiny("toy:catch", tmp_path / "whole", **{**settings, "checkpoint_minutes": 60.0}))
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "_write", fill_up)
+        with pytest.raises(RunFailed, match="the disk is full: free space"):
+            train(tiny("toy:catch", folder, **settings))
+    assert "newest one kept: 000000000002" in capsys.readouterr().out
+    left = summary(folder)
+    assert left["weights_version"] == whole.weights_version, "the run went on without its checkpoints"
+    assert left["params_sha256"] == whole.params_sha256
+    assert "disk is full" in left["stopped_because"]
+    assert [int(path.name) for path in checkpoints(folder)] == [1, 2]
+
+    newest = checkpoints(folder)[-1] / "train.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-1] ^= 1
+    newest.write_bytes(data)
+    again = resume(str(folder))
+    shown = capsys.readouterr().out
+    assert "damaged checkpoint passed over" in shown
+    assert "checkpoints/000000000001: weights version 1" in shown
+    assert again.params_sha256 == whole.params_sha256
+
+
+def _may_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _may_mount(), reason="this machine allows no mount of a tiny disk")
+def test_a_disk_that_is_really_full_ends_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    words = flags(
+        "CartPole-v1", "disk/run", checkpoint_minutes=1e-6, hidden=(64, 64), keep_checkpoints=99, frames=4000
+    )
+    script = 'mount -t tmpfs -o size=2m none disk && exec "$@"'
+    command = ["unshare", "-rm", "sh", "-c", script, "sh", ORCHARD]
+    with Command(*words, cwd=tmp_path, command=command) as learner:
+        assert learner.wait() == 1, learner.output
+        assert learner.last_line.startswith("orchard: ")
+        assert "free" in learner.last_line
+        assert "Traceback" not in learner.output.split("orchard: ")[-1]

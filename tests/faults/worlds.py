@@ -1,0 +1,60 @@
+"""Environments that go wrong, as ``worlds:name``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+class _World(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        return np.zeros(3, np.float32), self.now() if self._left == 0 else 0.0, False, False, {}
+
+    def now(self) -> float:
+        return 0.0
+
+
+class _Raising(_World):
+    def now(self) -> float:
+        raise ValueError("the world has ended")
+
+
+class _Hanging(_World):
+    def now(self) -> float:
+        time.sleep(10_000)
+        return 0.0
+
+
+class _Dividing(_World):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        return np.full(3, np.nan if self._left < 0 else 0.0, np.float32), 0.0, False, False, {}
+
+
+def raising(at: int = 30) -> _World:
+    """Raises at its step ``at``."""
+    return _Raising(at)
+
+
+def hanging(at: int = 30) -> _World:
+    """Never returns from its step ``at``."""
+    return _Hanging(at)
+
+
+def dividing(at: int = 30) -> _World:
+    """Observes NaN after its step ``at``."""
+    return _Dividing(at)

@@ -1,0 +1,203 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from orchard.errors import ConfigError
+from orchard.learning.learner import Learner
+from orchard.types import ActOutput, Agent, DataPlan, TimeStep, Tree, Unroll
+
+BATCH, LENGTH = 8, 3
+
+
+def line(batch_size: int = BATCH) -> Agent:
+    """Fits ``reward = w * x + b`` with Adam; it draws nothing."""
+
+    def loss(params: Tree, target_params: Tree, unroll: Unroll, key: Any) -> Any:
+        guess = params["w"] * unroll.timestep.observation["x"] + params["b"] + unroll.state["h"] * 0
+        error = jnp.mean((guess - unroll.timestep.reward) ** 2)
+        return error, ({"error": error, "drawn": jax.random.uniform(key)}, None)
+
+    return Agent(
+        name="line",
+        init=lambda key: {"w": jax.random.normal(key), "b": jnp.zeros(())},
+        initial_state=lambda batch: {"h": jnp.zeros(batch)},
+        act=lambda params, key, timestep, state: (ActOutput(timestep.reward, {}), state),
+        loss=loss,
+        optimizer=optax.adam(0.1),
+        data=DataPlan(LENGTH, batch_size),
+        mode=lambda params, timestep, state: (timestep.reward, state),
+    )
+
+
+def batch(seed: int = 0, rows: int = BATCH) -> Unroll:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(LENGTH + 1, rows)).astype(np.float32)
+    flags = np.zeros(x.shape, bool)
+    step = TimeStep({"x": x}, 3 * x + 1, flags, flags, flags)
+    action = np.zeros((LENGTH, rows), np.int32)
+    return Unroll(step, action, {"q": x[:-1]}, {"h": x[0]}, np.zeros((LENGTH, rows), np.int32))
+
+
+def spoiled(unroll: Unroll, value: float) -> Unroll:
+    reward = unroll.timestep.reward.copy()
+    reward[1, BATCH - 1] = value
+    return unroll._replace(timestep=unroll.timestep._replace(reward=reward))
+
+
+def values(tree: Any) -> list[Any]:
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Learner:
+    return Learner(line(), jax.devices()[:1], jax.random.key(3))
+
+
+@pytest.fixture
+def learner(compiled: Learner) -> Learner:
+    """A learner that has learned nothing; the module compiles it once."""
+    compiled.restore(Learner(line(), jax.devices()[:1], jax.random.key(3)).state)
+    return compiled
+
+
+def test_an_update_is_the_optimizers_step_on_the_losss_gradient(learner: Learner) -> None:
+    agent, unroll, before = line(), batch(), learner.state
+    (loss, _), gradient = jax.value_and_grad(agent.loss, has_aux=True)(
+        before.params, None, unroll, jax.random.key(0)
+    )
+    changes, _ = agent.optimizer.update(gradient, agent.optimizer.init(before.params), before.params)
+    metrics = learner.update(learner.put(unroll))
+    np.testing.assert_allclose(
+        values(learner.state.params), values(optax.apply_updates(before.params, changes)), rtol=1e-6
+    )
+    assert float(metrics["loss/total"]) == pytest.approx(float(loss))
+    assert float(metrics["loss/error"]) == pytest.approx(float(loss))
+    norm = np.linalg.norm(values(gradient))
+    assert float(metrics["loss/gradient_norm"]) == pytest.approx(norm, rel=1e-5)
+    assert (int(learner.state.updates), int(learner.state.skipped)) == (1, 0)
+
+
+def test_it_learns(learner: Learner) -> None:
+    for seed in range(200):
+        metrics = learner.update(learner.put(batch(seed)))
+    assert float(metrics["loss/total"]) < 0.05
+
+
+def test_warm_up_changes_nothing(learner: Learner) -> None:
+    before = values(learner.state)
+    learner.warm_up(batch())
+    assert values(learner.state) == before
+
+
+def test_a_snapshot_outlives_the_updates_after_it(learner: Learner) -> None:
+    kept = learner.state.params
+    before = values(kept)
+    for seed in range(3):
+        learner.update(learner.put(batch(seed)))
+    assert values(kept) == before != values(learner.state.params)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+def test_an_update_that_is_not_finite_changes_nothing_but_the_counters(
+    learner: Learner, value: float
+) -> None:
+    learner.update(learner.put(batch()))
+    before = learner.state
+    metrics = learner.update(learner.put(spoiled(batch(1), value)))
+    after = learner.state
+    assert values((after.params, after.opt_state, after.key)) == values(
+        (before.params, before.opt_state, before.key)
+    )
+    assert (int(after.updates), int(after.skipped), int(after.skipped_in_row)) == (2, 1, 1)
+    assert int(metrics["skipped_updates"]) == 1
+
+
+def test_skipped_in_row_counts_the_latest_ones(learner: Learner) -> None:
+    seen = []
+    for value in (np.nan, np.nan, 0.0, np.nan, 0.0, 0.0):
+        learner.update(learner.put(spoiled(batch(), value)))
+        state = learner.state
+        seen.append((int(state.updates), int(state.skipped), int(state.skipped_in_row)))
+    assert seen == [(1, 1, 1), (2, 2, 2), (3, 2, 0), (4, 3, 1), (5, 3, 0), (6, 3, 0)]
+
+
+def test_every_update_draws_anew_and_a_restored_one_draws_the_same(learner: Learner) -> None:
+    def draw() -> float:
+        return float(learner.update(learner.put(batch()))["loss/drawn"])
+
+    kept = jax.device_get(learner.state)
+    first = [draw() for _ in range(3)]
+    assert len(set(first)) == 3
+    end = values(learner.state)
+    learner.restore(kept)
+    assert [draw() for _ in range(3)] == first
+    assert values(learner.state) == end
+
+
+def test_nothing_is_compiled_after_warm_up(learner: Learner, caplog: pytest.LogCaptureFixture) -> None:
+    learner.warm_up(batch())
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        for seed in range(3):
+            learner.update(learner.put(batch(seed)))
+    assert [r.getMessage()[:80] for r in caplog.records if "Compiling" in r.getMessage()] == []
+
+
+def test_a_batch_that_cannot_be_shared_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"7 unrolls cannot be shared equally by 2 .* --batch-size 8"):
+        Learner(line(7), jax.devices()[:1] * 2, jax.random.key(0))
+
+
+PROGRAM = """
+import json, sys
+import jax
+from test_learner import BATCH, batch, line, spoiled, values
+from orchard.learning.learner import Learner
+
+assert len(jax.devices()) == 4
+for devices in (jax.devices()[:1], jax.devices()[:2], jax.devices()):
+    learner = Learner(line(), devices, jax.random.key(3))
+    for seed in range(3):
+        metrics = learner.update(learner.put(batch(seed)))
+    told = {
+        "state": values((learner.state.params, learner.state.opt_state)),
+        "norm": float(metrics["loss/gradient_norm"]),
+        "loss": float(metrics["loss/total"]),
+        "spread": len(learner.put(batch()).state["h"].sharding.device_set),
+    }
+    learner.update(learner.put(spoiled(batch(4), float("nan"))))  # one device's share alone is spoiled
+    kept = values((learner.state.params, learner.state.opt_state)) == told["state"]
+    print(json.dumps({**told, "kept": kept, "skipped": int(learner.state.skipped)}))
+"""
+
+
+def test_one_device_and_four_give_the_same_update() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "PYTHONPATH": str(Path(__file__).parent),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    one, *others = [json.loads(told) for told in done.stdout.splitlines()]
+    assert [told["spread"] for told in (one, *others)] == [1, 2, 4]
+    for told in (one, *others):
+        np.testing.assert_allclose(told["state"], one["state"], rtol=1e-5)
+        assert told["norm"] == pytest.approx(one["norm"], rel=1e-5)
+        assert told["loss"] == pytest.approx(one["loss"], rel=1e-5)
+        assert told["kept"] and told["skipped"] == 1
