@@ -77,7 +77,7 @@ def test_a_narrow_terminal_changes_no_word(
 ) -> None:
     monkeypatch.setitem(os.environ, "COLUMNS", "30")
     _, _, error = run(capsys, "train", "--actor-restarst", "3")
-    assert "did you mean --actor-restarts?" in error
+    assert "Unrecognized options: --actor-restarst, 3; did you mean --actor-restarts?" in error
     assert error.count("\n") == 1
 
 

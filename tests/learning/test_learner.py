@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -121,6 +122,19 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_counters(
     assert int(metrics["skipped_updates"]) == 1
 
 
+def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is_fine() -> None:
+    def loss(params: Tree, target_params: Tree, unroll: Unroll, key: Any) -> Any:
+        cliff = jnp.sqrt(jnp.abs(params["w"] - jax.lax.stop_gradient(params["w"])))
+        return cliff + params["b"], ({}, None)
+
+    learner = Learner(dataclasses.replace(line(), loss=loss), jax.devices()[:1], jax.random.key(0))
+    before = learner.state
+    metrics = learner.update(learner.put(batch()))
+    assert np.isfinite(metrics["loss/total"])
+    assert int(learner.state.skipped) == 1
+    assert values(learner.state.params) == values(before.params)
+
+
 def test_skipped_in_row_counts_the_latest_ones(learner: Learner) -> None:
     seen = []
     for value in (np.nan, np.nan, 0.0, np.nan, 0.0, 0.0):
@@ -190,7 +204,7 @@ def test_one_device_and_four_give_the_same_update() -> None:
             **os.environ,
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            "PYTHONPATH": str(Path(__file__).parent),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
         },
     )
     assert done.returncode == 0, done.stderr

@@ -200,7 +200,7 @@ class Worker:
     def _turn(self) -> float | None:
         """Passes on what can be, serves who is due; returns how long to wait for news, in s."""
         # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
-        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None)):
+        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
             if not self.pace.hand_over(lane):
                 break
             lane.outbox, lane.finished = None, []

@@ -258,7 +258,6 @@ def _make_loss(
         coefficient, adjustment = _entropy_coefficient(settings, params, entropies, valid)
         total = policy_loss + settings.baseline_cost * value_loss + coefficient * entropy_loss + adjustment
         metrics = {
-            "loss": total,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy_loss": entropy_loss,

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchard.cli.parse import parse, print_line
-from orchard.cli.train import configuration
+from orchard.config.resolve import defaults
+from orchard.config.settings import RunConfig
 from orchard.launch.allocator import restart_tuned
 
 if TYPE_CHECKING:
     from orchard.launch.bench import Stage
 
-ABOUT = (
-    "Time every stage alone and the whole run. Takes the settings of orchard train, and --seconds N (length of "
-    "a window of each stage) and --results FILE (where the row is appended)."
-)
+ABOUT = "Time every stage alone and the whole run, with the settings of orchard train; append the row to a file."
 
 
 @dataclass(frozen=True)
@@ -29,17 +26,19 @@ class BenchFlags:
     """Length of a window of each stage, in seconds; the whole runs ten times as long."""
     results: str = "benchmarks/results/bench.jsonl"
     """File that the row is appended to."""
+    run: RunConfig = field(default_factory=RunConfig)
 
 
 def run(arguments: list[str]) -> None:
     """Times, prints the table and appends the row."""
-    flags, rest = _split(arguments)
-    config = configuration(rest, verb="bench", about=ABOUT)
+    first = parse("bench", BenchFlags, arguments, about=ABOUT).run
+    preset = BenchFlags(run=defaults(first.env, first.preset))
+    flags = parse("bench", BenchFlags, arguments, preset, ABOUT)
     restart_tuned()
     from orchard.launch.bench import bench
 
     print_line(f"{'stage':<18}{'steps/s':>12}   {'slowest to fastest':<24}how")
-    row = bench(config, flags.seconds, _show)
+    row = bench(flags.run, flags.seconds, _show)
     print_line(
         f"bound {row['bound_steps_per_second']:,.0f} steps/s, efficiency {row['efficiency']:.2f}, "
         f"{row['frames_per_second']:,.0f} frames/s; most of the bound is taken by: {row['bottleneck']}"
@@ -49,20 +48,6 @@ def run(arguments: list[str]) -> None:
     with file.open("a") as results:
         results.write(json.dumps({"command": f"orchard bench {' '.join(arguments)}".strip(), **row}) + "\n")
     print_line(f"row appended to {file}")
-
-
-def _split(arguments: list[str]) -> tuple[BenchFlags, list[str]]:
-    """The bench's own flags, and the rest."""
-    own = {f"--{field.name}" for field in dataclasses.fields(BenchFlags)}
-    mine: list[str] = []
-    rest: list[str] = []
-    remaining = iter(arguments)
-    for word in remaining:
-        if word.partition("=")[0] in own:
-            mine += [word] if "=" in word else [word, *([value] if (value := next(remaining, None)) else [])]
-        else:
-            rest.append(word)
-    return parse("bench", BenchFlags, mine), rest
 
 
 def _show(stage: Stage) -> None:

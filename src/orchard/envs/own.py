@@ -13,16 +13,14 @@ If it has a parameter ``render_mode``, it is given ``"rgb_array"`` where picture
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from orchard.envs.interface import Environment
 from orchard.envs.options import option_names, refuse_unknown
 from orchard.envs.standard import GymnasiumBatch
-from orchard.errors import ConfigError, unknown_name
+from orchard.errors import ConfigError
+from orchard.plugins import load
 from orchard.types import EnvSpec
 
 _PROTOCOL = ("spec", "num_envs", "reset", "send", "receive", "close")
@@ -43,7 +41,7 @@ def make_own(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: 
       ConfigError: there is no such module or factory, it does not take an option, or what it returned is
         none of the things above.
     """
-    factory = _factory(env_id)
+    factory = load(env_id)
     refuse_unknown(env_id, options, option_names(factory, "num_envs", "render_mode"))
     arguments = dict(options)
     parameters = inspect.signature(factory).parameters
@@ -85,30 +83,3 @@ def _require_size(env_id: str, made: int, wanted: int) -> None:
             f"{env_id} returned a batch of {made} environments; {wanted} are needed: give the factory a "
             "parameter num_envs"
         )
-
-
-def _factory(env_id: str) -> Callable[..., Any]:
-    module_name, _, name = env_id.partition(":")
-    module = _import(env_id, module_name)
-    factory = getattr(module, name, None)
-    if factory is None:
-        public = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-        raise ConfigError(f"{env_id}: {unknown_name(f'name in {module_name}', name, public)}")
-    if not callable(factory):
-        raise ConfigError(f"{env_id}: {name} is a {type(factory).__name__}; it must be a function or a class")
-    made: Callable[..., Any] = factory
-    return made
-
-
-def _import(env_id: str, module: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        # Scripts that are installed (`orchard`) do not have the current directory on their path.
-        sys.path.insert(0, here)
-    try:
-        return import_module(module)
-    except Exception as error:
-        raise ConfigError(
-            f"{env_id}: module {module!r} cannot be imported: {type(error).__name__}: {error} "
-            f"(looked in {here} and in the installed packages)"
-        ) from error

@@ -51,7 +51,10 @@ class Player:
 
     def make(self, num_envs: int, *, render: bool = False) -> Environment:
         """The run's environment; also builds the agent for its spec."""
-        environment = make(self.config.env, num_envs, env_options(self.config), render=render)
+        options = env_options(self.config)
+        # What counts is the whole game, also for an agent that was trained on single lives.
+        options.pop("episodic_life", None)
+        environment = make(self.config.env, num_envs, options, render=render)
         if self._agent is None:
             self._agent = build_agent(self.config, environment.spec)
             like = Learner(self._agent, jax.local_devices()[:1], key(0, "template")).state

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchard.config import resolve
 from orchard.config.settings import RunConfig
-from orchard.errors import ConfigError, RunFailed
+from orchard.errors import ConfigError
 
 _LONGEST_SOCKET_PATH = 90
 
@@ -113,13 +113,6 @@ class RunFolder:
         for folder in (self.logs, self.path):
             with contextlib.suppress(OSError):  # it holds something else
                 folder.rmdir()
-
-    def check_space(self, needed: int) -> None:
-        """Raises :class:`RunFailed` if the disk has less than ``needed`` bytes left."""
-        stat = os.statvfs(self.path)
-        free = stat.f_bavail * stat.f_frsize
-        if free < needed:
-            raise RunFailed(f"{self.path}: {free} bytes are free, a checkpoint takes {needed}")
 
 
 def _fresh_path(config: RunConfig) -> Path:

@@ -3,10 +3,10 @@
 ::
 
     checkpoints/000001200000/
-    ├── params.safetensors       one file a tree: its leaves by their paths
-    ├── optimizer.safetensors
-    ├── replay.blobs.safetensors one file a blob: a list of arrays
-    └── manifest.json            format, step, meta, size and SHA-256 of every file; written last
+    ├── train.safetensors         one file a tree: its leaves by their paths
+    ├── tables_0.safetensors
+    ├── actions.blobs.safetensors one file a blob: a list of arrays
+    └── manifest.json             format, step, meta, size and SHA-256 of every file; written last
 
 A checkpoint is written into a hidden folder, brought to the disk file by file, and then renamed: whoever
 lists the folders sees finished checkpoints only. Damage that comes later (a bad disk, a copy that was cut

@@ -77,12 +77,10 @@ register("agent_steps", "steps", "Environment steps that the agent decided, over
 register("env_frames", "frames", "Frames that the environments simulated: agent steps times frame skip.")
 register("updates", "updates", "Gradient updates that the learner applied.")
 register("weights_version", "updates", "Version of the newest published weights.")
-register("seconds_left", "s", "Time until the budget is spent, at the present speed.")
 
 # How fast it goes.
 register("agent_steps_per_second", "steps/s", "Agent steps a second, over the last seconds.")
 register("frames_per_second", "frames/s", "Environment frames a second, over the last seconds.")
-register("updates_per_second", "updates/s", "Gradient updates a second, over the last seconds.")
 
 # How well it plays.
 register("mean_return", "return", "Mean undiscounted, unclipped return of the last 100 episodes.")
@@ -102,7 +100,6 @@ register("inference_batch", "rows", "Observations in an inference batch; mean.")
 register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
 register("queue_fill", "1", "Share of the unroll queue that is in use.")
 register("learner_busy", "1", "Share of time in which the learner computed an update.")
-register("learner_wait", "1", "Share of time in which the learner waited for a batch.")
 register("actors", "actors", "Actors that are connected.")
 register("actor_restarts", "restarts", "Actors that were started again after they died.")
 
@@ -117,12 +114,11 @@ register(
 
 # How the learning goes.
 register("skipped_updates", "updates", "Updates that were skipped because loss or gradient was not finite.")
-register("memory_bytes", "bytes", "Resident memory of the run's processes.")
+register("memory_bytes", "bytes", "Resident memory of the learner's process.")
 register("loss/total", "1", "The loss that is differentiated.")
 register("loss/policy_loss", "1", "The policy's part of the loss.")
 register("loss/value_loss", "1", "The value function's part of the loss.")
 register("loss/entropy", "nats", "Entropy of the policy; mean over steps.")
 register("loss/entropy_cost", "1", "Weight of the entropy in the loss.")
 register("loss/gradient_norm", "1", "Norm of the gradient before it is clipped.")
-register("loss/learning_rate", "1", "Step size of the optimizer.")
 register("loss/*", "1", "Whatever else the agent's loss reports.")

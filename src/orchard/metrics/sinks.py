@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from orchard.errors import ConfigError, RunFailed
 from orchard.metrics import registry
-
-_FLUSH_SECONDS = 10.0
 
 Row = Mapping[str, float]
 """Registered names to numbers, all measured at one moment."""
@@ -69,15 +67,7 @@ class JsonLines:
     def write(self, row: Row) -> None:
         """Appends ``row``; raises :class:`RunFailed` if the disk does not take it."""
         line = json.dumps({name: _plain(value) for name, value in row.items()}, allow_nan=False)
-        data = line.encode() + b"\n"
-        try:
-            written = self._file.write(data)
-        except OSError as error:
-            raise RunFailed(
-                f"metrics: cannot write {self._path}: {error.strerror}; free or change the disk, then resume"
-            ) from error
-        if written != len(data):
-            raise RunFailed(f"metrics: cannot write {self._path}: the disk is full; free space, then resume")
+        _append(self._file, self._path, line.encode() + b"\n")
 
     def close(self) -> None:
         """Closes the file."""
@@ -126,25 +116,20 @@ def _rows(path: Path, lines: list[bytes]) -> Iterator[dict[str, float]]:
 
 
 class TensorBoard:
-    """TensorBoard event files, written through tensorboardX; the x axis is agent steps.
+    """TensorBoard event files, in tensorboardX's format; the x axis is agent steps.
 
-    Written by the caller's own thread: tensorboardX's ``SummaryWriter`` hands events to a thread that dies when
-    the disk is full, and then waits for it for ever.
+    The records are written here: tensorboardX's ``SummaryWriter`` hands events to a thread that dies when the
+    disk is full, and then waits for it for ever.
     """
 
     def __init__(self, folder: Path) -> None:
-        from tensorboardX.event_file_writer import EventsWriter
-
-        self._folder = folder
-        self._closed = False
-        self._flushed = time.monotonic()
-        with self._told():
-            folder.mkdir(parents=True, exist_ok=True)
-            self._writer: Any = EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
+        self._file = self._path.open("ab", buffering=0)
+        self._add(file_version="brain.Event:2")
 
     def write(self, row: Row) -> None:
         """Adds every number of ``row`` at its ``agent_steps``; raises :class:`RunFailed` if the disk is full."""
-        from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
         values = [
@@ -152,26 +137,29 @@ class TensorBoard:
             for name, value in row.items()
             if name != "agent_steps"
         ]
-        step = int(row.get("agent_steps", 0))
-        with self._told():
-            self._writer.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-            if time.monotonic() - self._flushed > _FLUSH_SECONDS:
-                self._flushed = time.monotonic()
-                self._writer.flush()
+        self._add(step=int(row.get("agent_steps", 0)), summary=Summary(value=values))
+
+    def _add(self, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.record_writer import masked_crc32c
+
+        data = Event(wall_time=time.time(), **content).SerializeToString()
+        size = struct.pack("<Q", len(data))
+        checks = [struct.pack("<I", masked_crc32c(part)) for part in (size, data)]
+        _append(self._file, self._path, size + checks[0] + data + checks[1])
 
     def close(self) -> None:
-        """Writes what is buffered."""
-        if not self._closed:
-            self._closed = True
-            # ``metrics.jsonl`` has the same numbers: their loss here does not make the run a failure.
-            with contextlib.suppress(OSError):
-                self._writer.close()
+        """Closes the file."""
+        self._file.close()
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RunFailed(
-                f"metrics: cannot write {self._folder}: {error.strerror}; free or change the disk, then resume"
-            ) from error
+
+def _append(file: Any, path: Path, data: bytes) -> None:
+    """Writes all of ``data``; raises :class:`RunFailed` if the disk does not take it."""
+    try:
+        written = file.write(data)
+    except OSError as error:
+        raise RunFailed(
+            f"metrics: cannot write {path}: {error.strerror}; free or change the disk, then resume"
+        ) from error
+    if written != len(data):
+        raise RunFailed(f"metrics: cannot write {path}: the disk is full; free space, then resume")

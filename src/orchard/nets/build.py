@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 
 import flax.linen as nn
 
 from orchard.errors import ConfigError, unknown_name
 from orchard.nets import torsos
+from orchard.plugins import load
 from orchard.types import Tree, leaves
 
 IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
@@ -64,11 +64,7 @@ def build_torso(network: str, observation: Tree, hidden: tuple[int, ...] = ()) -
 
 def _load(network: str) -> nn.Module:
     """The user's module ``module:Class``."""
-    module_name, _, class_name = network.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"network {network!r} cannot be loaded: {error}") from error
+    found = load(network)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ConfigError(f"network {network!r} is {found!r}; needed is a subclass of flax.linen.Module")
     return found()
