@@ -160,7 +160,10 @@ def test_every_environment_has_a_seed_of_its_own(house: Callable[..., House]) ->
     seeds += again.told["seeds"]
     assert len(set(seeds)) == len(seeds) == 10
     assert all(0 <= seed < 1 << 30 for seed in seeds)
-    assert Player(house(capacity=40, first_epoch=1).acting, index=0).told["seeds"] == again.told["seeds"]
+    assert here.acting.last_epoch == 1
+    resumed = house(capacity=40, first_epoch=1).acting
+    assert resumed.last_epoch == 1
+    assert Player(resumed, index=0).told["seeds"] == again.told["seeds"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -97,15 +98,33 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
     assert not (tmp_path / "run/actors.sock").exists()
 
 
+STUCK = """
+import hashlib, sys
+from orchard.architectures.seed import Seed
+from orchard.cli.main import main
+
+def compile_for_ever(self, addresses):
+    print("compiling", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
+
+Seed.open = compile_for_ever
+main(sys.argv[1:])
+"""
+
+
 @pytest.mark.slow
-def test_ctrl_c_while_it_starts_and_twice(tmp_path: Path) -> None:
-    words = flags("ALE/Pong-v5", "run", network="deep", unroll_length=20)
-    # Twice, while the first programs are compiled: at once, wherever it is.
-    with Command(*words, cwd=tmp_path, JAX_ENABLE_COMPILATION_CACHE="false") as learner:
-        until((tmp_path / "run/token").exists, "the run folder")
-        learner.interrupt()
-        learner.interrupt()
-        assert learner.wait(20) in (130, 0), learner.output
+def test_a_second_ctrl_c_quits_even_while_something_is_compiled(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STUCK]
+    with Command(*flags("toy:catch", "run"), cwd=tmp_path, command=command) as learner:
+        learner.says("compiling")
+
+        def interrupted() -> bool:
+            if alive(learner.process):
+                learner.interrupt()
+            return not alive(learner.process)
+
+        until(interrupted, "the second Ctrl-C to be heard", 30)
+        assert learner.wait() == 130, learner.output
     assert not checkpoints(tmp_path / "run")
 
 

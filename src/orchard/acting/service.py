@@ -507,6 +507,12 @@ class Acting:
         with self._lock:
             return [joined.member for joined in self._joined.values() if joined.lanes]
 
+    @property
+    def last_epoch(self) -> int:
+        """The highest epoch that an actor has had so far; a resumed run counts on from it."""
+        with self._lock:
+            return max(self._epochs.values(), default=self._first_epoch)
+
     def stalled(self, timeout: float) -> list[tuple[Member, float]]:
         """Actors that have owed a step (or "ready") for longer than ``timeout`` s, and for how long."""
         now = time.monotonic()

@@ -78,7 +78,7 @@ class Seed:
         self._agent = agent
         self._spec = spec
         self._lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
-        self._session = 0
+        self._first_epoch = 0
         self._base_version = 0
         self._failure: BaseException | None = None
         self._servers: list[Server] = []
@@ -100,7 +100,7 @@ class Seed:
             self._workers(planned),
             place.max_envs or planned + 256,
             resumable=resumable,
-            first_epoch=self._session,
+            first_epoch=self._first_epoch,
             on_join=on_join,
             on_leave=on_leave,
         )
@@ -339,7 +339,7 @@ class Seed:
             "episodes": self.episodes.to_json(),
             "lag": self.lag.to_json(),
             "exact": self._config.deterministic,
-            "session": self._session,
+            "last_epoch": self.acting.last_epoch,
         }
         if self._config.deterministic:
             self._wait_blocked()
@@ -376,7 +376,7 @@ class Seed:
             counts["open"] = counts["queued"] = 0
         self.ledger.restore(counts)
         if not exact:
-            self._session = meta["session"] + 1
+            self._first_epoch = meta["last_epoch"] + 1
             self._base_version = self.version
             return {}
         place = self._config.placement

@@ -15,7 +15,9 @@ from orchard.launch.allocator import restart_tuned
 if TYPE_CHECKING:
     from orchard.launch.bench import Stage
 
-ABOUT = "Time every stage alone and the whole run, with the settings of orchard train; append the row to a file."
+ABOUT = (
+    "Time every stage alone and the whole run, with the settings of orchard train; append the row to a file."
+)
 
 
 @dataclass(frozen=True)

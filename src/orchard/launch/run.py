@@ -391,22 +391,22 @@ def _hurrying() -> Iterator[None]:
     bell.setblocking(False)
     before = signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
 
+    over = threading.Event()
+
     def listen() -> None:
         heard = 0
         with ear:
             while data := ear.recv(1):
                 heard += data[0] in (signal.SIGINT, signal.SIGTERM)
                 if heard == 2:
-                    ear.settimeout(_HURRY_SECONDS)
-                    with contextlib.suppress(TimeoutError):
-                        while ear.recv(64):
-                            pass
-                        return
-                    os._exit(128 + signal.SIGINT)
+                    if not over.wait(_HURRY_SECONDS):
+                        os._exit(128 + signal.SIGINT)
+                    return
 
     threading.Thread(target=listen, name="signals", daemon=True).start()
     try:
         yield
     finally:
+        over.set()
         signal.set_wakeup_fd(before)
         bell.close()

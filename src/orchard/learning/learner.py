@@ -120,7 +120,7 @@ class Learner:
     def _update(self, gradients: Any, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.updates)
         loss, metrics, grads = gradients(state.params, batch, key)
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         changes, opt_state = self._agent.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, changes)

@@ -1,0 +1,58 @@
+"""Agents learn: the smallest tasks that tell a working agent from one that only runs."""
+
+from pathlib import Path
+
+import pytest
+
+import orchard
+
+pytestmark = pytest.mark.slow
+
+
+def learn(env: str, folder: Path, **settings: object) -> dict[str, object]:
+    config = orchard.configure(env, run_dir=str(folder / "run"), video=False, **settings)
+    return orchard.train(config).to_json()
+
+
+def test_cartpole_is_solved_within_half_a_million_steps(tmp_path: Path) -> None:
+    summary = learn("CartPole-v1", tmp_path, frames=500_000)
+    assert summary["best_mean_return"] >= 475, summary
+
+
+def test_catch_is_solved(tmp_path: Path) -> None:
+    summary = learn("toy:catch", tmp_path, frames=150_000)
+    assert summary["best_mean_return"] >= 0.95, summary
+
+
+@pytest.mark.parametrize(("lstm", "solved"), [(32, True), (0, False)])
+def test_the_memory_task_is_solved_with_a_memory_and_only_with_one(
+    tmp_path: Path, lstm: int, solved: bool
+) -> None:
+    summary = learn("toy:memory", tmp_path, lstm=lstm, frames=60_000)
+    # Without a memory the cue can only be guessed: returns of +1 and -1, whose mean over 100 episodes stays
+    # within 5 standard deviations of 0.
+    assert (summary["best_mean_return"] >= 0.95) is solved, summary
+    assert solved or abs(summary["mean_return"]) < 0.5, summary
+
+
+def test_a_continuous_task_improves(tmp_path: Path) -> None:
+    summary = learn(
+        "Pendulum-v1",
+        tmp_path,
+        preset="none",
+        transport="inproc",
+        actors=1,
+        envs_per_actor=16,
+        network="mlp",
+        unroll_length=32,
+        batch_size=8,
+        reuse=2,
+        learning_rate=1e-3,
+        discount=0.9,
+        trace_lambda=0.95,
+        baseline_cost=0.02,
+        entropy_cost=0.001,
+        frames=120_000,
+    )
+    # A policy at random gets about -1,250, a good one -200.
+    assert summary["best_mean_return"] > -1000, summary
