@@ -87,10 +87,6 @@ def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patched, pytest.raises(Parsed):
         patched.setattr(module, "parse", parse)
-        if verb == "bench":  # its own flags, then those of train
-            module._split(rest)
-            check_command(["train", *module._split(rest)[1]], monkeypatch)
-            raise Parsed
         module.run(rest)
 
 

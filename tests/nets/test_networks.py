@@ -109,9 +109,10 @@ def test_a_network_of_the_user():
     [
         ("natur", "did you mean nature"),
         ("nature", "needs an image"),
-        ("no_such_module:Net", "cannot be loaded"),
-        (f"{__name__}:Nothing", "cannot be loaded"),
-        (f"{__name__}:SPECS", "needed is a subclass"),
+        ("no_such_module:Net", "cannot be imported"),
+        (f"{__name__}:Nothing", "unknown name"),
+        (f"{__name__}:SPECS", "must be a function or a class"),
+        (f"{__name__}:build_torso", "needed is a subclass"),
     ],
 )
 def test_wrong_names_are_refused(name, message):
