@@ -21,8 +21,10 @@ def test_the_bound_is_the_slower_side_where_an_accelerator_works_beside_the_core
 
 @pytest.mark.slow
 def test_bench_prints_every_stage_and_appends_a_row(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The command would start itself anew with another allocator, and "itself" is pytest here.
+    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
     results = tmp_path / "results.jsonl"
     command = ["bench", "toy:catch", "--seconds", "0.2", "--results", str(results)]
     with pytest.raises(SystemExit) as stop:
