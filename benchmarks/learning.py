@@ -1,0 +1,78 @@
+"""Learning evidence: trains with several seeds, draws the curves together, keeps a row.
+
+``.venv/bin/python benchmarks/learning.py NAME ENV [--seeds 0 1 2] [-- FLAGS of orchard train]`` writes
+``docs/curves/NAME.png`` and appends to ``benchmarks/results/learning.jsonl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from orchard.launch.bench import provenance
+from orchard.metrics.reports import draw_curve, title
+
+ROOT = Path(__file__).parent.parent
+KEPT = (
+    "seed",
+    "seconds",
+    "agent_steps",
+    "env_frames",
+    "agent_steps_per_second",
+    "mean_return",
+    "best_mean_return",
+    "episodes",
+    "policy_lag_mean",
+    "stopped_because",
+)
+
+
+def train(env: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:
+    command = [str(Path(sys.executable).parent / "orchard"), "train", env, *flags]
+    command += ["--seed", str(seed), "--run-dir", str(folder), "--no-video", "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("env")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--goal", type=float, default=None)
+    own, flags = sys.argv[1:], []
+    if "--" in own:
+        own, flags = own[: own.index("--")], own[own.index("--") + 1 :]
+    arguments = parser.parse_args(own)
+    with tempfile.TemporaryDirectory(prefix="orchard-learning-") as scratch:
+        folders = [Path(scratch) / f"seed-{seed}" for seed in arguments.seeds]
+        summaries = [
+            train(arguments.env, seed, folder, flags)
+            for seed, folder in zip(arguments.seeds, folders, strict=True)
+        ]
+        picture = ROOT / "docs" / "curves" / f"{arguments.name}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        heading = title(
+            arguments.env, str(summaries[0]["arch"]), str(summaries[0]["agent"]), arguments.seeds
+        )
+        draw_curve([folder / "metrics.jsonl" for folder in folders], picture, heading, arguments.goal)
+    row = {
+        "name": arguments.name,
+        "command": f"orchard train {arguments.env} {' '.join(flags)}".strip(),
+        "runs": [{key: summary[key] for key in KEPT} for summary in summaries],
+        **provenance(),
+    }
+    results = ROOT / "benchmarks" / "results" / "learning.jsonl"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    for run in row["runs"]:
+        print(run)
+
+
+if __name__ == "__main__":
+    main()
