@@ -56,9 +56,7 @@ def main() -> None:
         ]
         picture = ROOT / "docs" / "curves" / f"{arguments.name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
-        heading = title(
-            arguments.env, str(summaries[0]["arch"]), str(summaries[0]["agent"]), arguments.seeds
-        )
+        heading = title(arguments.env, str(summaries[0]["arch"]), str(summaries[0]["agent"]), arguments.seeds)
         draw_curve([folder / "metrics.jsonl" for folder in folders], picture, heading, arguments.goal)
     row = {
         "name": arguments.name,
