@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +131,18 @@ def test_errors_have_a_status_of_their_own(
         status, _, said = run(capsys, "train")
         assert status == expected
         assert said == (f"orchard: {error}\n" if str(error) else "")
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    verb = subprocess.Popen(
+        [sys.executable, "-c", "from orchard.cli.main import main; main()", "train", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert verb.stdout is not None
+    verb.stdout.close()
+    _, said = verb.communicate(timeout=60)
+    assert said == b""
 
 
 def test_flags_go_over_the_preset_of_the_environment_that_they_name() -> None:

@@ -122,6 +122,7 @@ def test_wrong_types_are_refused(settings: dict[str, Any], message: str) -> None
         {"inference_wait_ms": -1.0},
         {"max_envs": 31},
         {"actors": 3, "max_envs": 47},
+        {"listen": (), "actors": 0},
         {"frames": 0},
         {"minutes": 0.0},
         {"minutes": float("nan")},
@@ -145,7 +146,15 @@ def test_numbers_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None
 
 def test_numbers_at_the_edge_are_fine() -> None:
     configure(
-        "toy:catch", preset="none", actors=0, prefetch=0, lag=0, inference_wait_ms=0, lstm=0, actor_restarts=0
+        "toy:catch",
+        preset="none",
+        actors=0,
+        listen=["127.0.0.1:0"],
+        prefetch=0,
+        lag=0,
+        inference_wait_ms=0,
+        lstm=0,
+        actor_restarts=0,
     )
     configure("toy:catch", preset="none", max_envs=32, checkpoint_minutes=0)
 

@@ -36,15 +36,16 @@ def test_a_convolution_is_a_sum_of_products():
 
 @pytest.mark.parametrize(
     ("name", "dense", "count"),
-    # Weights of torsos that were published with 4 stacked frames, counted by hand.
+    # Their weights with 4 stacked frames, counted by hand.
     [
         ("nature", 512, 8224 + 32832 + 36928 + 3136 * 512 + 512),
         ("small", 256, 4112 + 8224 + 2592 * 256 + 256),
+        ("pooled", 128, 1040 + 4112 + 1296 * 128 + 3 * 128),
         ("shallow", 256, 4112 + 8224 + 3872 * 256 + 256),
         ("deep", 256, 592 + 4 * 2320 + 4640 + 4 * 9248 + 9248 + 4 * 9248 + 3872 * 256 + 256),
     ],
 )
-def test_published_networks(name, dense, count):
+def test_sizes_of_networks(name, dense, count):
     torso = build_torso(name, ATARI)
     shapes = jax.eval_shape(lambda: torso.init(jax.random.key(0), jnp.zeros((1, 84, 84, 4), jnp.uint8)))
     assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == count
@@ -126,5 +127,22 @@ def test_an_image_too_small_for_its_network():
         torso.init(jax.random.key(0), np.zeros((1, 10, 10, 1), np.uint8))
 
 
+def test_pooled_looks_at_contrast_and_not_at_brightness():
+    torso = build_torso("pooled", ATARI)
+    images = np.random.default_rng(0).integers(0, 100, (3, 84, 84, 4), dtype=np.uint8)
+    params = torso.init(jax.random.key(0), images)
+    features = torso.apply(params, images)
+    np.testing.assert_allclose(torso.apply(params, images * 2 + 50), features, atol=1e-2)
+    assert np.abs(torso.apply(params, np.flip(images, 1)) - features).max() > 0.1
+
+
+def test_pooled_bears_an_image_of_one_colour():
+    torso = build_torso("pooled", ATARI)
+    images = np.full((2, 84, 84, 4), 87, np.uint8)
+    params = torso.init(jax.random.key(0), images)
+    gradients = jax.grad(lambda params: jnp.sum(torso.apply(params, images)))(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
 def test_names():
-    assert set(NETWORKS) == {"auto", "mlp", "tiny", "small", "nature", "shallow", "deep"}
+    assert set(NETWORKS) == {"auto", "mlp", "tiny", "small", "pooled", "nature", "shallow", "deep"}

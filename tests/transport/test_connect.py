@@ -12,7 +12,7 @@ import pytest
 
 from orchard.errors import ConfigError, ConnectionLost
 from orchard.testing.transport import CARRIERS, PATIENCE, Carrier, FakeDesk, process
-from orchard.transport.connect import connect, listen
+from orchard.transport.connect import connect, listen, seen_from_elsewhere
 
 WRONG = [
     "",
@@ -34,6 +34,19 @@ def test_a_wrong_address_names_the_forms(address: str) -> None:
     for reach in (lambda: listen(address, FakeDesk()), lambda: connect(address, timeout=0.1)):
         with pytest.raises(ConfigError, match=r"inproc:NAME(.|\n)*HOST:PORT"):
             reach()
+
+
+@pytest.mark.parametrize(
+    ("bound", "dialled"),
+    [
+        ("0.0.0.0:7700", f"{socket.gethostname()}:7700"),
+        ("[::]:7700", f"{socket.gethostname()}:7700"),
+        ("127.0.0.1:7700", "127.0.0.1:7700"),
+        ("learner.example:7700", "learner.example:7700"),
+    ],
+)
+def test_every_interface_is_no_place_to_dial(bound: str, dialled: str) -> None:
+    assert seen_from_elsewhere(bound) == dialled
 
 
 @pytest.mark.parametrize("form", ["inproc:nobody", "shm:{0}/s", "unix:{0}/s", "127.0.0.1:1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -25,13 +26,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of ``orchard``; exits with 0, 1 (the run failed), 2 (wrong usage) or 130 (Ctrl-C twice)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = _dispatch(arguments)
+        try:
+            status = _dispatch(arguments)
+        finally:
+            sys.stdout.flush()
     except ConfigError as error:
         status = _say(USAGE_ERROR, error)
     except OrchardError as error:
         status = _say(FAILURE, error)
     except KeyboardInterrupt:
         status = INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has left (orchard train --help | head); Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = FAILURE
     raise SystemExit(status)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import tyro
 
 from orchard.cli.ending import report
 from orchard.cli.parse import parse
+from orchard.config.resolve import replace
 from orchard.launch.allocator import restart_tuned
 
 
@@ -28,8 +29,10 @@ class Resume:
     """Actors that this run starts on this machine; none: as before."""
     listen: tuple[str, ...] | None = None
     """Addresses where actors of other machines may join; none: as before, at the same ports."""
-    json: bool = False
-    """Print the summary as the last line."""
+    json: bool | None = None
+    """Print the summary as the last line; none: as before."""
+    video: bool | None = None
+    """End with a video of the agent; none: as before."""
 
 
 def run(arguments: list[str]) -> int:
@@ -39,11 +42,6 @@ def run(arguments: list[str]) -> int:
     from orchard.launch.folder import RunFolder
     from orchard.launch.run import resume
 
-    changes = {
-        name: value
-        for name, value in asdict(settings).items()
-        if name not in ("run", "json") and value is not None
-    }
+    changes = {name: value for name, value in asdict(settings).items() if name != "run" and value is not None}
     summary = resume(settings.run, **changes)
-    config = RunFolder.open(settings.run).config()
-    return report(summary, replace(config, json=settings.json or config.json))
+    return report(summary, replace(RunFolder.open(settings.run).config(), **changes))

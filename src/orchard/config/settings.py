@@ -26,7 +26,8 @@ class Network:
     """What the policy looks like."""
 
     network: str = "auto"
-    """Torso: auto, mlp, tiny, small, nature, shallow, deep, or module:Class of your own."""
+    """Torso: auto, mlp, tiny, small, pooled, nature, shallow, deep, or module:Class of your
+    own."""
     hidden: tuple[int, ...] = ()
     """Sizes of the torso's dense layers; none given: the network's own."""
     lstm: int = 0
@@ -89,6 +90,11 @@ class Placement:
         _at_least(self, 1, "envs_per_actor", "inference_batch", "queue_size", "max_envs")
         if self.lag != "free":
             _at_least(self, 0, "lag")
+        if self.actors == 0 and not self.listen:
+            raise ConfigError(
+                "actors is 0 and listen names no address, so that nobody could step an environment: "
+                "give one or more actors, or --listen HOST:PORT for actors from elsewhere"
+            )
         planned = self.actors * self.envs_per_actor
         if self.max_envs is not None and self.max_envs < planned:
             raise ConfigError(

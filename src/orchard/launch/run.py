@@ -27,6 +27,7 @@ from orchard.metrics.console import Budget, display
 from orchard.metrics.meters import Rate, SteadyRate
 from orchard.metrics.reports import Summary, draw_curve, title
 from orchard.metrics.sinks import JsonLines, Record, TensorBoard
+from orchard.transport.connect import seen_from_elsewhere
 from orchard.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -216,7 +217,8 @@ class _Run:
         addresses = seed.open([local, *self.folder.addresses(asked)])
         self.folder.keep_addresses(asked, addresses[1:])
         for address in addresses[1:]:
-            self.display.note(f"more actors: orchard actor {address} --token {self.folder.token()}")
+            dialled = seen_from_elsewhere(address)
+            self.display.note(f"more actors: orchard actor {dialled} --token {self.folder.token()}")
         return addresses
 
     def _start_actors(self, seed: Seed, address: str) -> None:

@@ -15,6 +15,7 @@ from orchard.types import Tree, leaves
 IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
     "tiny": torsos.tiny,
     "small": torsos.small,
+    "pooled": torsos.pooled,
     "nature": torsos.nature,
     "shallow": torsos.shallow,
     "deep": torsos.deep,
@@ -22,19 +23,18 @@ IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
 NETWORKS = ("auto", "mlp", *IMAGE_TORSOS)
 """Every name that :func:`build_torso` knows; ``module:Class`` is taken as well."""
 
-_SMALLEST_FOR_SMALL = (
-    36  # below it, the kernels of the Atari networks do not fit (their receptive field is 36)
-)
+# Below it, the kernels of the Atari networks do not fit: their receptive field is 36.
+_SMALLEST_FOR_SMALL = 36
 
 
 def build_torso(network: str, observation: Tree, hidden: tuple[int, ...] = ()) -> nn.Module:
     """A module that maps an observation, tree of ``[N, *shape]``, to features float32 ``[N, D]``.
 
     Args:
-      network: ``mlp``, an image network (``tiny``, ``small``, ``nature``, ``shallow``, ``deep``), ``auto``
-        (an image network of the right size where there are images, ``mlp`` elsewhere), or ``module:Class``: a
-        flax module of the user's, made without arguments, that maps the raw observation tree ``[N, *shape]``
-        (uint8 unscaled) to ``[N, D]``.
+      network: ``mlp``, an image network (``tiny``, ``small``, ``pooled``, ``nature``, ``shallow``, ``deep``),
+        ``auto`` (an image network of the right size where there are images, ``mlp`` elsewhere), or
+        ``module:Class``: a flax module of the user's, made without arguments, that maps the raw observation
+        tree ``[N, *shape]`` (uint8 unscaled) to ``[N, D]``.
       observation: tree of :class:`~orchard.types.ArraySpec`, frames already stacked.
       hidden: sizes of the dense layers; empty for the network's own.
 

@@ -78,6 +78,46 @@ def shallow(hidden: tuple[int, ...] = (256,)) -> nn.Module:
     return ConvTorso(((16, 8, 4), (32, 4, 2)), "SAME", hidden)
 
 
+class Pooled(nn.Module):
+    """A third of the work of :func:`small`, and quick to learn where little of the image matters.
+
+    The image is max-pooled to half its side, which keeps what is small and bright (an average would fade
+    Pong's ball), and is then brought to mean 0 and variance 1, so that what stands out of the background is
+    large and the background small. Without that the same network needs several times the experience in Pong.
+
+    Attributes:
+      layers: ``(features, kernel, stride)`` of every convolution.
+      hidden: sizes of the dense layers, each with layer normalisation (Ba et al. 2016) before its rectifier.
+    """
+
+    layers: tuple[tuple[int, int, int], ...] = ((16, 4, 2), (16, 4, 2))
+    hidden: tuple[int, ...] = (128,)
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Applies it, ``[N, H, W, C]`` to ``[N, hidden[-1]]``."""
+        images = _standardized(max_pool(images, window=2, stride=2))
+        for features, kernel, stride in self.layers:
+            images = nn.relu(Conv(features, kernel, stride, "VALID", RELU_INIT)(images))
+        flat = images.reshape(len(images), -1)
+        for size in self.hidden:
+            flat = nn.relu(nn.LayerNorm()(nn.Dense(size, kernel_init=RELU_INIT)(flat)))
+        return flat
+
+
+def _standardized(images: jax.Array) -> jax.Array:
+    """Each of ``[N, H, W, C]`` with mean 0 and variance 1; an image of one colour becomes 0."""
+    axes = (1, 2, 3)
+    centred = images - jnp.mean(images, axes, keepdims=True)
+    variance = jnp.mean(jnp.square(centred), axes, keepdims=True)
+    return centred * jax.lax.rsqrt(variance + 1e-5)  # 1e-5: the square of less than one step of a uint8
+
+
+def pooled(hidden: tuple[int, ...] = (128,)) -> nn.Module:
+    """:class:`Pooled` with its own sizes."""
+    return Pooled(hidden=hidden)
+
+
 class Deep(nn.Module):
     """The deep residual network of IMPALA (Espeholt et al. 2018, figure 3, right).
 

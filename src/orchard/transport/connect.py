@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 
 from orchard.errors import ConfigError
 from orchard.transport.in_process import InProcessClient, InProcessServer
@@ -12,6 +13,8 @@ from orchard.transport.shared_memory import SharedMemoryClient, SharedMemoryServ
 FORMS = "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine) or HOST:PORT"
 
 _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
+
+_EVERY_INTERFACE = ("0.0.0.0", "[::]")
 
 
 def listen(address: str, desk: Desk) -> Server:
@@ -39,6 +42,12 @@ def listen(address: str, desk: Desk) -> Server:
     from orchard.transport.streams import StreamServer  # gRPC takes a while to import
 
     return StreamServer(address.split(","), desk)
+
+
+def seen_from_elsewhere(address: str) -> str:
+    """``HOST:PORT`` as another machine can dial it: this machine's name in place of "every interface"."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
 
 
 def connect(address: str, *, timeout: float) -> Client:
