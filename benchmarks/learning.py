@@ -1,7 +1,8 @@
 """Learning evidence: trains with several seeds, draws the curves together, keeps a row.
 
 ``.venv/bin/python benchmarks/learning.py NAME ENV [--seeds 0 1 2] [-- FLAGS of orchard train]`` writes
-``docs/curves/NAME.png`` and appends to ``benchmarks/results/learning.jsonl``.
+``docs/curves/NAME.png`` and appends to ``benchmarks/results/learning.jsonl``. With ``--runs FOLDER`` the runs are
+kept there, and those that have ended are not run again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ KEPT = (
 
 
 def train(env: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:
+    """The summary of one run; of an earlier one if it has ended in ``folder``."""
+    if (ended := folder / "summary.json").exists():
+        return json.loads(ended.read_text())
     command = [str(Path(sys.executable).parent / "orchard"), "train", env, *flags]
     command += ["--seed", str(seed), "--run-dir", str(folder), "--no-video", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -44,12 +48,14 @@ def main() -> None:
     parser.add_argument("env")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--goal", type=float, default=None)
+    parser.add_argument("--runs", type=Path, default=None)
     own, flags = sys.argv[1:], []
     if "--" in own:
         own, flags = own[: own.index("--")], own[own.index("--") + 1 :]
     arguments = parser.parse_args(own)
     with tempfile.TemporaryDirectory(prefix="orchard-learning-") as scratch:
-        folders = [Path(scratch) / f"seed-{seed}" for seed in arguments.seeds]
+        runs = arguments.runs or Path(scratch)
+        folders = [runs / f"{arguments.name}-{seed}" for seed in arguments.seeds]
         summaries = [
             train(arguments.env, seed, folder, flags)
             for seed, folder in zip(arguments.seeds, folders, strict=True)

@@ -9,6 +9,7 @@ import pytest
 from orchard.cli import main as cli
 from orchard.cli.main import VERBS, main
 from orchard.cli.parse import one_line, parse
+from orchard.cli.resume import Resume
 from orchard.cli.train import configuration
 from orchard.config.resolve import configure, flat
 from orchard.errors import ConfigError, RunFailed
@@ -116,6 +117,11 @@ def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -
             continue
         flag = f"--{name.replace('_', '-').rstrip('-')}"
         assert flag in out, f"{flag} (default {value!r})"
+
+
+def test_what_resume_prints_and_draws_is_up_to_plain_flags() -> None:
+    asked = parse("resume", Resume, ["run", "--json", "--no-video", "--minutes", "5"])
+    assert asked == Resume("run", minutes=5.0, json=True, video=False)
 
 
 def test_errors_have_a_status_of_their_own(

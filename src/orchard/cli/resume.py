@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import tyro
 
 from orchard.cli.ending import report
 from orchard.cli.parse import parse
-from orchard.config.resolve import replace
 from orchard.launch.allocator import restart_tuned
 
 
@@ -29,10 +28,10 @@ class Resume:
     """Actors that this run starts on this machine; none: as before."""
     listen: tuple[str, ...] | None = None
     """Addresses where actors of other machines may join; none: as before, at the same ports."""
-    json: bool | None = None
-    """Print the summary as the last line; none: as before."""
-    video: bool | None = None
-    """End with a video of the agent; none: as before."""
+    json: bool = False
+    """Print the summary as the last line, also if the run did not."""
+    video: bool = True
+    """End with a video of the agent, if the run was to."""
 
 
 def run(arguments: list[str]) -> int:
@@ -42,6 +41,12 @@ def run(arguments: list[str]) -> int:
     from orchard.launch.folder import RunFolder
     from orchard.launch.run import resume
 
-    changes = {name: value for name, value in asdict(settings).items() if name != "run" and value is not None}
+    changes = {
+        name: value
+        for name, value in asdict(settings).items()
+        if name not in ("run", "json", "video") and value is not None
+    }
     summary = resume(settings.run, **changes)
-    return report(summary, replace(RunFolder.open(settings.run).config(), **changes))
+    config = RunFolder.open(settings.run).config()
+    json, video = settings.json or config.json, settings.video and config.video
+    return report(summary, replace(config, json=json, video=video))
