@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 from orchard.launch.bench import provenance
 from orchard.metrics.reports import draw_curve, title
@@ -42,6 +43,20 @@ def train(env: str, seed: int, folder: Path, flags: list[str]) -> dict[str, obje
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def memory(folder: Path) -> dict[str, list[int]]:
+    """Resident megabytes of learner and actors, medians of the quarters of a run: flat if nothing leaks."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {
+        name: [
+            round(
+                median(row.get(name, 0) for row in rows[q * len(rows) // 4 :][: max(1, len(rows) // 4)]) / 1e6
+            )
+            for q in range(4)
+        ]
+        for name in ("memory_bytes", "actors_memory_bytes")
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
@@ -64,10 +79,14 @@ def main() -> None:
         picture.parent.mkdir(parents=True, exist_ok=True)
         heading = title(arguments.env, str(summaries[0]["arch"]), str(summaries[0]["agent"]), arguments.seeds)
         draw_curve([folder / "metrics.jsonl" for folder in folders], picture, heading, arguments.goal)
+        ran = [
+            {**{key: summary[key] for key in KEPT}, "megabytes": memory(folder)}
+            for summary, folder in zip(summaries, folders, strict=True)
+        ]
     row = {
         "name": arguments.name,
         "command": f"orchard train {arguments.env} {' '.join(flags)}".strip(),
-        "runs": [{key: summary[key] for key in KEPT} for summary in summaries],
+        "runs": ran,
         **provenance(),
     }
     results = ROOT / "benchmarks" / "results" / "learning.jsonl"

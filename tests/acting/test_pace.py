@@ -98,8 +98,17 @@ def lockstep(
     per_round: int = 1,
     base: int = 0,
     halves: dict[int, int] | None = None,
+    collect: Round | None = None,
 ) -> Lockstep:
-    return Lockstep(lag, per_round, halves or {0: 2, 1: 2}, weights, 0, Round(4, nowhere), base)
+    return Lockstep(
+        lag=lag,
+        updates_per_round=per_round,
+        halves=halves or {0: 2, 1: 2},
+        store=weights,
+        device=0,
+        collect=collect or Round(4, nowhere),
+        base=base,
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +198,7 @@ def test_lanes_that_are_ahead_wait_for_the_round_before() -> None:
     shelf = Shelf()
     collect = Round(2, shelf.take)
     for one in (complete(0, 0), complete(0, 1), complete(1, 0), complete(1, 1)):
-        assert Lockstep(1, 1, {0: 2}, store(), 0, collect).hand_over(one)
+        assert lockstep(store(), 1, halves={0: 2}, collect=collect).hand_over(one)
     assert [name for name, _ in shelf.held] == [0, 2, 10, 12]
 
 

@@ -66,10 +66,25 @@ class House:
         for _ in range(workers):
             pace: Pace = Free(BatchRule(max_rows, 0.0), self.store, 0, self._take)
             if lag is not None:
-                pace = Lockstep(lag, 1, dict.fromkeys(range(lanes), actors), self.store, 0, collect)
+                pace = Lockstep(
+                    lag=lag,
+                    updates_per_round=1,
+                    halves=dict.fromkeys(range(lanes), actors),
+                    store=self.store,
+                    device=0,
+                    collect=collect,
+                )
             inference: Any = InstantInference(capacity, max(actors * rows, max_rows))
             self.workers.append(
-                Worker(inference, pace, self.recipe, self.ledger, self.meters, max_rows, self._fail)
+                Worker(
+                    inference,
+                    pace,
+                    self.recipe,
+                    ledger=self.ledger,
+                    meters=self.meters,
+                    full_batch=max_rows,
+                    on_failure=self._fail,
+                )
             )
         self.worker = self.workers[0]
         self.acting = Acting(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from harness import Command, alive, balanced, checkpoints, flags, summary, tiny, until, words_of
+from harness import Command, alive, balanced, checkpoints, flags, rows, summary, tiny, until, words_of
 
 from orchard.acting.pace import Free
 from orchard.acting.service import Worker
@@ -114,6 +114,8 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
     np.testing.assert_array_equal(taken, given[:, : taken.shape[1]])
     assert run["steps_trained"] % (5 * 6) == 0
     assert run["steps_trained"] <= 5 * taken.shape[1]
+    # Two interpreters with NumPy at least, though one of them was killed.
+    assert 20e6 < rows(tmp_path / "run")[-1]["actors_memory_bytes"] < 1e9
 
 
 @pytest.mark.slow

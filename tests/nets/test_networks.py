@@ -1,37 +1,18 @@
-"""Convolutions, torsos, and networks by name."""
+"""Torsos, and networks by name."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
 
 from orchard.errors import ConfigError, SpecError
 from orchard.nets import torsos
 from orchard.nets.build import NETWORKS, build_torso
-from orchard.nets.convolutions import Conv, max_pool
 from orchard.testing.agents import SPECS, observations
 from orchard.types import ArraySpec
 
 ATARI = ArraySpec((84, 84, 4), "uint8")
-
-
-@pytest.mark.parametrize("size", [(84, 84), (21, 21), (7, 10), (1, 2)])
-def test_max_pool_is_reduce_window(size):
-    images = jax.random.normal(jax.random.key(0), (2, *size, 3))
-    expected = lax.reduce_window(images, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-    np.testing.assert_array_equal(max_pool(images, 3, 2), expected)
-
-
-def test_a_convolution_is_a_sum_of_products():
-    images = np.random.default_rng(0).normal(size=(1, 5, 5, 2)).astype(np.float32)
-    conv = Conv(3, kernel=3, stride=2, padding="VALID")
-    params = conv.init(jax.random.key(0), images)
-    kernel = np.asarray(params["params"]["kernel"])
-    out = conv.apply(params, images)
-    assert out.shape == (1, 2, 2, 3)
-    np.testing.assert_allclose(out[0, 1, 1], np.einsum("hwc,hwcf->f", images[0, 2:, 2:], kernel), rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ class Lockstep:
 
     def __init__(
         self,
+        *,
         lag: int,
         updates_per_round: int,
         halves: dict[int, int],

@@ -113,6 +113,7 @@ class Worker:
         inference: Inference,
         pace: Pace,
         recipe: Recipe,
+        *,
         ledger: Ledger,
         meters: Meters,
         full_batch: int,

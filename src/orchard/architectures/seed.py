@@ -159,13 +159,13 @@ class Seed:
                 sizes = (max(1, local * rows),)
                 halves = dict.fromkeys(range(lanes), local)
                 pace = Lockstep(
-                    int(self._lag),
-                    self._per_round,
-                    halves,
-                    self._store,
-                    index,
-                    collect,
-                    self._base_version,
+                    lag=int(self._lag),
+                    updates_per_round=self._per_round,
+                    halves=halves,
+                    store=self._store,
+                    device=index,
+                    collect=collect,
+                    base=self._base_version,
                 )
             inference = Inference(
                 self._agent,
@@ -180,10 +180,10 @@ class Seed:
                     inference,
                     pace,
                     self._recipe(""),
-                    self.ledger,
-                    self._meters,
-                    sizes[-1],
-                    self._fail,
+                    ledger=self.ledger,
+                    meters=self._meters,
+                    full_batch=sizes[-1],
+                    on_failure=self._fail,
                 )
             )
         return workers

@@ -330,6 +330,7 @@ class _Run:
             "frames_per_second": per_second * seed.frames_per_step,
             "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
             "memory_bytes": self.process.memory_info().rss,
+            "actors_memory_bytes": _memory_of_children(self.process),
         }
 
     def _save(self, seed: Seed) -> str | None:
@@ -412,3 +413,12 @@ def _hurrying() -> Iterator[None]:
         over.set()
         signal.set_wakeup_fd(before)
         bell.close()
+
+
+def _memory_of_children(process: psutil.Process) -> int:
+    """Resident bytes of all processes below ``process``; one that ends meanwhile counts as none."""
+    total = 0
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            total += child.memory_info().rss
+    return total

@@ -115,6 +115,7 @@ register(
 # How the learning goes.
 register("skipped_updates", "updates", "Updates that were skipped because loss or gradient was not finite.")
 register("memory_bytes", "bytes", "Resident memory of the learner's process.")
+register("actors_memory_bytes", "bytes", "Resident memory of the processes that the run started, its actors.")
 register("loss/total", "1", "The loss that is differentiated.")
 register("loss/policy_loss", "1", "The policy's part of the loss.")
 register("loss/value_loss", "1", "The value function's part of the loss.")

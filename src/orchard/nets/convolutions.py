@@ -1,13 +1,20 @@
 """The one seam of all convolutions and max-pools, so that a backend can lower them its own way.
 
-Arrays are ``[N, H, W, C]``, float32, kernels ``[kh, kw, in, out]``. XLA's CPU backend is fastest with plain
-NHWC convolutions, very slow with a convolution inside a loop (``while``, hence ``lax.scan``), and slow with
-``reduce_window``: time is therefore folded into N before anything comes here, and max-pool is a maximum over
-strided slices.
+Arrays are ``[N, H, W, C]``, float32, kernels ``[kh, kw, in, out]``. On accelerators the lowering is XLA's. Its
+CPU backend is fast at plain forward convolutions and has four weak points, for which this module makes up:
+
+- a convolution inside a loop (``while``, hence ``lax.scan``) is some twenty times slower: time is folded into
+  N before anything comes here;
+- ``reduce_window`` is slow: max-pool is a maximum over strided slices;
+- the gradient of a kernel reads its images many times over, and two to three times slower if they do not fit
+  into the cache: it is summed over pieces of the batch that do;
+- the gradient of the images of a strided convolution multiplies mostly zeros: where the strides divide kernel
+  and image, it is taken of the same convolution over blocks of pixels, which has no stride.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import flax.linen as nn
@@ -20,12 +27,68 @@ from orchard.nets.initializers import fan_in_normal
 
 Padding = Literal["SAME", "VALID"]
 
+_CACHE_BYTES = 2 << 20
+"""About what a core has for itself; measured with benchmarks/convolutions.py."""
+
 
 def convolve(images: jax.Array, kernel: jax.Array, stride: int, padding: Padding) -> jax.Array:
-    """Convolves ``[N, H, W, in]`` with ``[kh, kw, in, out]``; returns ``[N, H', W', out]``."""
+    """Convolves ``[N, H, W, in]`` with ``[kh, kw, in, out]``; returns ``[N, H', W', out]``.
+
+    It can be differentiated in reverse mode, once.
+    """
+    return jnp.asarray(_convolve(stride, padding, images, kernel))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _convolve(stride: int, padding: Padding, images: jax.Array, kernel: jax.Array) -> jax.Array:
     return lax.conv_general_dilated(
         images, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
+
+
+def _forward(
+    stride: int, padding: Padding, images: jax.Array, kernel: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _convolve(stride, padding, images, kernel), (images, kernel)
+
+
+def _backward(
+    stride: int, padding: Padding, inputs: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    images, kernel = inputs
+    convolution = functools.partial(_convolve.fun, stride, padding)
+    over_images, piece = convolution, len(images)
+    if jax.default_backend() == "cpu":
+        piece = max(1, _CACHE_BYTES // images[0].nbytes)
+        sides = (*images.shape[1:3], *kernel.shape[:2])
+        if stride > 1 and padding == "VALID" and all(side % stride == 0 for side in sides):
+            over_images = functools.partial(_convolve_blocks, stride)
+    (of_images,) = jax.linear_transpose(lambda x: over_images(x, kernel), images)(gradient)
+    of_kernel = sum(
+        jax.linear_transpose(functools.partial(convolution, images[i : i + piece]), kernel)(
+            gradient[i : i + piece]
+        )[0]
+        for i in range(0, len(images), piece)
+    )
+    return of_images, jnp.asarray(of_kernel)
+
+
+_convolve.defvjp(_forward, _backward)
+
+
+def _convolve_blocks(side: int, images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The convolution of stride ``side`` without padding, as one of stride 1 over blocks of that side."""
+    height, width, channels, features = kernel.shape
+    blocks = kernel.reshape(height // side, side, width // side, side, channels, features)
+    blocks = blocks.transpose(0, 2, 1, 3, 4, 5).reshape(height // side, width // side, -1, features)
+    return jnp.asarray(_convolve.fun(1, "VALID", _to_blocks(images, side), blocks))
+
+
+def _to_blocks(images: jax.Array, side: int) -> jax.Array:
+    """``[N, H, W, C]`` to ``[N, H / side, W / side, side * side * C]``."""
+    n, height, width, channels = images.shape
+    blocks = images.reshape(n, height // side, side, width // side, side, channels)
+    return blocks.transpose(0, 1, 3, 2, 4, 5).reshape(n, height // side, width // side, -1)
 
 
 def max_pool(images: jax.Array, window: int, stride: int) -> jax.Array:
