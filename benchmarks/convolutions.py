@@ -39,11 +39,18 @@ def plain(images: jax.Array, kernel: jax.Array, stride: int, padding: Padding) -
     )
 
 
-def gradients(convolution: Callable[..., jax.Array], stride: int, padding: Padding) -> Callable[..., object]:
-    def both(images: jax.Array, kernel: jax.Array, towards: jax.Array) -> object:
-        return jax.vjp(lambda *inputs: convolution(*inputs, stride, padding), images, kernel)[1](towards)
+def gradients(
+    convolution: Callable[..., jax.Array], stride: int, padding: Padding, *, first: bool
+) -> Callable[..., object]:
+    """Of kernel and images; the images of a network's first layer need none."""
 
-    return jax.jit(both)
+    def pull(images: jax.Array, kernel: jax.Array, towards: jax.Array) -> object:
+        of_images, of_kernel = jax.vjp(lambda *inputs: convolution(*inputs, stride, padding), images, kernel)[
+            1
+        ](towards)
+        return of_kernel if first else (of_images, of_kernel)
+
+    return jax.jit(pull)
 
 
 def seconds(function: Callable[..., object], *inputs: jax.Array) -> float:
@@ -60,8 +67,8 @@ def main() -> None:
         kernel = jax.random.normal(keys[1], (side, side, image[-1], features))
         towards = jax.random.normal(keys[2], plain(images, kernel, stride, padding).shape)
         ways = {
-            "xla": gradients(plain, stride, padding),
-            "orchard": gradients(convolve, stride, padding),
+            way: gradients(convolution, stride, padding, first=name.endswith("1"))
+            for way, convolution in (("xla", plain), ("orchard", convolve))
         }
         compiling = {way: seconds(function, images, kernel, towards) for way, function in ways.items()}
         times: dict[str, list[float]] = {way: [] for way in ways}
