@@ -17,7 +17,8 @@ CONFIGS = {
     "Screen-v5": {"num_envs": 1, "batch_size": 0, "num_threads": 0, "seed": 42, "max_num_players": 1,
                   "stack_num": 4, "frame_skip": 4, "max_episode_steps": 6},
     "Doom-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "stack_num": 4,
-                "use_combined_action": False, "max_episode_steps": 6},
+                "use_combined_action": False, "max_episode_steps": 6,
+                "reward_config": {"KILLS": (1.0, 0.0), "AMMO": (0.1, -0.1)}, "weapon_reward": {0: 0.0, 1: 0.5}},
     "Pitch-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "max_episode_steps": 6},
     "Party-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 4},
 }  # fmt: skip
@@ -126,6 +127,14 @@ def test_settings(fake):
     assert env.render().shape == (8, 9, 3)
 
 
+def test_tables_are_changed_in_part(fake):
+    options = {"reward_config": {"AMMO": [0, -1]}, "weapon_reward": {"1": -0.01}}
+    make("envpool:Doom-v1", 1, options).reset(0)
+    settings = fake.made[-1][1]
+    assert settings["reward_config"] == {"KILLS": (1.0, 0.0), "AMMO": (0, -1)}
+    assert settings["weapon_reward"] == {0: 0.0, 1: -0.01}
+
+
 @pytest.mark.parametrize(
     ("task", "options", "line"),
     [
@@ -139,6 +148,8 @@ def test_settings(fake):
         ("Screen-v5", {"seed": 1}, "unknown option of envpool:Screen-v5 'seed'"),
         ("Party-v1", {}, "has several players"),
         ("Doom-v1", {"frame_stack": 0}, "frame_stack is 0"),
+        ("Doom-v1", {"weapon_reward": 5}, "weapon_reward is 5: it must be a table"),
+        ("Doom-v1", {"weapon_reward": {"2": 5}}, "unknown entry of weapon_reward '2'"),
     ],
 )
 def test_what_cannot_be_made_says_why(fake, task, options, line):

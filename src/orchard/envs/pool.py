@@ -6,6 +6,7 @@ wants it, and gives the rows in order as long as every environment is waited for
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -137,12 +138,34 @@ def _settings(defaults: Mapping[str, Any], options: Mapping[str, Any], render: b
     if "use_combined_action" in defaults:
         # The raw buttons are a Box with bounds of 1e±308, which no policy can act in.
         settings["use_combined_action"] = True
-    settings |= {name: value for name, value in options.items() if name != "frame_stack"}
+    settings |= {
+        name: _changed(name, defaults[name], value)
+        for name, value in options.items()
+        if name != "frame_stack"
+    }
     if "stack_num" in defaults:
         settings["stack_num"] = 1
     if render:
         settings["render_mode"] = "rgb_array"
     return settings
+
+
+def _changed(name: str, default: Any, value: Any) -> Any:
+    """The option as EnvPool wants it. One that is a table is given in part, with text for keys, as in JSON."""
+    if not isinstance(default, dict):
+        return tuple(value) if isinstance(value, list) else value
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{name} is {value!r}: it must be a table, for instance {json.dumps(default)[:60]}…"
+        )
+    names = {str(key): key for key in default}
+    for key in value:
+        if str(key) not in names:
+            raise ConfigError(unknown_name(f"entry of {name}", str(key), names))
+    return default | {
+        names[str(key)]: _changed(f"{name}.{key}", default[names[str(key)]], entry)
+        for key, entry in value.items()
+    }
 
 
 def _pictures_channel_last(spec: Tree, decode: Callable[[Any], Tree]) -> tuple[Tree, Callable[[Any], Tree]]:
