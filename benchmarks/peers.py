@@ -1,0 +1,66 @@
+"""Orchard beside the fastest peer on this machine: Breakout from pixels, Nature CNN, one pass over each frame.
+
+``.venv/bin/python benchmarks/peers.py PYTHON_OF_THE_PEER`` runs the two in turn and appends a row to
+``benchmarks/results/peers.jsonl``; what the peer needs stands in ``benchmarks/peers/sb3_a2c.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from orchard.launch.bench import provenance
+
+HERE = Path(__file__).parent
+FLAGS = "ALE/Breakout-v5 --network nature --actors 2 --envs-per-actor 32 --no-video --json"
+
+
+def last_line(*command: str) -> dict[str, object]:
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def orchard(seconds: float) -> float:
+    with tempfile.TemporaryDirectory(prefix="orchard-peers-") as scratch:
+        command = [str(Path(sys.executable).parent / "orchard"), "train", *FLAGS.split()]
+        summary = last_line(*command, "--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run")
+    return float(str(summary["agent_steps_per_second"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("python")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=45.0)
+    arguments = parser.parse_args()
+    ours, theirs, versions = [], [], {}
+    for _ in range(arguments.rounds):
+        ours.append(orchard(arguments.seconds))
+        peer = last_line(
+            arguments.python, str(HERE / "peers" / "sb3_a2c.py"), "--seconds", str(arguments.seconds)
+        )
+        theirs.append(float(str(peer["steps_per_second"])))
+        versions = peer["versions"]
+        print(f"orchard {ours[-1]:.0f} steps/s, Stable-Baselines3 A2C {theirs[-1]:.0f} steps/s", flush=True)
+    ratio = median(ours) / median(theirs)
+    print(f"medians {median(ours):.0f} and {median(theirs):.0f}: {ratio:.2f} times")
+    row = {
+        "peer": "Stable-Baselines3 A2C, 32 environments in one process",
+        "peer_versions": versions,
+        "command": f"orchard train {FLAGS}",
+        "orchard": [round(rate) for rate in ours],
+        "theirs": [round(rate) for rate in theirs],
+        "ratio": round(ratio, 2),
+        **provenance(),
+    }
+    with (HERE / "results" / "peers.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
