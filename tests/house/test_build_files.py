@@ -132,6 +132,8 @@ def on_a_terminal(folder: Path, command: list[str], how: str) -> str:
         stdin=follower,
         stdout=follower,
         stderr=follower,
+        # As a person would: not as a part of the make that these tests may run in.
+        env={name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"},
     )
     os.close(follower)
     text, told, deadline = b"", False, time.monotonic() + 30

@@ -30,16 +30,18 @@ Padding = Literal["SAME", "VALID"]
 _CACHE_BYTES = 2 << 20
 """About what a core has for itself; measured with benchmarks/convolutions.py."""
 
+_MOST_PIECES = 64
+"""Every piece takes some 30 ms to compile."""
+
 
 def convolve(images: jax.Array, kernel: jax.Array, stride: int, padding: Padding) -> jax.Array:
     """Convolves ``[N, H, W, in]`` with ``[kh, kw, in, out]``; returns ``[N, H', W', out]``.
 
     It can be differentiated in reverse mode, once.
     """
-    return jnp.asarray(_convolve(stride, padding, images, kernel))
+    return jnp.asarray(_with_gradients(stride, padding, images, kernel))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _convolve(stride: int, padding: Padding, images: jax.Array, kernel: jax.Array) -> jax.Array:
     return lax.conv_general_dilated(
         images, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -56,10 +58,10 @@ def _backward(
     stride: int, padding: Padding, inputs: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     images, kernel = inputs
-    convolution = functools.partial(_convolve.fun, stride, padding)
+    convolution = functools.partial(_convolve, stride, padding)
     over_images, piece = convolution, len(images)
     if jax.default_backend() == "cpu":
-        piece = max(1, _CACHE_BYTES // images[0].nbytes)
+        piece = max(1, _CACHE_BYTES // images[0].nbytes, -(-len(images) // _MOST_PIECES))
         sides = (*images.shape[1:3], *kernel.shape[:2])
         if stride > 1 and padding == "VALID" and all(side % stride == 0 for side in sides):
             over_images = functools.partial(_convolve_blocks, stride)
@@ -73,7 +75,8 @@ def _backward(
     return of_images, jnp.asarray(of_kernel)
 
 
-_convolve.defvjp(_forward, _backward)
+_with_gradients = jax.custom_vjp(_convolve, nondiff_argnums=(0, 1))
+_with_gradients.defvjp(_forward, _backward)
 
 
 def _convolve_blocks(side: int, images: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -81,7 +84,7 @@ def _convolve_blocks(side: int, images: jax.Array, kernel: jax.Array) -> jax.Arr
     height, width, channels, features = kernel.shape
     blocks = kernel.reshape(height // side, side, width // side, side, channels, features)
     blocks = blocks.transpose(0, 2, 1, 3, 4, 5).reshape(height // side, width // side, -1, features)
-    return jnp.asarray(_convolve.fun(1, "VALID", _to_blocks(images, side), blocks))
+    return _convolve(1, "VALID", _to_blocks(images, side), blocks)
 
 
 def _to_blocks(images: jax.Array, side: int) -> jax.Array:
