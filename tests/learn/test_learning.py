@@ -52,7 +52,8 @@ def test_a_continuous_task_improves(tmp_path: Path) -> None:
         trace_lambda=0.95,
         baseline_cost=0.02,
         entropy_cost=0.001,
-        frames=250_000,
+        frames=1_000_000,
+        until_return=-1000,
     )
-    # A policy at random gets about -1,250, a good one -200.
-    assert summary["best_mean_return"] > -1000, summary
+    # A policy at random gets about -1,250, a good one -200. The budget leaves room for a busy machine.
+    assert summary["best_mean_return"] >= -1000, summary
