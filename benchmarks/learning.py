@@ -35,8 +35,11 @@ KEPT = (
 
 def train(env: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:
     """The summary of one run; of an earlier one if it has ended in ``folder``."""
-    if (ended := folder / "summary.json").exists():
-        return json.loads(ended.read_text())
+    if (written := folder / "summary.json").exists():
+        ended = json.loads(written.read_text())
+        if ended["stopped_because"].startswith(("interrupted", "failed")):
+            raise SystemExit(f"{folder} was {ended['stopped_because']}: 'orchard resume' it, or remove it")
+        return ended
     command = [str(Path(sys.executable).parent / "orchard"), "train", env, *flags]
     command += ["--seed", str(seed), "--run-dir", str(folder), "--no-video", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -68,6 +71,7 @@ def main() -> None:
     if "--" in own:
         own, flags = own[: own.index("--")], own[own.index("--") + 1 :]
     arguments = parser.parse_args(own)
+    measured_on = provenance()
     with tempfile.TemporaryDirectory(prefix="orchard-learning-") as scratch:
         runs = arguments.runs or Path(scratch)
         folders = [runs / f"{arguments.name}-{seed}" for seed in arguments.seeds]
@@ -87,7 +91,7 @@ def main() -> None:
         "name": arguments.name,
         "command": f"orchard train {arguments.env} {' '.join(flags)}".strip(),
         "runs": ran,
-        **provenance(),
+        **measured_on,
     }
     results = ROOT / "benchmarks" / "results" / "learning.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=45.0)
     arguments = parser.parse_args()
+    measured_on = provenance()
     ours, theirs, versions = [], [], {}
     for _ in range(arguments.rounds):
         ours.append(orchard(arguments.seconds))
@@ -56,7 +57,7 @@ def main() -> None:
         "orchard": [round(rate) for rate in ours],
         "theirs": [round(rate) for rate in theirs],
         "ratio": round(ratio, 2),
-        **provenance(),
+        **measured_on,
     }
     with (HERE / "results" / "peers.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")

@@ -1,18 +1,35 @@
-"""Times every carrier: python benchmarks/transport.py [seconds]; one JSON row a carrier and message size."""
+"""Times every carrier with 1, 16 and 32 observations a message, beside the environments of this machine.
+
+``.venv/bin/python benchmarks/transport.py [SECONDS]`` prints a line a measurement and appends a row to
+``benchmarks/results/transport.jsonl``.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
+from orchard.config.resolve import configure
+from orchard.launch.bench import environment_stage, provenance
+from orchard.launch.build import build_spec
 from orchard.transport.measure import ADDRESSES, measure
 
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
+    row = provenance()
+    config = configure("ALE/Breakout-v5")
+    environments = environment_stage(config, build_spec(config), seconds).steps_per_second
+    print(f"environments {environments:.0f} steps/s", flush=True)
+    measured = []
     for carrier in ADDRESSES:
         for envs in (1, 16, 32):
-            print(json.dumps(measure(carrier, envs, (84, 84), seconds)), flush=True)
+            measured.append(measure(carrier, envs, (84, 84), seconds))
+            print(json.dumps(measured[-1]), flush=True)
+    results = Path(__file__).parent / "results" / "transport.jsonl"
+    with results.open("a") as file:
+        file.write(json.dumps({"environments": environments, "carriers": measured, **row}) + "\n")
 
 
 if __name__ == "__main__":

@@ -63,6 +63,11 @@ class RunFailed(OrchardError):
     """A run cannot go on; the message names the component, the cause and the log."""
 
 
+def extra_line(extra: str) -> str:
+    """The command that installs an optional part, in a clone."""
+    return f".venv/bin/python -m pip install -c constraints.txt -e '.[{extra}]'"
+
+
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
     """One line for a name that does not exist: what was given, the nearest names, and all of them if few."""
     names = sorted(known)

@@ -89,7 +89,7 @@ class ArraySpec:
                 low=tuple(-np.inf if x is None else float(x) for x in value["low"]),
                 high=tuple(np.inf if x is None else float(x) for x in value["high"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SpecError(f"not an array spec: {value!r} ({error})") from error
 
 
@@ -141,7 +141,7 @@ class EnvSpec:
                 frames_per_step=int(value["frames_per_step"]),
                 frame_stack=int(value["frame_stack"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SpecError(f"not an environment spec: {value!r} ({error})") from error
 
 

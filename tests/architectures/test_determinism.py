@@ -193,6 +193,24 @@ from harness import tiny
 from pathlib import Path
 from orchard.launch.run import train
 
+import jax
+from orchard.architectures.seed import Seed
+
+def ids(tree):
+    return sorted(device.id for device in jax.tree.leaves(tree)[0].devices())
+
+places = {}
+close = Seed.close
+def look_and_close(self):
+    workers = range(len(self.acting.workers))
+    places[Path(self._config.run_dir).name] = {
+        "train": ids(self.learner.state.params),
+        "act": [ids(self._store.newest(i).params) for i in workers],
+        "full": [worker.inference.largest for worker in self.acting.workers],
+    }
+    close(self)
+Seed.close = look_and_close
+
 folder = Path(sys.argv[1])
 def run(name, **settings):
     return train(tiny("toy:catch", folder / name, frames=480, batch_size=6, envs_per_actor=6, **settings))
@@ -200,7 +218,8 @@ def run(name, **settings):
 split = run("split", inference_devices=(0,), training_devices=(1, 2, 3))
 two = [run(f"two{i}", inference_devices=(0, 1), training_devices=(2,), deterministic=True, lstm=8) for i in range(2)]
 idle = run("idle", inference_devices=(0, 1), actors=1, deterministic=True)
-print(json.dumps([summary.to_json() for summary in (split, *two, idle)]))
+free = run("free", inference_devices=(0, 1), training_devices=(2,))
+print(json.dumps([places, *[summary.to_json() for summary in (split, *two, idle, free)]]))
 """
 
 
@@ -210,7 +229,12 @@ def test_devices_are_split_between_acting_and_training(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DEVICES, str(tmp_path)]
     with Command(cwd=tmp_path, command=command, **environment) as learner:
         assert learner.wait() == 0, learner.output
-        split, one, other, idle = json.loads(learner.last_line)
+        places, split, one, other, idle, free = json.loads(learner.last_line)
+    assert places["split"] == {"train": [1, 2, 3], "act": [[0]], "full": [6]}
+    assert places["two0"] == {"train": [2], "act": [[0], [1]], "full": [3, 3]}
+    # Half of the environments of a device, not of the run: a batch is full when one half of its actor waits.
+    assert places["free"] == {"train": [2], "act": [[0], [1]], "full": [3, 3]}
+    assert free["weights_version"] >= 10
     assert split["weights_version"] >= 10
     assert one["params_sha256"] == other["params_sha256"]
     assert one["weights_version"] == 15  # 8 rounds of two updates, the last one not needed

@@ -51,6 +51,9 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --discount 2", "discount is 2.0"),
         ("train --prefetch -1", "prefetch is -1"),
         ("train --max-envs 3", "max_envs is 3"),
+        ("train --training-devices 1,x", "--training-devices"),
+        ("train --lag 0 --listen :7777", "only a run's own actors keep an exact lag"),
+        ("train --deterministic --listen :7777", "only a run's own actors keep an exact lag"),
         ("resume", "The run folder"),
         ("resume a b", "b"),
         ("resume . --nonsense", "--nonsense"),
@@ -73,6 +76,16 @@ def test_wrong_input_is_one_line_and_status_2(
     assert error.endswith("\n") and error.count("\n") == 1, "one line"
     assert says in error
     assert not set("│╭╮╰╯─") & set(error) and "---" not in error
+
+
+@pytest.mark.parametrize(
+    "words", ["--training-devices 1,2,3", "--training-devices 1 2 3", "--training-devices=1,2,3"]
+)
+def test_devices_are_listed_with_commas_or_spaces(words: str) -> None:
+    config = configuration(["toy:catch", "--inference-devices", "0", *words.split(), "--frames", "7"])
+    assert config.placement.training_devices == (1, 2, 3)
+    assert config.placement.inference_devices == (0,)
+    assert config.stop.frames == 7
 
 
 def test_a_narrow_terminal_changes_no_word(

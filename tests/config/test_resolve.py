@@ -28,7 +28,7 @@ OTHERS: dict[str, Any] = {
     "minutes": 2.5,
     "listen": ("127.0.0.1:0",),
     "max_envs": 64,
-    "lag": 2,
+    "queue_size": 40,
     "transport": "grpc",
     "training_devices": (1, 2),
     "learning_rate": 1e-3,
@@ -151,12 +151,11 @@ def test_numbers_at_the_edge_are_fine() -> None:
         actors=0,
         listen=["127.0.0.1:0"],
         prefetch=0,
-        lag=0,
         inference_wait_ms=0,
         lstm=0,
         actor_restarts=0,
     )
-    configure("toy:catch", preset="none", max_envs=32, checkpoint_minutes=0)
+    configure("toy:catch", preset="none", max_envs=32, checkpoint_minutes=0, lag=0)
 
 
 def test_numbers_and_lists_are_converted_without_loss() -> None:

@@ -200,3 +200,13 @@ def test_close_ends_the_threads():
     env.close()
     env.close()
     assert process.num_threads() <= before
+
+
+@pytest.mark.parametrize(("noop_max", "differ"), [(0, False), (30, True)])
+def test_games_begin_with_a_random_number_of_no_ops(noop_max, differ):
+    def game(seed):
+        env = make("PongNoFrameskip-v4", 1, {"noop_max": noop_max})
+        return np.stack([step.observation for step in walk(env, 60, seed, action=2)])
+
+    first, *others = [game(seed) for seed in range(4)]
+    assert any((first != other).any() for other in others) == differ

@@ -159,7 +159,7 @@ def test_what_cannot_be_made_says_why(fake, task, options, line):
 
 def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(ConfigError, match=r"pip install 'orchard-rl\[envpool\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -c constraints.txt -e '\.\[envpool\]'"):
         make("envpool:Pong-v5", 1)
 
 

@@ -146,12 +146,61 @@ def test_an_environment_that_hangs_stops_the_run_after_its_restarts(tmp_path: Pa
         "worlds:hanging", tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4
     )
     with pytest.raises(
-        RunFailed, match=r"actor 0: its environments took more than [45] s .* restarted 1 times"
+        RunFailed,
+        match=r"actor 0: its environments \(worlds:hanging\) took more than [45] s .*--env-timeout.* "
+        r"restarted 1 times .*--actor-restarts",
     ):
         train(config)
     assert not [
         child for child in psutil.Process().children() if alive(child) and "--index" in words_of(child)
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("worlds")
+def test_an_environment_that_hangs_in_this_process_ends_the_run(tmp_path: Path) -> None:
+    import worlds
+
+    config = tiny(
+        "worlds:hanging", tmp_path / "run", transport="inproc", env_timeout=1.0, actors=1, batch_size=4
+    )
+    try:
+        with pytest.raises(
+            RunFailed, match=r"\(worlds:hanging\) took more than [12] s .*--transport shm.*learner\.log"
+        ):
+            train(config)
+    finally:
+        worlds.released.set()
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("actor")], "the thread's end")
+    worlds.released.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("worlds")
+def test_what_environments_have_started_ends_with_their_actor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import worlds
+
+    def started() -> list[psutil.Process]:
+        found = [process for process in psutil.process_iter() if words_of(process) == [*worlds.CHILD]]
+        return [process for process in found if alive(process)]
+
+    orphans: list[psutil.Process] = []
+    update = Learner.update
+
+    def kill_the_actor_once(self: Learner, batch: Any) -> Any:
+        if not orphans:
+            orphans.extend(started())
+            own_actor(0).kill()
+        elif not any(map(alive, orphans)) and len(started()) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(self, batch)
+
+    monkeypatch.setattr(Learner, "update", kill_the_actor_once)
+    train(tiny("worlds:with_child", tmp_path / "run", actors=1, batch_size=4, actor_restarts=1))
+    assert len(orphans) == 4
+    assert not started()
 
 
 @pytest.mark.slow

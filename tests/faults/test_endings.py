@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -13,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ORCHARD, Command, alive, checkpoints, flags, summary, tiny, until
+from harness import ORCHARD, Command, alive, checkpoints, flags, rows, summary, tiny, until
 
 from orchard.architectures.seed import Seed
 from orchard.cli.main import main
-from orchard.errors import RunFailed
+from orchard.errors import ConfigError, RunFailed
 from orchard.launch import run as running
 from orchard.launch.run import resume, train
 from orchard.learning import checkpoint as saving
+from orchard.learning.learner import Learner
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +41,8 @@ ROOT = Path(__file__).parents[2]
         (["train", "toy:catch", "--env-options", "rowz=3"], "rows"),
         (["train", "toy:catch", "--env-options", "rows"], "name=value"),
         (["train", "toy:catch", "--network", "natura"], "nature"),
+        (["train", "toy:catch", "--env-options", "cell_pixels=1", "--network", "nature"], "does not fit"),
+        (["train", "toy:catch", "--network", "flax.linen:Dense"], "give every field a default"),
         (["train", "toy:catch", "--envs-per-actor", "3"], "halves"),
         (["train", "toy:catch", "--lag", "-1"], "lag"),
         (["train", "toy:catch", "--unroll-length", "0"], "unroll_length"),
@@ -224,3 +228,91 @@ def test_a_disk_that_is_really_full_ends_in_one_line(tmp_path: Path) -> None:
         assert learner.last_line.startswith("orchard: ")
         assert "free" in learner.last_line
         assert "Traceback" not in learner.output.split("orchard: ")[-1]
+
+
+@pytest.mark.slow
+def test_time_runs_out_also_while_nobody_acts(tmp_path: Path) -> None:
+    config = tiny("toy:catch", tmp_path / "run", actors=0, listen=("127.0.0.1:0",), minutes=0.03)
+    left = train(config).to_json()
+    assert left["stopped_because"] == "0.03 minutes spent"
+    assert left["agent_steps"] == left["weights_version"] == 0
+    assert rows(tmp_path / "run")[-1]["actors"] == 0
+
+
+@pytest.mark.slow
+def test_whatever_the_learner_raises_is_one_line_and_what_was_learned_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Learner.update
+
+    def explode(self: Learner, batch: Any) -> Any:
+        if int(self.state.updates) == 3:
+            raise RuntimeError("out of memory")
+        return update(self, batch)
+
+    monkeypatch.setattr(Learner, "update", explode)
+    with pytest.raises(RunFailed, match=r"^learner: RuntimeError: out of memory \(log: .*learner\.log\)$"):
+        train(tiny("toy:catch", tmp_path / "run", transport="inproc"))
+    left = summary(tmp_path / "run")
+    assert left["stopped_because"].startswith("failed: learner: RuntimeError: out of memory")
+    assert [path.name[-1] for path in checkpoints(tmp_path / "run")] == ["3"]
+    assert "Traceback" in (tmp_path / "run/logs/learner.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_resumed_run_keeps_what_was_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(tiny("toy:catch", folder, transport="inproc", frames=400))
+    assert resume(str(folder), frames=800).to_json()["env_frames"] >= 800
+    assert resume(str(folder)).to_json()["stopped_because"] == "800 frames spent"
+
+
+@pytest.mark.slow
+def test_what_a_run_leaves_and_what_can_be_done_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    monkeypatch.chdir(tmp_path)
+
+    def said(*words: str) -> list[str]:
+        with pytest.raises(SystemExit) as stop:
+            main([*words])
+        assert stop.value.code == 0
+        return capfd.readouterr().out.strip().split("\n")
+
+    words = flags("toy:catch", "run", transport="inproc", frames=4000, video=True)
+    *lines, last = said(*words, "--json")
+    assert json.loads(last) == summary(tmp_path / "run")
+    assert set(json.loads(last)) >= {
+        *("env", "arch", "agent", "transport", "seed", "seconds", "agent_steps", "env_frames"),
+        *("agent_steps_per_second", "mean_return", "best_mean_return", "episodes", "weights_version"),
+        *("policy_lag_mean", "policy_lag_max", "params_sha256", "stopped_because"),
+    }
+    assert lines[-1] == "next: orchard eval run"
+    assert rows(tmp_path / "run")
+    assert list((tmp_path / "run/events").glob("events.out.tfevents.*"))
+    assert (tmp_path / "run/curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "run/video.mp4").stat().st_size > 1000
+
+    estimate = json.loads(said("eval", "run", "--episodes", "8", "--json")[-1])
+    assert estimate["count"] == 8 and -1 <= estimate["low"] <= estimate["mean"] <= 1
+    said("record", "run", "--to", "again.mp4")
+    assert (tmp_path / "again.mp4").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    train(tiny("toy:catch", folder, transport="inproc", frames=400))
+    update, refused = Learner.update, []
+
+    def resume_meanwhile(self: Learner, batch: Any) -> Any:
+        if not refused:
+            with pytest.raises(ConfigError, match="another process trains in") as found:
+                resume(str(folder))
+            refused.append(found)
+        return update(self, batch)
+
+    monkeypatch.setattr(Learner, "update", resume_meanwhile)
+    assert resume(str(folder), frames=800).to_json()["stopped_because"] == "800 frames spent"
+    assert refused

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import subprocess
+import threading
 from typing import Any
 
 import gymnasium
@@ -33,10 +34,28 @@ class _Raising(_World):
         raise ValueError("the world has ended")
 
 
+released = threading.Event()
+"""Lets those that hang in the tests' own process go."""
+
+
 class _Hanging(_World):
     def now(self) -> float:
-        time.sleep(10_000)
+        released.wait(10_000)
         return 0.0
+
+
+CHILD = ("sleep", "86397")
+"""What the engine of a world looks like among the processes."""
+
+
+class _WithChild(_World):
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.child = subprocess.Popen(CHILD)
+
+    def close(self) -> None:
+        self.child.kill()
+        self.child.wait()
 
 
 class _Dividing(_World):
@@ -53,6 +72,11 @@ def raising(at: int = 30) -> _World:
 def hanging(at: int = 30) -> _World:
     """Never returns from its step ``at``."""
     return _Hanging(at)
+
+
+def with_child(at: int = 30) -> _World:
+    """Has a process of its own, from its birth until it is closed."""
+    return _WithChild(at)
 
 
 def dividing(at: int = 30) -> _World:

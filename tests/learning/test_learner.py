@@ -135,6 +135,18 @@ def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is_fine() -> N
     assert values(learner.state.params) == values(before.params)
 
 
+def test_a_change_that_is_not_finite_is_skipped_though_the_gradient_is_fine() -> None:
+    def loss(params: Tree, target_params: Tree, unroll: Unroll, key: Any) -> Any:
+        return params["b"], ({}, None)  # the gradient of w is 0: without an epsilon Adam divides 0 by 0
+
+    agent = dataclasses.replace(line(), loss=loss, optimizer=optax.adam(0.1, eps=0.0))
+    learner = Learner(agent, jax.devices()[:1], jax.random.key(0))
+    before = learner.state
+    learner.update(learner.put(batch()))
+    assert int(learner.state.skipped) == 1
+    assert values(learner.state.params) == values(before.params)
+
+
 def test_skipped_in_row_counts_the_latest_ones(learner: Learner) -> None:
     seen = []
     for value in (np.nan, np.nan, 0.0, np.nan, 0.0, 0.0):

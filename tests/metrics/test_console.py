@@ -76,3 +76,23 @@ def test_a_terminal_gets_a_panel_and_a_pipe_does_not() -> None:
     text = stream.getvalue()
     for part in ("Pong-v5 [vtrace]", "1,234,567", "2,000", "12.35", "50%", "33:20", "checkpoint [1] written"):
         assert part in text, part
+
+
+def test_nobody_reading_any_more_stops_the_lines_and_nothing_else() -> None:
+    class Pipe(io.StringIO):
+        broken = False
+
+        def write(self, text: str) -> int:
+            if self.broken:
+                raise BrokenPipeError
+            return super().write(text)
+
+    pipe = Pipe()
+    lines = Lines("CartPole", Budget(), pipe, every=0.0)
+    pipe.broken = True
+    lines.write({"updates": 1})
+    lines.note("interrupted")
+    pipe.broken = False
+    lines.note("too late")
+    lines.close()
+    assert pipe.getvalue() == "CartPole\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchard.errors import ConfigError, ConnectionLost
+from orchard.errors import ConfigError, ConnectionLost, Refused
 from orchard.testing.transport import CARRIERS, PATIENCE, Carrier, FakeDesk, process
 from orchard.transport.connect import connect, listen, seen_from_elsewhere
 
@@ -80,32 +80,51 @@ def test_one_server_an_address(carrier: Carrier, tmp_path: Path) -> None:
         server.close()
 
 
-def test_several_addresses_one_desk(tmp_path: Path) -> None:
-    server = listen(f"127.0.0.1:0,unix:{tmp_path}/socket", FakeDesk())
+@pytest.mark.parametrize(("prefix", "module"), [("shm", "shared_memory"), ("unix", "streams")])
+def test_one_client_too_many_is_refused(
+    prefix: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"orchard.transport.{module}.MAX_PEERS", 1)
+    server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
     try:
-        for address in [*server.address.split(","), server.address]:
-            client = connect(address, timeout=PATIENCE)
-            assert client.ask({"x": 1}) == {"x": 1}
-            client.close()
+        first = connect(server.address, timeout=PATIENCE)
+        assert first.ask({"x": 1}) == {"x": 1}
+        second = connect(server.address, timeout=PATIENCE)
+        with pytest.raises(Refused, match="1 peers already"):
+            second.ask({"x": 2})
+        assert first.ask({"x": 3}) == {"x": 3}
+        second.close()
+        first.close()
     finally:
         server.close()
+
+
+def test_grpc_takes_no_path_with_a_comma(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has a comma"):
+        listen(f"unix:{tmp_path}/a,b", FakeDesk())
+    with pytest.raises(ConfigError, match="has a comma"):
+        connect(f"unix:{tmp_path}/a,b", timeout=0.0)
 
 
 @pytest.mark.parametrize("prefix", ["shm", "unix"])
 class TestSocketFiles:
     def test_private_and_removed(self, prefix: str, tmp_path: Path) -> None:
-        server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+        folder = tmp_path / "lr=1 100%"
+        folder.mkdir()
+        server = listen(f"{prefix}:{folder}/socket", FakeDesk())
         try:
-            mode = (tmp_path / "socket").stat().st_mode
+            mode = (folder / "socket").stat().st_mode
             assert stat.S_ISSOCK(mode)
             assert stat.S_IMODE(mode) == 0o600
+            client = connect(server.address, timeout=PATIENCE)
+            assert client.ask({"x": 1}) == {"x": 1}
+            client.close()
         finally:
             server.close()
-        assert list(tmp_path.iterdir()) == []
+        assert list(folder.iterdir()) == []
 
     def test_a_dead_servers_is_replaced(self, prefix: str, tmp_path: Path) -> None:
-        name = {"shm": "shm", "unix": "unix"}[prefix]
-        with process("server", f"{name}:{tmp_path}") as dead:
+        with process("server", f"{prefix}:{tmp_path}") as dead:
             assert dead.stdout is not None
             dead.stdout.readline()
             with pytest.raises(ConfigError, match="already"):

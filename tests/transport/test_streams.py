@@ -32,7 +32,7 @@ class Scene:
 
     def __init__(self, directory: Path) -> None:
         self.desk = FakeDesk()
-        self.server = StreamServer([f"unix:{directory}/socket"], self.desk, max_message_bytes=LIMIT)
+        self.server = StreamServer(f"unix:{directory}/socket", self.desk, max_message_bytes=LIMIT)
         self.good: Client = opened(connect(self.server.address, timeout=PATIENCE), self.desk)
         self.channel = grpc.insecure_channel(
             self.server.address, [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
@@ -136,7 +136,7 @@ def test_who_does_not_read_can_be_sent_away(scene: Scene) -> None:
 def test_what_the_server_does_not_take_is_refused_at_the_handshake(tmp_path: Path) -> None:
     big = Layout((((LIMIT + 1,), "uint8"),))
     desk = FakeDesk(up=big)
-    server = StreamServer([f"unix:{tmp_path}/socket"], desk, max_message_bytes=LIMIT)
+    server = StreamServer(f"unix:{tmp_path}/socket", desk, max_message_bytes=LIMIT)
     client = connect(server.address, timeout=PATIENCE)
     try:
         with pytest.raises(Refused, match="fewer environments"):
@@ -164,7 +164,7 @@ def test_another_grpc_server_is_recognised(tmp_path: Path) -> None:
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    server = StreamServer([f"unix:{tmp_path}/socket"], FakeDesk())
+    server = StreamServer(f"unix:{tmp_path}/socket", FakeDesk())
     client = connect(server.address, timeout=PATIENCE)
     client.ask({})
     client.close()

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchRule:
-    """Attributes:
+    """When a batch is due.
 
-    max_rows: environments in a full batch.
-    wait: seconds that a partial batch waits for more, counted from its first arrival.
+    Attributes:
+      max_rows: environments in a full batch.
+      wait: seconds that a partial batch waits for more, counted from its first arrival.
     """
 
     max_rows: int
@@ -26,10 +27,11 @@ class BatchRule:
 
 @dataclass(frozen=True)
 class Decision:
-    """Attributes:
+    """What is due.
 
-    take: how many of the waiting lanes go now, in order of arrival.
-    wait: seconds until the question should be asked again if nothing arrives; None for no need.
+    Attributes:
+      take: how many of the waiting lanes go now, in order of arrival.
+      wait: seconds until the question should be asked again if nothing arrives; None for no need.
     """
 
     take: int

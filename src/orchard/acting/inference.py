@@ -7,7 +7,6 @@ slot's open unroll. Both stay on the device; what travels to the host are action
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -46,19 +45,22 @@ class Inference:
         initial = jax.device_put(agent.initial_state(capacity + 1), device)
         self._states = jax.tree.map(jnp.copy, initial)
         self._firsts = jax.tree.map(jnp.copy, initial)
+        # Of this object's own: what a decorator compiles is kept, with all tables, as long as the process lives.
+        self._act = jax.jit(self._act_batch, donate_argnums=(1, 2))
+        self._reset = jax.jit(self._reset_slots, donate_argnums=0)
+        self._gather = jax.jit(_rows)
 
     @property
     def largest(self) -> int:
         """Rows of the largest batch."""
         return self._sizes[-1]
 
-    @partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
-    def _act(
+    def _act_batch(
         self, params: Tree, states: Tree, firsts: Tree, key: Any, arrays: list[Any], columns: Any
     ) -> tuple[Any, Tree, Tree]:
         """One batch. ``columns`` int32 ``[4, B]``: slot, epoch, step, and 1 where an unroll begins."""
         slot, epoch, step, begins = columns
-        state = jax.tree.map(lambda table: table[slot], states)
+        state = _rows(states, slot)
         begun = jnp.where(begins == 1, slot, self._capacity)
         firsts = jax.tree.map(lambda table, rows: table.at[begun].set(rows), firsts, state)
         output, state = self._agent.act(
@@ -67,14 +69,9 @@ class Inference:
         states = jax.tree.map(lambda table, rows: table.at[slot].set(rows), states, state)
         return output, states, firsts
 
-    @partial(jax.jit, static_argnums=0, donate_argnums=1)
-    def _reset(self, states: Tree, slots: Any) -> Tree:
+    def _reset_slots(self, states: Tree, slots: Any) -> Tree:
         initial = self._agent.initial_state(slots.shape[0])
         return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, initial)
-
-    @partial(jax.jit, static_argnums=0)
-    def _gather(self, table: Tree, slots: Any) -> Tree:
-        return jax.tree.map(lambda leaf: leaf[slots], table)
 
     def warm_up(self, params: Tree) -> None:
         """Compiles for every batch size, so that nothing is compiled while actors wait."""
@@ -147,6 +144,10 @@ class Inference:
         # A copy of our own: the tables are donated to every call.
         self._states = jax.tree.map(jnp.copy, tables["states"])
         self._firsts = jax.tree.map(jnp.copy, tables["firsts"])
+
+
+def _rows(tables: Tree, slots: Any) -> Tree:
+    return jax.tree.map(lambda table: table[slots], tables)
 
 
 def _row_keys(key: Any, slot: Any, epoch: Any, step: Any) -> Any:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from orchard.envs.episodes import EpisodeMeter
 from orchard.errors import ConfigError, Refused, RunFailed, SpecError
 from orchard.seeding import integer
 from orchard.transport.seam import PROTOCOL, Layout, Peer
-from orchard.types import EnvSpec
+from orchard.types import EnvSpec, map_leaves
 
 
 def lanes_of(envs: int) -> tuple[int, int]:
@@ -222,19 +223,16 @@ class Worker:
         for lane in lanes:
             rows = slice(start, start + lane.rows)
             start += lane.rows
-            self._decide(lane, actions[rows], _rows(record, rows), weights.version)
+            lane.open.decide(actions[rows], map_leaves(itemgetter(rows), record), weights.version)
+            lane.steps += 1
             self._reply(lane, actions[rows], now)
         self._ledger.decide(start)
         self._meters.add(start, max(start, self._full_batch), now - begin)
 
-    def _decide(self, lane: Lane, action: NDArray[Any], record: Any, version: int) -> None:
-        lane.open.decide(action, record, version)
-        lane.steps += 1
-
     def _reply(self, lane: Lane, action: NDArray[Any], now: float) -> None:
         lane.arrived = None
         lane.owed_since = now
-        lane.member.peer.reply(lane.half, [np.ascontiguousarray(action)])
+        lane.member.peer.reply(lane.half, [np.ascontiguousarray(action, self._recipe.spec.action.dtype)])
 
     def _join(self, lane: Lane) -> None:
         if lane.script is None:  # otherwise the slots hold what the checkpoint kept
@@ -250,7 +248,6 @@ class Worker:
     def _arrive(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
         if lane not in self.lanes:
             return
-        lane.owed_since = None
         finished = lane.meter.add(timestep_of(self._recipe.spec, arrays))
         if lane.script is None:
             lane.finished += finished
@@ -283,10 +280,9 @@ class Worker:
         return True
 
 
-def _rows(tree: Any, rows: slice) -> Any:
-    if isinstance(tree, dict):
-        return {key: _rows(value, rows) for key, value in tree.items()}
-    return tree[rows]
+def _bytes(text: Any) -> bytes:
+    # JSON may hold half of a surrogate pair, which UTF-8 has no bytes for.
+    return str(text).encode(errors="replace")
 
 
 @dataclass
@@ -364,6 +360,8 @@ class Acting:
         with self._lock:
             joined = self._joined.get(peer)
         if joined is not None:
+            # Here and not by the worker, which may be held up: what the actor owed, it has given.
+            joined.lanes[lane].owed_since = None
             self.workers[joined.worker].submit("arrive", joined.lanes[lane], arrays, time.monotonic())
 
     def left(self, peer: Peer, reason: str) -> None:
@@ -384,7 +382,7 @@ class Acting:
                 f"the actor speaks protocol {message.get('protocol')!r}, the learner {PROTOCOL}: "
                 "install the same version of Orchard on both machines"
             )
-        if not hmac.compare_digest(str(message.get("token", "")).encode(), self.recipe.token.encode()):
+        if not hmac.compare_digest(_bytes(message.get("token", "")), _bytes(self.recipe.token)):
             raise Refused("wrong token: copy the whole line that the learner printed, with its --token")
         with self._lock:
             if peer in self._joined:
@@ -403,7 +401,7 @@ class Acting:
             "options": self.recipe.options,
             "index": index,
             "rows": rows,
-            # 30 bits: the environments of a lane count on from its seed, and emulators want an int32.
+            # 30 bits: seeds of environments are to fit an int32.
             "seeds": [
                 integer(self.recipe.seed, f"environments/epoch {epoch}/half {half}", index, bits=30)
                 for half in range(lanes)

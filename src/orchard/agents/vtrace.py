@@ -351,7 +351,8 @@ def _make_rule(settings: VTraceSettings, total_updates: int | None) -> optax.Gra
     if settings.anneal_to_zero:
         if total_updates is None:
             raise ConfigError(
-                "anneal_to_zero needs a run of stated length; state one, or leave the rate constant"
+                "anneal_to_zero needs a run of stated length: give --frames (--minutes is no number of updates), "
+                "or leave the rate constant"
             )
         rate = optax.linear_schedule(settings.learning_rate, 0.0, total_updates)
     if settings.optimizer == "adam":

@@ -111,7 +111,7 @@ class Seed:
             self._store.listen(wake)
             self.queue.listen(wake)
         depth = place.prefetch if self._lag == "free" else 0
-        self._prefetch = Prefetch(self._make_batch, depth, self._fail)
+        self._prefetch = Prefetch(self._make_batch, depth, self.fail)
 
     # Construction.
 
@@ -146,10 +146,10 @@ class Seed:
         place = self._config.placement
         lanes, rows = lanes_of(place.envs_per_actor)
         collect = Round(place.actors * lanes, self._take_unroll)
-        full = max(place.inference_batch or planned // 2 or _REMOTE_BATCH, rows)
         workers = []
         for index, device in enumerate(self._devices):
             local = len(range(index, place.actors, len(self._devices)))
+            full = max(place.inference_batch or local * rows or _REMOTE_BATCH, rows)
             pace: Pace
             if self._lag == "free":
                 sizes = buckets(min(rows, full), full)
@@ -183,7 +183,7 @@ class Seed:
                     ledger=self.ledger,
                     meters=self._meters,
                     full_batch=sizes[-1],
-                    on_failure=self._fail,
+                    on_failure=self.fail,
                 )
             )
         return workers
@@ -202,16 +202,22 @@ class Seed:
             self._servers.append(listen(address, self.acting))
         return [server.address for server in self._servers]
 
-    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any]]:
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
         """Learns: yields the metrics of each batch's last update (scalars on the device), before its weights are
         published. In deterministic mode acting then rests, so that all counters are reproducible too.
 
-        Ends when ``stop`` is set, also while it waits for a batch.
+        Yields None now and then while no batch comes; ends when ``stop`` is set.
 
         Raises:
           RunFailed: a part of the run failed, or too many updates in a row were not finite.
         """
-        while (batch := self._next_batch(stop)) is not None:
+        while not stop.is_set():
+            if self._failure is not None:
+                raise self._failure
+            batch = self._prefetch.take(_POLL_SECONDS)
+            if batch is None:
+                yield None
+                continue
             metrics = self._train(*batch)
             if self._config.deterministic:
                 self._wait_blocked()
@@ -258,17 +264,14 @@ class Seed:
         self.acting.stop()
         self._prefetch.close()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Ends the run with this error; from any thread."""
         if not isinstance(error, OrchardError):
             where = threading.current_thread().name
             _log.error("%s failed", where, exc_info=error)
             error = RunFailed(f"{where}: {type(error).__name__}: {error}")
         if self._failure is None:
             self._failure = error
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the run with this error (called by whoever watches the actors)."""
-        self._fail(error)
 
     # The way of an unroll.
 
@@ -282,15 +285,6 @@ class Seed:
     def _make_batch(self) -> tuple[Unroll, np.ndarray[Any, Any]] | None:
         unroll = self.queue.take(_POLL_SECONDS)
         return None if unroll is None else (self.learner.put(unroll), np.asarray(unroll.version))
-
-    def _next_batch(self, stop: threading.Event) -> tuple[Unroll, np.ndarray[Any, Any]] | None:
-        while not stop.is_set():
-            if self._failure is not None:
-                raise self._failure
-            batch = self._prefetch.take(_POLL_SECONDS)
-            if batch is not None:
-                return batch
-        return None
 
     def _count_lag(self, versions: np.ndarray[Any, Any]) -> None:
         self.lag.add(self.version - versions)
@@ -340,6 +334,9 @@ class Seed:
             "lag": self.lag.to_json(),
             "exact": self._config.deterministic,
             "last_epoch": self.acting.last_epoch,
+            "first_epoch": self._first_epoch,
+            "base_version": self._base_version,
+            "pace": self._pace(),
         }
         if self._config.deterministic:
             self._wait_blocked()
@@ -355,6 +352,16 @@ class Seed:
             for index, worker in enumerate(self.acting.workers):
                 trees[f"tables_{index}"] = worker.inference.tables()
         return trees, blobs, meta
+
+    def _pace(self) -> dict[str, int | str]:
+        """What an exactly resumed run has to have in common with the run before."""
+        place = self._config.placement
+        return {
+            "lag": self._lag,
+            "updates in a round": self._per_round,
+            "halves of actors": place.actors * lanes_of(place.envs_per_actor)[0],
+            "devices that act": len(self._devices),
+        }
 
     def _wait_blocked(self) -> None:
         # Without a time limit: whoever watches the actors notices one that hangs.
@@ -379,13 +386,12 @@ class Seed:
             self._first_epoch = meta["last_epoch"] + 1
             self._base_version = self.version
             return {}
-        place = self._config.placement
-        lanes = place.actors * lanes_of(place.envs_per_actor)[0]
-        if len(meta["lanes"]) != lanes:
-            raise ConfigError(
-                f"the run has {len(meta['lanes'])} halves of actors, {lanes} are given now: a deterministic run "
-                "goes on with as many actors as before"
-            )
+        self._first_epoch, self._base_version = meta["first_epoch"], meta["base_version"]
+        for name, now in self._pace().items():
+            if meta["pace"][name] != now:
+                raise ConfigError(
+                    f"{name} was {meta['pace'][name]} and is {now} now: a deterministic run goes on as it was"
+                )
         self._refill_queue(checkpoint.blob("queue"))
         return {
             (int(lane["order"][0]), int(lane["order"][1])): {
@@ -401,4 +407,5 @@ class Seed:
         example = example_unroll(self._agent, self._spec, 1, 1)
         structure, size = jax.tree.structure(example), len(jax.tree.leaves(example))
         for start in range(0, len(leaves), size):
-            self.queue.offer(jax.tree.unflatten(structure, leaves[start : start + size]))
+            taken = self.queue.offer(jax.tree.unflatten(structure, leaves[start : start + size]))
+            assert taken, "the queue is as large as before, since the lag and the actors are the same"

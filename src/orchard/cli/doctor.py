@@ -14,13 +14,23 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 from orchard import __version__
 from orchard.cli.parse import parse, print_line
-from orchard.errors import OrchardError
+from orchard.errors import OrchardError, extra_line
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio", "envpool", "vizdoom")
-_ENVIRONMENTS = ("CartPole-v1", "ALE/Pong-v5", "toy:catch", "envpool:Pong-v5", "VizdoomBasic-v1")
+_NEEDED_ENVIRONMENTS = ("CartPole-v1", "ALE/Pong-v5", "toy:catch")
+_OPTIONAL_ENVIRONMENTS = (
+    "envpool:Pong-v5",
+    "envpool:Basic-v1",
+    "envpool:gfootball/academy_empty_goal_close-v1",
+    "VizdoomBasic-v1",
+)
 _LEAST_OPEN_FILES = 1024
+
+_WIDTH = max(len(env) for env in _OPTIONAL_ENVIRONMENTS)
 
 Finding = tuple[str, str, str]
 """What was looked at, what was found, and "" or what to do about it."""
@@ -38,7 +48,7 @@ def run(arguments: list[str]) -> int:
     )
     broken = False
     for what, found, advice in findings():
-        print_line(f"{what:<16} {found}" + (f"  ({advice})" if advice else ""))
+        print_line(f"{what:<{_WIDTH}} {found}" + (f"  ({advice})" if advice else ""))
         broken |= advice.startswith("needed")
     return int(broken)
 
@@ -55,6 +65,8 @@ def findings() -> Iterator[Finding]:
     yield from _environments()
     yield _shared_memory()
     yield _open_files()
+    yield _processes()
+    yield _memory()
     yield _ports()
     yield _disk()
     yield "allocator", "tuned by orchard train" if sys.platform == "linux" else "system's own", ""
@@ -70,13 +82,18 @@ def _packages() -> Iterator[Finding]:
             yield name, metadata.version(name), ""
         except metadata.PackageNotFoundError:
             optional = name in ("envpool", "vizdoom")
-            advice = f"optional: pip install 'orchard-rl[{name}]'" if optional else "needed: make install"
+            advice = f"optional: {extra_line(name)}" if optional else "needed: make install"
             yield name, "not installed", advice
 
 
 def _devices() -> Iterator[Finding]:
-    import jax
+    try:
+        import jax
 
+        jax.local_devices()
+    except (ImportError, RuntimeError) as error:
+        yield "devices", "none", f"needed: {' '.join(str(error).split())}"
+        return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for index, device in enumerate(jax.local_devices()):
         on_cpu = f", {cores} cores" if device.platform == "cpu" else ""
@@ -87,7 +104,7 @@ def _environments() -> Iterator[Finding]:
     from orchard.envs.make import spec_of
     from orchard.types import leaves
 
-    for env in _ENVIRONMENTS:
+    for env in (*_NEEDED_ENVIRONMENTS, *_OPTIONAL_ENVIRONMENTS):
         try:
             spec = spec_of(env)
             yield (
@@ -99,7 +116,8 @@ def _environments() -> Iterator[Finding]:
                 "",
             )
         except OrchardError as error:
-            yield env, "cannot be made", str(error).partition(": known are")[0]
+            cause = str(error).partition(": known are")[0]
+            yield env, "cannot be made", f"needed: {cause}" if env in _NEEDED_ENVIRONMENTS else cause
 
 
 def _shared_memory() -> Finding:
@@ -113,6 +131,19 @@ def _open_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = "" if soft >= _LEAST_OPEN_FILES else f"raise it for many actors: ulimit -n {_LEAST_OPEN_FILES}"
     return "open files", f"{soft} (at most {hard})", advice
+
+
+def _processes() -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    return "processes", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}", ""
+
+
+def _memory() -> Finding:
+    memory = psutil.virtual_memory()
+    found = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit = "" if soft == resource.RLIM_INFINITY else f", {soft / 2**30:.1f} GiB a process"
+    return "memory", found + limit, "" if memory.available > 2**30 else "a run from pixels takes about 1 GiB"
 
 
 def _ports() -> Finding:

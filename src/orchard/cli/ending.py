@@ -38,9 +38,10 @@ def _video(folder: str) -> None:
 
     try:
         print_line(f"  video {record(folder)}")
-    except OrchardError as error:
+    except Exception as error:
         # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
-        print_line(f"  no video: {error}")
+        cause = str(error) if isinstance(error, OrchardError) else f"{type(error).__name__}: {error}"
+        print_line(f"  no video: {cause}")
 
 
 def _number(value: float | None) -> str:

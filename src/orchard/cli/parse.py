@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import tyro
@@ -16,6 +16,10 @@ from orchard.errors import ConfigError
 Settings = TypeVar("Settings")
 _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
 """What tyro draws boxes with, on terminals with and without UTF-8."""
+
+
+_LISTS = ("--inference-devices", "--training-devices", "--hidden")
+"""Flags that take whole numbers, with spaces between them or commas."""
 
 
 def parse(
@@ -32,7 +36,7 @@ def parse(
                 kind,
                 prog=f"orchard {verb}",
                 description=about or None,
-                args=list(arguments),
+                args=list(_with_spaces(arguments)),
                 config=(tyro.conf.OmitArgPrefixes,),
                 **({} if default is None else {"default": default}),
             )
@@ -41,6 +45,18 @@ def parse(
         if stop.code in (0, None):
             raise
         raise ConfigError(one_line(complaint.getvalue(), verb)) from None
+
+
+def _with_spaces(arguments: Sequence[str]) -> Iterator[str]:
+    """``--hidden 1,2`` and ``--hidden=1,2`` as ``--hidden 1 2``."""
+    flag = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if equals and name in _LISTS:
+            yield from (name, *value.split(","))
+            continue
+        flag = argument if argument.startswith("--") else flag
+        yield from argument.split(",") if flag in _LISTS else [argument]
 
 
 def one_line(complaint: str, verb: str) -> str:

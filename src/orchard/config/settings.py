@@ -70,7 +70,7 @@ class Placement:
     max_envs: int | None = None
     """Most environments that inference keeps slots for; None for those of this run's actors plus 256."""
     inference_batch: int | None = None
-    """Environments in a full inference batch; None for half of the run's."""
+    """Environments in a full inference batch; None for half of those that the device acts for."""
     inference_wait_ms: float = 2.0
     """How long a partial batch waits for more, in milliseconds."""
     inference_devices: tuple[int, ...] = (0,)
@@ -153,3 +153,10 @@ class RunConfig:
     placement: Placement = field(default_factory=Placement)
     safety: Safety = field(default_factory=Safety)
     settings: VTraceSettings = field(default_factory=VTraceSettings)
+
+    def __post_init__(self) -> None:
+        if self.placement.listen and (self.deterministic or self.placement.lag != "free"):
+            raise ConfigError(
+                f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: "
+                "leave --listen out, or --deterministic and --lag"
+            )

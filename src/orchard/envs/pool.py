@@ -1,6 +1,6 @@
 """EnvPool: Atari, VizDoom, Google Research Football, MuJoCo, Procgen and more, stepped by its C++ threads.
 
-An optional extra: ``pip install 'orchard-rl[envpool]'``. EnvPool resets one step after an end, as the stream
+An optional extra. EnvPool resets one step after an end, as the stream
 wants it, and gives the rows in order as long as every environment is waited for, as here.
 """
 
@@ -17,7 +17,7 @@ from orchard.envs.options import refuse_unknown, whole
 from orchard.envs.seeds import environment_seeds
 from orchard.envs.spaces import action_codec, observation_codec
 from orchard.envs.stream import Stream
-from orchard.errors import ConfigError, EnvironmentFault, unknown_name
+from orchard.errors import ConfigError, EnvironmentFault, extra_line, unknown_name
 from orchard.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
 
 PREFIX = "envpool:"
@@ -116,7 +116,7 @@ def _import(env_id: str) -> Any:
         import envpool
     except ImportError as error:
         raise ConfigError(
-            f"{env_id} needs EnvPool, which cannot be imported ({error}): pip install 'orchard-rl[envpool]'"
+            f"{env_id} needs EnvPool, which cannot be imported ({error}): {extra_line('envpool')}"
         ) from error
     return envpool
 

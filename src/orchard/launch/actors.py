@@ -7,7 +7,9 @@ process that holds JAX; it asks the kernel to be killed when its parent dies.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +24,10 @@ from orchard.errors import ConnectionLost, RunFailed
 from orchard.launch.allocator import without_tuning
 from orchard.transport.connect import connect
 
+_log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
+GRACE_SECONDS = 3.0
+"""In which an actor may close its environments once its learner is gone."""
 RESTART_WINDOW_SECONDS = 600.0
 
 
@@ -38,9 +43,12 @@ class Actor(Protocol):
     def kill(self) -> bool:
         """Ends it at once; False if that is not possible."""
 
+    def finish(self, seconds: float) -> None:
+        """Lets it end by itself for so long, then kills it."""
+
 
 class ProcessActor:
-    """An actor in a process of its own.
+    """An actor in a process of its own, which leads a group with whatever processes its environments start.
 
     Args:
       index: among the run's actors.
@@ -73,6 +81,7 @@ class ProcessActor:
         code = self._process.poll()
         if code is None:
             return None
+        self._kill_group()
         if code < 0:
             return f"killed by signal {-code}"
         return self._last_line() or f"ended with status {code}"
@@ -88,14 +97,26 @@ class ProcessActor:
         """See :class:`Actor`."""
         self._process.kill()
         self._process.wait()
+        self._kill_group()
         return True
+
+    def finish(self, seconds: float) -> None:
+        """See :class:`Actor`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        self.kill()
+
+    def _kill_group(self) -> None:
+        """Kills what the actor's environments have started and left behind."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class ThreadActor:
     """An actor in a thread of this process."""
 
-    def __init__(self, index: int, address: str, token: str) -> None:
-        self.log = "this terminal"
+    def __init__(self, index: int, address: str, token: str, log: Path) -> None:
+        self.log = str(log)
         self._error: BaseException | None = None
         self._index, self._address, self._token = index, address, token
         self._thread = threading.Thread(target=self._run, name=f"actor {index}", daemon=True)
@@ -110,6 +131,7 @@ class ThreadActor:
         except ConnectionLost:
             pass
         except BaseException as error:
+            _log.exception("actor %d", self._index)
             self._error = error
 
     def ended(self) -> str | None:
@@ -120,8 +142,12 @@ class ThreadActor:
 
     def kill(self) -> bool:
         """See :class:`Actor`; a thread cannot be killed: it ends when its connection does."""
-        self._thread.join(timeout=5.0)
+        self._thread.join(timeout=GRACE_SECONDS)
         return not self._thread.is_alive()
+
+    def finish(self, seconds: float) -> None:
+        """See :class:`Actor`."""
+        self._thread.join(timeout=seconds)
 
 
 class Supervisor:
@@ -130,6 +156,7 @@ class Supervisor:
     Args:
       start: starts the actor with an index.
       count: how many.
+      env: what they step, for messages.
       stalled: the indices of actors that owe a step for too long, and for how many seconds.
       most_restarts: of one actor within ten minutes.
       restart: False ends the run at the first death (an exact lag cannot go on without an actor's state).
@@ -142,6 +169,7 @@ class Supervisor:
         start: Callable[[int], Actor],
         count: int,
         *,
+        env: str,
         stalled: Callable[[], dict[int, float]],
         most_restarts: int,
         restart: bool,
@@ -150,6 +178,7 @@ class Supervisor:
     ) -> None:
         self._start = start
         self._count = count
+        self._env = env
         self._stalled = stalled
         self._most_restarts = most_restarts
         self._restart = restart
@@ -159,6 +188,7 @@ class Supervisor:
         self.restarts = 0
         self._history: dict[int, deque[float]] = {index: deque() for index in range(count)}
         self._stopping = threading.Event()
+        self._looked = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
@@ -170,7 +200,7 @@ class Supervisor:
         self._stopping.set()
 
     def stop(self) -> None:
-        """Kills the actors and ends the watch; safe to call twice."""
+        """Ends the watch and the actors, whose connections are closed; safe to call twice."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -187,19 +217,31 @@ class Supervisor:
             self._on_failure(error)
             self._stopping.wait()
         finally:
+            over = time.monotonic() + GRACE_SECONDS
             for actor in self.actors.values():
-                actor.kill()
+                actor.finish(max(0.0, over - time.monotonic()))
 
     def _watch(self) -> None:
-        stalled = self._stalled()
+        stalled = self._look()
         for index, actor in self.actors.items():
             if (reason := actor.ended()) is not None:
                 self._replace(index, actor, reason)
             elif index in stalled:
-                reason = f"its environments took more than {stalled[index]:.0f} s for one step"
+                reason = (
+                    f"its environments ({self._env}) took more than {stalled[index]:.0f} s for one step "
+                    "(--env-timeout allows more)"
+                )
                 if not actor.kill():
-                    raise RunFailed(f"actor {index}: {reason}, and a thread cannot be restarted")
+                    raise RunFailed(
+                        f"actor {index}: {reason}, and a thread cannot be restarted: with --transport shm "
+                        f"its actor can (log: {actor.log})"
+                    )
                 self._replace(index, actor, reason)
+
+    def _look(self) -> dict[int, float]:
+        """Who is stalled; nobody if this process itself stood still (Ctrl-Z) and steps may wait to be read."""
+        before, self._looked = self._looked, time.monotonic()
+        return {} if self._looked - before > 10 * WATCH_SECONDS else self._stalled()
 
     def _replace(self, index: int, actor: Actor, reason: str) -> None:
         if self._stopping.is_set():
@@ -215,7 +257,8 @@ class Supervisor:
             )
         if len(history) >= self._most_restarts:
             raise RunFailed(
-                f"actor {index}: {reason} (log: {actor.log}); it was restarted {len(history)} times already"
+                f"actor {index}: {reason} (log: {actor.log}); it was restarted {len(history)} times already, "
+                "and --actor-restarts allows no more: mend what the log shows, then 'orchard resume'"
             )
         history.append(now)
         self.restarts += 1

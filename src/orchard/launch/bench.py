@@ -31,7 +31,7 @@ import numpy as np
 from orchard.acting.example import example_unroll
 from orchard.acting.inference import Inference
 from orchard.acting.unrolls import step_fields
-from orchard.config.resolve import env_options, to_json
+from orchard.config.resolve import env_options, replace, to_json
 from orchard.config.settings import RunConfig
 from orchard.errors import RunFailed
 from orchard.launch.build import build_agent, build_spec
@@ -180,7 +180,8 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
             check=False,
         )
         if done.returncode:
-            raise RunFailed(f"bench: the whole run failed: {done.stderr.strip().splitlines()[-1:]}")
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise RunFailed(f"bench: the whole run failed: {last}")
         summary = read_summary(Path(folder) / "run" / "summary.json")
         rates = [row["agent_steps_per_second"] for row in _steady_rows(Path(folder) / "run")]
     about = f"{config.arch}, {config.placement.transport}, lag {summary['policy_lag_mean']:.1f} updates"
@@ -214,6 +215,9 @@ def bench(config: RunConfig, seconds: float, say: Callable[[Stage], None]) -> di
       seconds: length of a window of each stage; the whole runs ten times as long.
       say: takes each stage as it is known.
     """
+    row = provenance()
+    # An annealed learning rate needs a run of stated length, which these are not.
+    config = replace(config, frames=None, anneal_to_zero=False)
     spec = build_spec(config)
     agent = build_agent(config, spec)
     stages: list[Stage] = []
@@ -248,12 +252,12 @@ def bench(config: RunConfig, seconds: float, say: Callable[[Stage], None]) -> di
         "bottleneck": max(parts, key=lambda name: parts[name]),
         "frames_per_second": whole.steps_per_second * spec.frames_per_step,
         "settings": to_json(config),
-        **provenance(),
+        **row,
     }
 
 
 def provenance() -> dict[str, Any]:
-    """Machine, commit and versions: what a row must carry to mean anything later."""
+    """Machine, commit and versions: what a row must carry to mean anything later. Call it before measuring."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
@@ -287,11 +291,11 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        found = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return "unknown"
     return found.stdout.strip() or "unknown"

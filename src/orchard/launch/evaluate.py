@@ -17,7 +17,7 @@ from orchard.config.settings import RunConfig
 from orchard.envs.episodes import EpisodeMeter
 from orchard.envs.interface import Environment
 from orchard.envs.make import make
-from orchard.errors import ConfigError
+from orchard.errors import ConfigError, EnvironmentFault
 from orchard.launch.build import build_agent
 from orchard.launch.folder import RunFolder
 from orchard.learning.checkpoint import load_latest
@@ -120,8 +120,13 @@ def evaluate(path: str | Path, *, episodes: int = 100, greedy: bool = False, see
     return estimate([value for found in returns for value in found], seed)
 
 
-def _even(picture: Any) -> Any:
+def _even(picture: Any, env_id: str) -> Any:
     """The picture without its last odd row and column: the codec stores colours for pairs of pixels."""
+    picture = np.asarray(picture)
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        raise EnvironmentFault(
+            f"{env_id} was drawn as {picture.dtype}{list(picture.shape)}; needed is uint8 [height, width, 3]"
+        )
     return picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]
 
 
@@ -144,7 +149,7 @@ def record(path: str | Path, *, to: str | Path | None = None, seed: int = 0, gre
             # Encoded in this process: a process that holds JAX must not fork an encoder.
             video.init_video_stream("libx264", fps=rate)
             for count, timestep in enumerate(player.play(environment, seed)):
-                video.write_frame(_even(environment.render()))
+                video.write_frame(_even(environment.render(), environment.spec.id))
                 ended = bool(timestep.terminated[0] or timestep.truncated[0])
                 if ended or count >= rate * _LONGEST_VIDEO_SECONDS:
                     break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchard.config import resolve
@@ -33,11 +34,13 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events"
         self.logs = path / "logs"
+        self.log = self.logs / "learner.log"
         self.curve = path / "curve.png"
         self.video = path / "video.mp4"
         self.summary = path / "summary.json"
         self._config = path / "config.json"
         self._token = path / "token"
+        self._lock = path / "lock"
         self._addresses = path / "addresses.json"
 
     @staticmethod
@@ -51,9 +54,9 @@ class RunFolder:
             )
         try:
             folder.logs.mkdir(parents=True, exist_ok=True)
-            folder._config.write_text(json.dumps(resolve.to_json(config), indent=2) + "\n")
         except OSError as error:
             raise ConfigError(f"cannot create the run folder {path}: {error.strerror}") from error
+        folder.keep(config)
         return folder
 
     @staticmethod
@@ -67,8 +70,35 @@ class RunFolder:
         folder.logs.mkdir(exist_ok=True)
         return folder
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from training in this folder; raises :class:`ConfigError` if one does."""
+        with self._lock.open("wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"another process trains in {self.path}: wait for it or stop it, or choose another folder"
+                ) from error
+            yield
+
+    def keep(self, config: RunConfig) -> None:
+        """Makes this the configuration of the run, whole or not at all."""
+        self._write(self._config, json.dumps(resolve.to_json(config), indent=2) + "\n")
+
+    def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
+        """A small file that is never seen half-written."""
+        draft = path.with_name(path.name + "~")
+        try:
+            draft.unlink(missing_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+                file.write(text)
+            draft.rename(path)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
     def config(self) -> RunConfig:
-        """The configuration that the run was started with."""
+        """The configuration that the run was started with, or last resumed with."""
         try:
             return resolve.from_json(json.loads(self._config.read_text()))
         except ValueError as error:
@@ -77,15 +107,13 @@ class RunFolder:
     def token(self) -> str:
         """What actors must know to join; made once, readable only by the owner."""
         if not self._token.exists():
-            descriptor = os.open(self._token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(16))
+            self._write(self._token, secrets.token_urlsafe(16), 0o600)
         return self._token.read_text().strip()
 
     def socket(self) -> str:
-        """Path for this run's Unix socket; in the folder, unless that path is too long for a socket."""
+        """Path for this run's Unix socket; in the folder, unless a socket cannot have that path."""
         path = os.path.relpath(self.path / "actors.sock")
-        if len(path) <= _LONGEST_SOCKET_PATH:
+        if len(path) <= _LONGEST_SOCKET_PATH and "," not in path:  # gRPC takes none with commas
             return path
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         return str(Path(tempfile.gettempdir()) / f"orchard-{name}.sock")
@@ -93,7 +121,7 @@ class RunFolder:
     def keep_addresses(self, asked: Sequence[str], listening: Sequence[str]) -> None:
         """Remembers where the run listens, so that actors from elsewhere find it there when it is resumed."""
         if asked:
-            self._addresses.write_text(json.dumps({"asked": [*asked], "listening": [*listening]}) + "\n")
+            self._write(self._addresses, json.dumps({"asked": [*asked], "listening": [*listening]}) + "\n")
 
     def addresses(self, asked: Sequence[str]) -> list[str]:
         """Where to listen: as ``asked``, but at the ports that were chosen the last time the same was asked."""
@@ -107,8 +135,9 @@ class RunFolder:
         """Removes what a run that could not start has made here; nothing if anything was trained."""
         if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):
             return
-        for file in (self._config, self._token, self._addresses, self.metrics):
+        for file in (self._config, self._token, self._lock, self._addresses, self.metrics):
             file.unlink(missing_ok=True)
+        self.log.unlink(missing_ok=True)
         shutil.rmtree(self.events, ignore_errors=True)
         for folder in (self.logs, self.path):
             with contextlib.suppress(OSError):  # it holds something else

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -58,7 +59,7 @@ def resume(path: str, **changes: Any) -> Summary:
 
     Args:
       path: the run folder.
-      **changes: settings with other values than before, by name (``frames=…``).
+      **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
 
     Raises:
       ConfigError: there is no such run, or none of its checkpoints is intact.
@@ -109,22 +110,16 @@ class _Run:
 
     def run(self) -> Summary:
         config, folder = self.config, self.folder
-        heading = title(config.env, config.arch, config.agent, [config.seed])
-        with self._signals():
+        # With its options: a preset may have set one that changes what the returns mean.
+        env = " ".join([config.env, *config.env_options])
+        heading = title(env, config.arch, config.agent, [config.seed])
+        with folder.held(), self._signals(), _logging_to(folder.log):
             self.display = display(heading, self.budget)
             with contextlib.closing(
                 Record([self.display, JsonLines(folder.metrics), TensorBoard(folder.events)])
             ) as sinks:
                 self._announce()
-                seed = Seed(
-                    config,
-                    self.agent,
-                    self.spec,
-                    token=folder.token(),
-                    checkpoint=self.checkpoint,
-                    on_join=self._on_join,
-                    on_leave=self._on_leave,
-                )
+                seed = self._build()
                 try:
                     summary = self._train(seed, sinks)
                 finally:
@@ -135,6 +130,30 @@ class _Run:
             _log.warning("no curve: %s", error)
         return summary
 
+    def _build(self) -> Seed:
+        try:
+            return Seed(
+                self.config,
+                self.agent,
+                self.spec,
+                token=self.folder.token(),
+                checkpoint=self.checkpoint,
+                on_join=self._on_join,
+                on_leave=self._on_leave,
+            )
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> OrchardError:
+        """What ends the run, with component, cause and log; the traceback goes to the log."""
+        _log.error("the run failed", exc_info=error)
+        message = (
+            str(error) if isinstance(error, OrchardError) else f"learner: {type(error).__name__}: {error}"
+        )
+        return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
+
     def _train(self, seed: Seed, sinks: Record) -> Summary:
         """Learns, and leaves checkpoint and summary however that ended."""
         failure: OrchardError | None = None
@@ -142,10 +161,11 @@ class _Run:
             reason = self._learn(seed, sinks)
         except ConfigError:
             raise
-        except OrchardError as error:
-            reason, failure = f"failed: {error}", error
+        except Exception as error:
+            failure = self._failure(error)
+            reason = f"failed: {failure}"
         # What the run came to when it was decided to stop: actors go on until they are told.
-        episodes = seed.episodes.row()
+        standing = self._standing(seed)
         if reason == "interrupted":
             self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
         unsaved = self._save_at_the_end(seed, failure)
@@ -153,7 +173,7 @@ class _Run:
             failure = RunFailed(unsaved)
             reason = f"{reason}, and {unsaved}"
         try:
-            summary = self._summary(seed, reason, episodes)
+            summary = self._summary(seed, reason, standing)
             summary.write(self.folder.summary)
         except OrchardError as error:
             failure = failure or error
@@ -191,18 +211,23 @@ class _Run:
         if (reason := self._reason_to_stop(seed)) is not None:
             return reason
         addresses = self._open(seed)
+        self.folder.keep(self.config)
         self._start_actors(seed, addresses[0])
         self.begun = self.row_at = self.saved_at = time.monotonic()
-        for update, metrics in enumerate(seed.updates(self.interrupted)):
-            if update == 0:
+        for metrics in seed.updates(self.interrupted):
+            if metrics is not None:
                 self.steady.start(seed.ledger.counts()["received"])
             row = self._row(seed) if self._row_is_due() else None
             if row is not None:
-                sinks.write({**row, **jax.device_get(metrics)})
-            if (reason := self._reason_to_stop(seed)) is not None:
-                sinks.write({**self._row(seed), **jax.device_get(metrics)})
+                sinks.write({**row, **jax.device_get(metrics or {})})
+            # Between updates time alone can run out, so that what is counted ends a run at the same update
+            # however fast its actors are.
+            reason = self._out_of_time() if metrics is None else self._reason_to_stop(seed)
+            if reason is not None:
+                sinks.write({**self._row(seed), **jax.device_get(metrics or {})})
                 return reason
-            if time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes:
+            due = time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes
+            if due and metrics is not None:
                 self._save(seed)
         return "interrupted"
 
@@ -227,7 +252,7 @@ class _Run:
 
         def start(index: int) -> Actor:
             if in_process:
-                return ThreadActor(index, address, token)
+                return ThreadActor(index, address, token, self.folder.log)
             return ProcessActor(index, address, token, self.folder.logs / f"actor-{index}.log")
 
         def stalled() -> dict[int, float]:
@@ -242,6 +267,7 @@ class _Run:
         self.supervisor = Supervisor(
             start,
             self.config.placement.actors,
+            env=self.config.env,
             stalled=stalled,
             most_restarts=self.config.safety.actor_restarts,
             restart=self.config.placement.lag == "free" and not self.config.deterministic,
@@ -270,25 +296,38 @@ class _Run:
             return f"mean return {mean:.4g} reached {stop.until_return:g}"
         if stop.frames is not None and frames >= stop.frames:
             return f"{stop.frames} frames spent"
-        if stop.minutes is not None and self.seconds >= 60 * stop.minutes:
-            return f"{stop.minutes:g} minutes spent"
+        return self._out_of_time()
+
+    def _out_of_time(self) -> str | None:
+        minutes = self.config.stop.minutes
+        if minutes is not None and self.seconds >= 60 * minutes:
+            return f"{minutes:g} minutes spent"
         return None
 
-    def _summary(self, seed: Seed, reason: str, episodes: dict[str, float]) -> Summary:
-        steps, config = seed.ledger.counts()["received"], self.config
+    def _standing(self, seed: Seed) -> dict[str, Any]:
+        """What changes while actors act, all at one moment."""
+        counts, episodes = seed.ledger.counts(), seed.episodes.row()
+        steps = counts["received"]
+        return {
+            "seconds": self.seconds,
+            "agent_steps": steps,
+            "env_frames": steps * seed.frames_per_step,
+            "agent_steps_per_second": self.steady.per_second(steps),
+            "mean_return": episodes.get("mean_return"),
+            "best_mean_return": episodes.get("best_mean_return"),
+            "episodes": int(episodes["episodes"]),
+            "counts": {f"steps_{name}": value for name, value in counts.items()},
+        }
+
+    def _summary(self, seed: Seed, reason: str, standing: dict[str, Any]) -> Summary:
+        config, counts = self.config, standing.pop("counts")
         return Summary(
             env=config.env,
             arch=config.arch,
             agent=config.agent,
             transport=config.placement.transport,
             seed=config.seed,
-            seconds=self.seconds,
-            agent_steps=steps,
-            env_frames=seed.env_frames,
-            agent_steps_per_second=self.steady.per_second(steps),
-            mean_return=episodes.get("mean_return"),
-            best_mean_return=episodes.get("best_mean_return"),
-            episodes=int(episodes["episodes"]),
+            **standing,
             weights_version=seed.version,
             policy_lag_mean=seed.lag.mean,
             policy_lag_max=seed.lag.maximum,
@@ -299,7 +338,7 @@ class _Run:
                 "deterministic": config.deterministic,
                 "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
                 "skipped_updates": int(seed.learner.state.skipped),
-                **{f"steps_{name}": value for name, value in seed.ledger.counts().items()},
+                **counts,
             },
         )
 
@@ -382,6 +421,30 @@ class _Run:
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)
+
+
+class _LogFile(logging.FileHandler):
+    """A file of log lines; a disk that is full does not stop the run, nor fill the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Drops the line."""
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """Sends what the package logs to a file too."""
+    logger = logging.getLogger("orchard")
+    handler = _LogFile(path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(min(before or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+        handler.close()
 
 
 @contextlib.contextmanager

@@ -121,8 +121,9 @@ class Learner:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.updates)
         loss, metrics, grads = gradients(state.params, batch, key)
         norm = optax.tree.norm(grads)
-        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         changes, opt_state = self._agent.optimizer.update(grads, state.opt_state, state.params)
+        # The changes too: an optimizer without an epsilon divides 0 by 0.
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
         params = optax.apply_updates(state.params, changes)
 
         def keep(new: Tree, old: Tree) -> Tree:

@@ -110,7 +110,11 @@ def entries(row: Row, budget: Budget) -> list[tuple[str, str]]:
 
 
 class Lines:
-    """A plain line every ``every`` seconds, for logs and pipes. Used by one thread."""
+    """A plain line every ``every`` seconds, for logs and pipes.
+
+    Once nobody reads any more (``| tee`` that was killed by the same Ctrl-C, a full disk) it is silent: what a
+    run shows must not end it.
+    """
 
     def __init__(
         self,
@@ -126,6 +130,7 @@ class Lines:
         self._clock = clock
         self._due = clock()
         self._unseen: Row | None = None
+        self._read = True
         self.note(title)
 
     def write(self, row: Row) -> None:
@@ -141,8 +146,13 @@ class Lines:
             self._unseen = None
 
     def note(self, text: str) -> None:
-        """Writes one line at once."""
-        print(text, file=self._stream, flush=True)
+        """Writes one line at once; from any thread."""
+        if not self._read:
+            return
+        try:
+            print(text, file=self._stream, flush=True)
+        except OSError:
+            self._read = False
 
     def close(self) -> None:
         """Shows the newest row if it was not shown yet."""
@@ -150,7 +160,7 @@ class Lines:
 
 
 class Terminal:
-    """A panel that is redrawn in place, at each row. Used by one thread."""
+    """A panel that is redrawn in place, at each row."""
 
     def __init__(self, title: str, budget: Budget, console: Console) -> None:
         self._title = title
@@ -165,7 +175,7 @@ class Terminal:
         self._live.update(self._panel(row), refresh=True)
 
     def note(self, text: str) -> None:
-        """Writes one line above the panel."""
+        """Writes one line above the panel; from any thread."""
         self._console.print(escape(text), soft_wrap=True)
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ register(
 )
 register("agent_steps", "steps", "Environment steps that the agent decided, over all environments.")
 register("env_frames", "frames", "Frames that the environments simulated: agent steps times frame skip.")
-register("updates", "updates", "Gradient updates that the learner applied.")
+register("updates", "updates", "Gradient updates, with those that were skipped.")
 register("weights_version", "updates", "Version of the newest published weights.")
 
 # How fast it goes.
@@ -95,7 +95,7 @@ register(
 register(
     "policy_lag_max", "updates", "Updates between the weights that acted and those that are trained; most."
 )
-register("batch_fill", "1", "Share of the rows of an inference batch that held an observation, not padding.")
+register("batch_fill", "1", "Observations in an inference batch, as a share of a full one.")
 register("inference_batch", "rows", "Observations in an inference batch; mean.")
 register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
 register("queue_fill", "1", "Share of the unroll queue that is in use.")
@@ -104,7 +104,7 @@ register("actors", "actors", "Actors that are connected.")
 register("actor_restarts", "restarts", "Actors that were started again after they died.")
 
 # Where every step went: received = trained + open + queued + dropped.
-register("steps_received", "steps", "Agent steps that arrived from actors.")
+register("steps_received", "steps", "Agent steps for which an action was chosen.")
 register("steps_trained", "steps", "Agent steps that an update was computed from, each counted once.")
 register("steps_open", "steps", "Agent steps in unrolls that are not yet complete.")
 register("steps_queued", "steps", "Agent steps in complete unrolls that wait to be trained on.")

@@ -89,7 +89,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def title(env: str, arch: str, agent: str, seeds: Sequence[int]) -> str:
-    """The title of a curve: ``"ALE/Pong-v5 · vtrace · seed · seed 1"``."""
+    """The title of a curve: ``"ALE/Pong-v5 · vtrace agent · seed architecture · seed 1"``."""
     numbers = ", ".join(map(str, seeds))
     return f"{env} · {agent} agent · {arch} architecture · seed{'s' if len(seeds) > 1 else ''} {numbers}"
 

@@ -7,7 +7,7 @@ Precipice").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from orchard.errors import ConfigError
+
+_AT_ONCE = 1 << 20
+"""Numbers that are resampled at once."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,23 @@ def bootstrap_interval(
     The same values, ``resamples`` and ``seed`` give the same interval. One value is its own interval.
     """
     array = np.asarray(values, np.float64)
-    drawn = np.random.default_rng(seed).integers(len(array), size=(resamples, len(array)))
-    means = interquartile_mean(array[drawn], axis=1)
+    random = np.random.default_rng(seed)
+    # In pieces: all of them at once would take resamples * values numbers.
+    means = np.concatenate(
+        [
+            interquartile_mean(array[random.integers(len(array), size=(piece, len(array)))], axis=1)
+            for piece in _pieces(resamples, max(1, _AT_ONCE // len(array)))
+        ]
+    )
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def _pieces(total: int, largest: int) -> Iterator[int]:
+    """Positive sizes of at most ``largest`` that add up to ``total``."""
+    for start in range(0, total, largest):
+        yield min(largest, total - start)
 
 
 def estimate(values: Sequence[float], seed: int = 0) -> Estimate:

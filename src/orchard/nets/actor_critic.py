@@ -18,6 +18,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from orchard.errors import ConfigError, OrchardError
 from orchard.nets import frames, recurrent
 from orchard.nets.build import build_torso
 from orchard.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
@@ -80,8 +81,20 @@ class ActorCritic:
         return _Network(build_torso(self.network, seen, self.hidden), self.num_params, self.lstm)
 
     def check(self) -> None:
-        """Builds the network's structure: a wrong name is refused now, with the error of ``build_torso``."""
-        self._module()
+        """Tries the network on an observation, of which only the shapes are computed.
+
+        Raises:
+          ConfigError: it has an unknown name (see :func:`build_torso`), or does not fit the observation.
+        """
+        try:
+            jax.eval_shape(self.init, jax.random.key(0))
+        except ConfigError:
+            raise
+        except Exception as error:
+            cause = str(error) if isinstance(error, OrchardError) else f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"network {self.network!r} does not fit the observations of {self.spec.id}: {cause}"
+            ) from error
 
     def initial_state(self, batch: int) -> Tree:
         """The state before the first step of an episode."""

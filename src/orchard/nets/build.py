@@ -15,10 +15,10 @@ from orchard.types import Tree, leaves
 IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
     "tiny": torsos.tiny,
     "small": torsos.small,
-    "pooled": torsos.pooled,
+    "pooled": torsos.Pooled,
     "nature": torsos.nature,
     "shallow": torsos.shallow,
-    "deep": torsos.deep,
+    "deep": torsos.Deep,
 }
 NETWORKS = ("auto", "mlp", *IMAGE_TORSOS)
 """Every name that :func:`build_torso` knows; ``module:Class`` is taken as well."""
@@ -59,7 +59,7 @@ def build_torso(network: str, observation: Tree, hidden: tuple[int, ...] = ()) -
             f"network {network!r} needs an image, and the observation has none: use 'mlp' or 'auto'"
         )
     make = IMAGE_TORSOS[network]
-    return torsos.Encoder(observation, functools.partial(make, hidden) if hidden else make)
+    return torsos.Encoder(observation, functools.partial(make, hidden=hidden) if hidden else make)
 
 
 def _load(network: str) -> nn.Module:
@@ -67,4 +67,9 @@ def _load(network: str) -> nn.Module:
     found = load(network)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ConfigError(f"network {network!r} is {found!r}; needed is a subclass of flax.linen.Module")
-    return found()
+    try:
+        return found()
+    except TypeError as error:
+        raise ConfigError(
+            f"network {network!r} cannot be made without arguments ({error}): give every field a default"
+        ) from error

@@ -1,7 +1,7 @@
 """Torsos: what makes features ``[N, D]`` of an observation.
 
-A torso knows nothing of time: N is time and batch in one. Image torsos map float32 ``[N, H, W, C]`` to ``[N,
-  D]``; an :class:`Encoder` puts a whole observation together.
+A torso knows nothing of time: N is time and batch in one. Image torsos map float32 ``[N, H, W, C]`` to
+``[N, D]``; an :class:`Encoder` puts a whole observation together.
 """
 
 from __future__ import annotations
@@ -113,11 +113,6 @@ def _standardized(images: jax.Array) -> jax.Array:
     return centred * jax.lax.rsqrt(variance + 1e-5)  # 1e-5: the square of less than one step of a uint8
 
 
-def pooled(hidden: tuple[int, ...] = (128,)) -> nn.Module:
-    """:class:`Pooled` with its own sizes."""
-    return Pooled(hidden=hidden)
-
-
 class Deep(nn.Module):
     """The deep residual network of IMPALA (Espeholt et al. 2018, figure 3, right).
 
@@ -142,11 +137,6 @@ class Deep(nn.Module):
         return _dense(nn.relu(images).reshape(len(images), -1), self.hidden)
 
 
-def deep(hidden: tuple[int, ...] = (256,)) -> nn.Module:
-    """:class:`Deep` with the published sizes."""
-    return Deep(hidden=hidden)
-
-
 def is_image(spec: ArraySpec) -> bool:
     """Whether an observation goes through convolutions: rank 3 (height, width, channels) and not a choice."""
     return len(spec.shape) == 3 and not spec.num_values
@@ -161,8 +151,7 @@ class Encoder(nn.Module):
     Attributes:
       observation: tree of :class:`~orchard.types.ArraySpec`, the frames already stacked.
       image_torso: makes the torso of an image; None flattens images too.
-      vector_torso: makes the module that is applied when there are no images (or they are flattened); None
-        for none.
+      vector_torso: makes the module that is applied to everything that was concatenated; None for none.
     """
 
     observation: Tree
@@ -172,17 +161,14 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, observation: Tree) -> jax.Array:
         """Applies it."""
-        features, images = [], 0
+        features = []
         for (_, spec), (_, array) in zip(leaves(self.observation), leaves(observation), strict=True):
             if self.image_torso is not None and is_image(spec):
                 features.append(self.image_torso()(_scaled(array)))
-                images += 1
             else:
                 features.append(_flat(array, spec))
         joined = jnp.concatenate(features, axis=-1)
-        if images == 0 and self.vector_torso is not None:
-            return jnp.asarray(self.vector_torso()(joined))
-        return joined
+        return joined if self.vector_torso is None else jnp.asarray(self.vector_torso()(joined))
 
 
 def _scaled(array: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ Every rule is a function below, named in the message when it is broken.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -149,7 +149,7 @@ def _first_rule(recording: Recording) -> None:
     """A step is ``first`` exactly when the one before it was the end of an episode."""
     late = "the step after an end is not `first`; the final and the next first observation are two steps"
     early = "a step is `first` though no episode ended before it"
-    for t, (before, step) in enumerate(_pairs(recording.steps), 1):
+    for t, (before, step) in enumerate(pairwise(recording.steps), 1):
         ended = before.terminated | before.truncated
         _require(not (ended & ~step.first).any(), "first rule", t, late)
         _require(not (step.first & ~ended).any(), "first rule", t, early)
@@ -250,10 +250,6 @@ def _record_once(
         return record(environment, seed, actions)
     finally:
         environment.close()
-
-
-def _pairs(steps: Steps) -> Iterator[tuple[TimeStep, TimeStep]]:
-    return pairwise(steps)
 
 
 def _row(step: TimeStep, i: int) -> TimeStep:

@@ -27,8 +27,6 @@ def listen(address: str, desk: Desk) -> Server:
         - ``shm:PATH``: another process of this machine, arrays in shared memory (PATH: of a Unix socket);
         - ``unix:PATH``: another process of this machine, a gRPC stream over a Unix socket;
         - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one).
-
-        Several gRPC ones may stand side by side, with commas between.
       desk: who answers.
 
     Raises:
@@ -41,7 +39,7 @@ def listen(address: str, desk: Desk) -> Server:
         return SharedMemoryServer(place, desk)
     from orchard.transport.streams import StreamServer  # gRPC takes a while to import
 
-    return StreamServer(address.split(","), desk)
+    return StreamServer(address, desk)
 
 
 def seen_from_elsewhere(address: str) -> str:
@@ -54,7 +52,7 @@ def connect(address: str, *, timeout: float) -> Client:
     """Reaches a server.
 
     Args:
-      address: the server's ``address``; of several the first one is taken.
+      address: the server's ``address``.
       timeout: seconds to wait for it to appear.
 
     Raises:
@@ -68,7 +66,7 @@ def connect(address: str, *, timeout: float) -> Client:
         return SharedMemoryClient(place, timeout=timeout)
     from orchard.transport.streams import StreamClient
 
-    return StreamClient(address.split(",", maxsplit=1)[0], timeout=timeout)
+    return StreamClient(address, timeout=timeout)
 
 
 def _parse(address: str) -> tuple[str, str]:
@@ -77,7 +75,7 @@ def _parse(address: str) -> tuple[str, str]:
     if prefix in ("inproc", "shm"):
         if place:
             return prefix, place
-    elif all(_is_stream(part) for part in address.split(",")):
+    elif _is_stream(address):
         return "grpc", address
     raise ConfigError(f"not an address: {address!r}; write {FORMS}")
 

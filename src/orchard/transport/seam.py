@@ -45,6 +45,9 @@ from numpy.typing import NDArray
 from orchard.errors import SpecError
 
 PROTOCOL = 1
+MAX_PEERS = 1024
+"""Conversations of one server at once; one more client is refused."""
+
 MAX_QUESTION_BYTES = 1 << 20
 MAX_STEP_BYTES = 1 << 30
 MAX_CONVERSATION_BYTES = 4 << 30
@@ -245,8 +248,7 @@ class Server(Protocol):
     """Listens for clients from its construction until ``close``."""
 
     address: str
-    """What a client connects to: ``"inproc:NAME"``, ``"shm:PATH"``, ``"unix:PATH"``, ``"HOST:PORT"``; of a
-    server with several addresses all of them, with commas between."""
+    """What a client connects to: ``"inproc:NAME"``, ``"shm:PATH"``, ``"unix:PATH"``, ``"HOST:PORT"``."""
 
     def close(self) -> None:
         """Ends every conversation and frees everything; safe to call twice."""

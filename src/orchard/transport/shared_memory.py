@@ -47,12 +47,10 @@ from orchard.transport.frames import (
     limits_up,
     pack,
 )
-from orchard.transport.seam import MAX_QUESTION_BYTES, Desk, Terms
+from orchard.transport.seam import MAX_PEERS, MAX_QUESTION_BYTES, Desk, Terms
 from orchard.transport.socket_file import SocketFile, check_length
 
 PREFIX = "shm:"
-MAX_PEERS = 1024
-"""Conversations at once; one more client is refused."""
 
 _READ_BYTES = 1 << 16
 _MAX_UNREAD_BYTES = 4 * MAX_QUESTION_BYTES

@@ -15,10 +15,11 @@ import itertools
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import quote
 
 from numpy.typing import NDArray
 
@@ -43,7 +44,7 @@ from orchard.transport.frames import (
     pack,
     unpack,
 )
-from orchard.transport.seam import MAX_QUESTION_BYTES, Desk, Terms
+from orchard.transport.seam import MAX_PEERS, MAX_QUESTION_BYTES, Desk, Terms
 from orchard.transport.socket_file import SocketFile, check_length
 
 UNIX_PREFIX = "unix:"
@@ -89,41 +90,38 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
 
 
 class StreamServer:
-    """Listens at one or more addresses; implements :class:`~orchard.transport.seam.Server`.
+    """Listens at an address; implements :class:`~orchard.transport.seam.Server`.
 
     Args:
-      addresses: each ``"HOST:PORT"`` (port 0: a free one, ``address`` tells which) or ``"unix:PATH"``. Raises
-        ``ConfigError`` if one cannot be used.
+      address: ``"HOST:PORT"`` (port 0: a free one, the attribute ``address`` tells which) or ``"unix:PATH"``.
+        Raises ``ConfigError`` if it cannot be used.
       desk: who answers.
       max_message_bytes: longest step or reply.
     """
 
-    def __init__(
-        self, addresses: Sequence[str], desk: Desk, *, max_message_bytes: int = MAX_MESSAGE_BYTES
-    ) -> None:
-        self.addresses = tuple(addresses)
+    def __init__(self, address: str, desk: Desk, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self.address = address
         self._desk = desk
         self._max = max_message_bytes
         self._numbers = itertools.count(1)
-        self._files: list[SocketFile] = []
+        self._file: SocketFile | None = None
         self._peers: set[_Conversation] = set()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._stop = asyncio.Event()
-        started: Future[tuple[str, ...]] = Future()
+        started: Future[str] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(started,), name="grpc:" + ",".join(addresses), daemon=True
+            target=self._run, args=(started,), name=f"grpc:{address}", daemon=True
         )
         self._thread.start()
         try:
-            self.addresses = started.result()
+            self.address = started.result()
         except BaseException:
             self.close()
             raise
-        self.address = ",".join(self.addresses)
 
     def __repr__(self) -> str:
-        return f"<server {','.join(self.addresses)}: {len(self._peers)} peers>"
+        return f"<server {self.address}: {len(self._peers)} peers>"
 
     def close(self) -> None:
         """See :class:`~orchard.transport.seam.Server`."""
@@ -134,19 +132,19 @@ class StreamServer:
 
     # -- the server's thread --
 
-    def _run(self, started: Future[tuple[str, ...]]) -> None:
+    def _run(self, started: Future[str]) -> None:
         try:
             with self._runner:
                 self._runner.run(self._serve(started))
         finally:
-            for file in self._files:
-                file.remove()
+            if self._file is not None:
+                self._file.remove()
 
-    async def _serve(self, started: Future[tuple[str, ...]]) -> None:
+    async def _serve(self, started: Future[str]) -> None:
         try:
             server = grpc.aio.server(options=_options(self._max))
             server.add_generic_rpc_handlers((_Handlers(self._converse),))
-            bound = tuple([self._bind(server, address) for address in self.addresses])
+            bound = self._bind(server, self.address)
             await server.start()
         except BaseException as error:
             started.set_exception(error)
@@ -161,8 +159,8 @@ class StreamServer:
         if address.startswith(UNIX_PREFIX):
             file = SocketFile(address.removeprefix(UNIX_PREFIX))
             with _translating_bind(address), file.binding() as path:
-                server.add_insecure_port(f"unix:{path}")
-            self._files.append(file)
+                server.add_insecure_port(_target(UNIX_PREFIX + path))
+            self._file = file
             return address
         host, _, _ = address.rpartition(":")
         with _translating_bind(address):
@@ -171,6 +169,9 @@ class StreamServer:
 
     async def _converse(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One stream, from its first to its last message; cancelled by gRPC when the client is gone."""
+        if len(self._peers) >= MAX_PEERS:
+            reason = f"the server has {MAX_PEERS} peers already, it takes no more"
+            await context.abort(_STATUS[Ending.REFUSED], reason)
         name = f"grpc peer {next(self._numbers)} ({context.peer() or 'unknown'})"
         conversation = _Conversation(name, self._desk, self._loop, self._max)
         self._peers.add(conversation)
@@ -191,20 +192,24 @@ class StreamServer:
             await context.abort(_STATUS[ending], reason[:_MAX_STATUS_CHARACTERS])
 
 
-class _translating_bind:  # noqa: N801
+def _target(address: str) -> str:
+    """The address as gRPC reads it: a URI, in which a space or a percent sign of a path is written in hex."""
+    if not address.startswith(UNIX_PREFIX):
+        return address
+    if "," in address:
+        raise ConfigError(f"{address!r} has a comma, which gRPC takes for the end of a path: choose another")
+    return UNIX_PREFIX + quote(address.removeprefix(UNIX_PREFIX))
+
+
+@contextmanager
+def _translating_bind(address: str) -> Iterator[None]:
     """Turns gRPC's error of an address that cannot be listened at into ours."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RuntimeError | OSError):
-            raise ConfigError(
-                f"cannot listen at {self._address}: is the port free and the host this machine's? ({error})"
-            ) from error
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(
+            f"cannot listen at {address}: is the port free and the host this machine's? ({error})"
+        ) from error
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -319,7 +324,7 @@ class StreamClient(Caller):
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Frame | TransportError] = queue.SimpleQueue()
         self._over = False
-        self._channel = grpc.insecure_channel(address, _options(max_message_bytes))
+        self._channel = grpc.insecure_channel(_target(address), _options(max_message_bytes))
         try:
             self._wait_until_ready(timeout)
         except BaseException:

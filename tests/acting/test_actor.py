@@ -1,0 +1,101 @@
+"""The actor's loop, against a client and environments that write down the order of calls."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import COUNT
+
+from orchard.acting import actor
+from orchard.envs.make import make
+from orchard.errors import ConnectionLost
+
+ROUNDS = 4
+
+
+class Told:
+    """Environments that tell what is done with them."""
+
+    def __init__(self, lane: int, events: list[tuple[str, int]]) -> None:
+        self._environment = make("toy:count", 2)
+        self._lane, self._events = lane, events
+        self.spec = self._environment.spec
+        self.closed = False
+
+    def reset(self, seed: int) -> Any:
+        return self._environment.reset(seed)
+
+    def send(self, action: Any) -> None:
+        self._events.append(("step", self._lane))
+        self._environment.send(action)
+
+    def receive(self) -> Any:
+        self._events.append(("wait", self._lane))
+        return self._environment.receive()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Script:
+    """A learner that answers both halves at once, whenever both have sent."""
+
+    def __init__(self, events: list[tuple[str, int]]) -> None:
+        self._events = events
+        self._sent: list[int] = []
+        self._replies: deque[int] = deque()
+        self._rounds = 0
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        return {"env": "toy:count", "rows": 2, "options": {}, "seeds": [1, 2]}
+
+    def open(self, up: Any, down: Any, lanes: int) -> None:
+        assert lanes == 2
+
+    def send(self, lane: int, arrays: Any) -> None:
+        self._events.append(("send", lane))
+        self._sent.append(lane)
+        if len(self._sent) == 2:
+            self._replies.extend(self._sent)
+            self._sent = []
+
+    def receive(self, *, wait: bool) -> Any:
+        if self._replies:
+            return self._replies.popleft(), [np.zeros(2, COUNT.action.dtype)]
+        if not wait:
+            return None
+        raise ConnectionLost("the end")
+
+
+def test_both_halves_step_before_either_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[tuple[str, int]] = []
+    made: list[Told] = []
+
+    def make_told(*_: Any) -> Told:
+        made.append(Told(len(made), events))
+        return made[-1]
+
+    client = Script(events)
+    receive = client.receive
+    answered = 0
+
+    def receive_some(*, wait: bool) -> Any:
+        nonlocal answered
+        if answered == 2 * ROUNDS:
+            raise ConnectionLost("the end")
+        reply = receive(wait=wait)
+        answered += reply is not None
+        return reply
+
+    monkeypatch.setattr(actor, "make", make_told)
+    monkeypatch.setattr(client, "receive", receive_some)
+    with pytest.raises(ConnectionLost):
+        actor.act(client, token="")  # type: ignore[arg-type]
+    assert events[:2] == [("send", 0), ("send", 1)]
+    turn = [("step", 0), ("step", 1), ("wait", 0), ("send", 0), ("wait", 1), ("send", 1)]
+    assert events[2:] == (turn * ROUNDS)[: len(events) - 2]
+    assert len(events) > 2 + 6 * (ROUNDS - 1)
+    assert all(environment.closed for environment in made)
