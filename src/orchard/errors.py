@@ -63,6 +63,11 @@ class RunFailed(OrchardError):
     """A run cannot go on; the message names the component, the cause and the log."""
 
 
+def cause_of(error: Exception) -> str:
+    """An error's message, with its type before it unless Orchard raised it on purpose."""
+    return str(error) if isinstance(error, OrchardError) else f"{type(error).__name__}: {error}"
+
+
 def extra_line(extra: str) -> str:
     """The command that installs an optional part, in a clone."""
     return f".venv/bin/python -m pip install -c constraints.txt -e '.[{extra}]'"

@@ -6,7 +6,7 @@ import json
 
 from orchard.cli.parse import print_line
 from orchard.config.settings import RunConfig
-from orchard.errors import OrchardError
+from orchard.errors import cause_of
 from orchard.metrics.reports import Summary
 
 
@@ -40,8 +40,7 @@ def _video(folder: str) -> None:
         print_line(f"  video {record(folder)}")
     except Exception as error:
         # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
-        cause = str(error) if isinstance(error, OrchardError) else f"{type(error).__name__}: {error}"
-        print_line(f"  no video: {cause}")
+        print_line(f"  no video: {cause_of(error)}")
 
 
 def _number(value: float | None) -> str:

@@ -19,7 +19,7 @@ import psutil
 from orchard.architectures.seed import Seed
 from orchard.config import resolve
 from orchard.config.settings import RunConfig
-from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed
+from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed, cause_of
 from orchard.launch.actors import Actor, ProcessActor, Supervisor, ThreadActor
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.folder import RunFolder
@@ -149,9 +149,8 @@ class _Run:
     def _failure(self, error: Exception) -> OrchardError:
         """What ends the run, with component, cause and log; the traceback goes to the log."""
         _log.error("the run failed", exc_info=error)
-        message = (
-            str(error) if isinstance(error, OrchardError) else f"learner: {type(error).__name__}: {error}"
-        )
+        component = "" if isinstance(error, OrchardError) else "learner: "
+        message = component + cause_of(error)
         return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
 
     def _train(self, seed: Seed, sinks: Record) -> Summary:

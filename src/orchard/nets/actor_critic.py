@@ -18,7 +18,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from orchard.errors import ConfigError, OrchardError
+from orchard.errors import ConfigError, cause_of
 from orchard.nets import frames, recurrent
 from orchard.nets.build import build_torso
 from orchard.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
@@ -91,9 +91,8 @@ class ActorCritic:
         except ConfigError:
             raise
         except Exception as error:
-            cause = str(error) if isinstance(error, OrchardError) else f"{type(error).__name__}: {error}"
             raise ConfigError(
-                f"network {self.network!r} does not fit the observations of {self.spec.id}: {cause}"
+                f"network {self.network!r} does not fit the observations of {self.spec.id}: {cause_of(error)}"
             ) from error
 
     def initial_state(self, batch: int) -> Tree:
