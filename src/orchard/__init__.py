@@ -12,11 +12,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _API = {
-    "configure": "orchard.config.resolve",
-    "train": "orchard.launch.run",
-    "resume": "orchard.launch.run",
-    "evaluate": "orchard.launch.evaluate",
-    "record": "orchard.launch.evaluate",
+    "configure": "orchard.config.resolve.configure",
+    "train": "orchard.launch.run.train",
+    "resume": "orchard.launch.run.resume",
+    "evaluate": "orchard.launch.evaluate.evaluate",
+    "record": "orchard.launch.evaluate.record",
+    "act": "orchard.acting.actor.act_and_reconnect",
+    "bench": "orchard.launch.bench.bench",
+    "findings": "orchard.launch.machine.findings",
 }
 
 __all__ = ["__version__", *sorted(_API)]  # noqa: PLE0604
@@ -25,4 +28,5 @@ __all__ = ["__version__", *sorted(_API)]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name not in _API:
         raise AttributeError(f"module 'orchard' has no attribute {name!r}")
-    return getattr(import_module(_API[name]), name)
+    module, _, attribute = _API[name].rpartition(".")
+    return getattr(import_module(module), attribute)

@@ -17,7 +17,7 @@ import pytest
 from harness import Command, alive, checkpoints, flags, summary, tiny, until
 
 from orchard.acting.pace import Lockstep
-from orchard.acting.service import Worker
+from orchard.acting.worker import Worker
 from orchard.architectures.seed import Seed
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.run import resume, train

@@ -50,7 +50,6 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --preset pongg", "did you mean pong?"),
         ("train --discount 2", "discount is 2.0"),
         ("train --prefetch -1", "prefetch is -1"),
-        ("train --max-envs 3", "max_envs is 3"),
         ("train --training-devices 1,x", "--training-devices"),
         ("train --lag 0 --listen :7777", "only a run's own actors keep an exact lag"),
         ("train --deterministic --listen :7777", "only a run's own actors keep an exact lag"),

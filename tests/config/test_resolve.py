@@ -120,8 +120,6 @@ def test_wrong_types_are_refused(settings: dict[str, Any], message: str) -> None
         {"queue_size": 0},
         {"inference_batch": 0},
         {"inference_wait_ms": -1.0},
-        {"max_envs": 31},
-        {"actors": 3, "max_envs": 47},
         {"listen": (), "actors": 0},
         {"frames": 0},
         {"minutes": 0.0},
@@ -135,6 +133,9 @@ def test_wrong_types_are_refused(settings: dict[str, Any], message: str) -> None
         {"max_skipped_updates": 0},
         {"discount": 1.5},
         {"unroll_length": 0},
+        {"adam_b2": 1.0},
+        {"rmsprop_momentum": -0.1},
+        {"adam_eps": -1.0},
     ],
     ids=str,
 )
@@ -156,6 +157,13 @@ def test_numbers_at_the_edge_are_fine() -> None:
         actor_restarts=0,
     )
     configure("toy:catch", preset="none", max_envs=32, checkpoint_minutes=0, lag=0)
+
+
+def test_slots_are_judged_when_all_is_known() -> None:
+    assert configure("CartPole-v1", max_envs=16).placement.slots == 16  # the preset has one actor of 16
+    assert configure("toy:catch", preset="none").placement.slots == 32 + 256
+    with pytest.raises(ConfigError, match="max_envs is 31, and has to be 32 or more"):
+        _ = configure("toy:catch", preset="none", max_envs=31).placement.slots
 
 
 def test_numbers_and_lists_are_converted_without_loss() -> None:

@@ -127,6 +127,25 @@ def test_a_lost_life_ends_the_episode_but_not_the_game():
     assert step.terminated[0]
 
 
+def test_a_limit_reached_while_an_episode_opens_ends_it_one_step_later():
+    """For every frame limit around a lost life, no transition leads from one game into the next."""
+    env_id, options = "BreakoutNoFrameskip-v4", {"episodic_life": True, "noop_max": 0, "frame_skip": 4}
+    died = next(
+        t for t, step in enumerate(walk(make(env_id, 1, options), 300, action=0)) if step.terminated[0]
+    )
+    for limit in range(died - 1, died + 4):
+        frames = 4 * limit
+        check_environment(
+            lambda n, f=frames: make(env_id, n, {**options, "max_episode_frames": f}), steps=200
+        )
+        env = make(env_id, 1, {**options, "max_episode_frames": frames})
+        reset = env.reset(1).observation
+        for step in list(walk(env, 6 * died, action=0))[1:]:
+            # The picture that begins a game follows an end, never an action.
+            if (step.observation == reset).all():
+                assert step.first[0], f"limit {limit}"
+
+
 def test_after_a_lost_life_fire_serves_the_ball():
     """With ``fire_reset``, an agent that never fires still loses every life: each was served."""
 

@@ -14,7 +14,7 @@ import pytest
 from harness import Command, alive, balanced, checkpoints, flags, rows, summary, tiny, until, words_of
 
 from orchard.acting.pace import Free
-from orchard.acting.service import Worker
+from orchard.acting.worker import Worker
 from orchard.errors import RunFailed
 from orchard.launch.run import resume, train
 from orchard.learning.learner import Learner

@@ -47,6 +47,7 @@ ROOT = Path(__file__).parents[2]
         (["train", "toy:catch", "--lag", "-1"], "lag"),
         (["train", "toy:catch", "--unroll-length", "0"], "unroll_length"),
         (["train", "toy:catch", "--queue-size", "1"], "queue"),
+        (["train", "toy:catch", "--max-envs", "15"], "has to be 16 or more"),
         (["train", "toy:catch", "--training-devices", "99"], "does not exist"),
         (["train", "toy:catch", "--listen", "nowhere"], "not an address"),
         (["resume", "nosuchrun"], "not a run folder"),

@@ -118,13 +118,19 @@ class VTraceSettings:
             "clip_c",
             "clip_pg_rho",
         )
-        not_negative = ("gradient_clip", "reward_clip", "entropy_cost", "baseline_cost", "rmsprop_momentum")
+        not_negative = (
+            *("gradient_clip", "reward_clip", "entropy_cost", "baseline_cost"),
+            *("adam_eps", "rmsprop_eps"),
+        )
+        decays = ("adam_b1", "adam_b2", "rmsprop_decay", "rmsprop_momentum")
         for name in positive:
             _require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         for name in not_negative:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("discount", "trace_lambda"):
             _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+        for name in decays:
+            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to less than 1")
         if self.target_entropy is not None:
             _require(
                 self.entropy_cost > 0, "entropy_cost", self.entropy_cost, "more than 0 with a target_entropy"

@@ -25,12 +25,14 @@ import jax
 import numpy as np
 
 from orchard.acting.batcher import BatchRule, buckets
+from orchard.acting.desk import Desk
 from orchard.acting.example import example_unroll
 from orchard.acting.inference import Inference
 from orchard.acting.lanes import Member
 from orchard.acting.ledger import Ledger
 from orchard.acting.pace import Free, Lockstep, Pace, Round, updates_per_round
-from orchard.acting.service import Acting, Meters, Recipe, Worker, lanes_of
+from orchard.acting.recipe import Recipe, lanes_of
+from orchard.acting.worker import Meters, Worker
 from orchard.architectures.devices import pick
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
@@ -95,19 +97,19 @@ class Seed:
         self.queue = UnrollQueue(self._queue_capacity(planned), agent.data.batch_size)
         resumable = self._restore(checkpoint) if checkpoint else {}
         self._meters = Meters()
-        self.acting = Acting(
+        self.desk = Desk(
             self._recipe(token),
             self._workers(planned),
-            place.max_envs or planned + 256,
+            place.slots,
             resumable=resumable,
             first_epoch=self._first_epoch,
             on_join=on_join,
             on_leave=on_leave,
         )
         if checkpoint and resumable:
-            for index, worker in enumerate(self.acting.workers):
+            for index, worker in enumerate(self.desk.workers):
                 worker.inference.restore(checkpoint.tree(f"tables_{index}", worker.inference.tables()))
-        for wake in (worker.poke for worker in self.acting.workers):
+        for wake in (worker.poke for worker in self.desk.workers):
             self._store.listen(wake)
             self.queue.listen(wake)
         depth = place.prefetch if self._lag == "free" else 0
@@ -170,7 +172,7 @@ class Seed:
             inference = Inference(
                 self._agent,
                 self._spec,
-                place.max_envs or planned + 256,
+                place.slots,
                 sizes,
                 device,
                 key(self._config.seed, "acting"),
@@ -195,11 +197,11 @@ class Seed:
         plan = self._agent.data
         self.learner.warm_up(example_unroll(self._agent, self._spec, plan.unroll_length, plan.batch_size))
         self._publish()
-        for index, worker in enumerate(self.acting.workers):
+        for index, worker in enumerate(self.desk.workers):
             worker.inference.warm_up(self._store.newest(index).params)
             worker.start()
         for address in addresses:
-            self._servers.append(listen(address, self.acting))
+            self._servers.append(listen(address, self.desk))
         return [server.address for server in self._servers]
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
@@ -261,7 +263,7 @@ class Seed:
         for server in self._servers:
             server.close()
         self.queue.close()
-        self.acting.stop()
+        self.desk.stop()
         self._prefetch.close()
 
     def fail(self, error: BaseException) -> None:
@@ -311,7 +313,7 @@ class Seed:
             "env_frames": self.env_frames,
             "updates": self.version,
             "weights_version": self.version,
-            "actors": len(self.acting.members()),
+            "actors": len(self.desk.members()),
             "queue_fill": len(self.queue) / self.queue.capacity,
             "learner_busy": self.learner_time.take(),
             **{f"steps_{name}": value for name, value in counts.items()},
@@ -333,7 +335,7 @@ class Seed:
             "episodes": self.episodes.to_json(),
             "lag": self.lag.to_json(),
             "exact": self._config.deterministic,
-            "last_epoch": self.acting.last_epoch,
+            "last_epoch": self.desk.last_epoch,
             "first_epoch": self._first_epoch,
             "base_version": self._base_version,
             "pace": self._pace(),
@@ -342,14 +344,14 @@ class Seed:
             self._wait_blocked()
             meta["ledger"] = self.ledger.counts()
             meta["episodes"] = self.episodes.to_json()
-            lanes = self.acting.lane_states()
+            lanes = self.desk.lane_states()
             meta["lanes"] = [
                 {"order": order, "steps": s["steps"], "rounds": s["rounds"], "digest": s["digest"]}
                 for order, s in sorted(lanes.items())
             ]
             blobs["actions"] = [state["actions"] for _, state in sorted(lanes.items())]
             blobs["queue"] = [leaf for unroll in self.queue.contents() for leaf in jax.tree.leaves(unroll)]
-            for index, worker in enumerate(self.acting.workers):
+            for index, worker in enumerate(self.desk.workers):
                 trees[f"tables_{index}"] = worker.inference.tables()
         return trees, blobs, meta
 
@@ -365,7 +367,7 @@ class Seed:
 
     def _wait_blocked(self) -> None:
         # Without a time limit: whoever watches the actors notices one that hangs.
-        for worker in self.acting.workers:
+        for worker in self.desk.workers:
             while not worker.wait_blocked(_POLL_SECONDS):
                 if self._failure is not None:
                     raise self._failure

@@ -55,6 +55,10 @@ class Stop:
         _at_least(self, 0, "frames", "minutes", above=True)
 
 
+_ROOM_FOR_OTHERS = 256
+"""Slots for environments of actors from elsewhere, unless max_envs says otherwise."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where the parts stand."""
@@ -95,12 +99,17 @@ class Placement:
                 "actors is 0 and listen names no address, so that nobody could step an environment: "
                 "give one or more actors, or --listen HOST:PORT for actors from elsewhere"
             )
+
+    @property
+    def slots(self) -> int:
+        """Environments that inference keeps slots for; raises :class:`ConfigError` if the run's own need more."""
         planned = self.actors * self.envs_per_actor
         if self.max_envs is not None and self.max_envs < planned:
             raise ConfigError(
                 f"max_envs is {self.max_envs}, and has to be {planned} or more: the run's own {self.actors} "
                 f"actors have {self.envs_per_actor} environments each"
             )
+        return self.max_envs or planned + _ROOM_FOR_OTHERS
 
 
 @dataclass(frozen=True)

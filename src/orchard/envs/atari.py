@@ -17,7 +17,7 @@ What ALE does, as found by trying it (tests/envs/test_atari.py holds it to that)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,23 @@ from orchard.types import ArraySpec, EnvSpec, TimeStep
 
 _SIDE = 84
 _SCREEN: dict[str, Any] = {"img_height": 210, "img_width": 160, "grayscale": False}
+
+
+class _Untold(NamedTuple):
+    """Ends of first steps: where (``over`` ``[num_envs]``), with what picture, and how."""
+
+    over: Any
+    shown: Any
+    terminated: Any
+    truncated: Any
+
+    def tell(self, shown: Any, terminated: Any, truncated: Any) -> tuple[Any, Any, Any]:
+        """The next step, in which those episodes end as they were."""
+        return (
+            np.where(self.over[:, None, None, None], self.shown, shown),
+            np.where(self.over, self.terminated, terminated),
+            np.where(self.over, self.truncated, truncated),
+        )
 
 
 class Atari:
@@ -94,9 +111,10 @@ class Atari:
         self._screen: Any = AtariVectorEnv(game, 1, num_threads=1, **settings, **_SCREEN) if render else None
         self._picture: Any = None
         actions = [action.name for action in self._env.ale.get_action_set()]
-        # Done in place of the action at a final step where no reset happens: after a lost life. Whatever that
-        # step brings (a reward, in theory another lost life) belongs to no transition and is left out.
+        # Done in place of the action at a final step where no reset happens: after a lost life. A reward of
+        # that step belongs to no transition and is left out; an end is told one step later.
         self._opening = np.int32(actions.index("FIRE") if fire_reset and "FIRE" in actions else 0)
+        self._untold: _Untold | None = None
         self.spec = EnvSpec(
             env_id,
             ArraySpec((_SIDE, _SIDE, 1), "uint8"),
@@ -111,6 +129,7 @@ class Atari:
         observation, _ = self._env.reset(seed=seeds)
         if self._screen is not None:
             self._picture, _ = self._screen.reset(seed=seeds[:1])
+        self._untold = None
         return self._stream.start(_channel_last(observation))
 
     def send(self, action: Any) -> None:
@@ -125,7 +144,14 @@ class Atari:
         observation, reward, terminated, truncated, _ = self._env.recv()
         if self._screen is not None:
             self._picture = self._screen.recv()[0]
-        return self._stream.step(_channel_last(observation), reward, terminated, truncated)
+        shown = _channel_last(observation)
+        if self._untold is not None:
+            shown, terminated, truncated = self._untold.tell(shown, terminated, truncated)
+        # The frame limit may be reached by the very step that opens an episode. A first step cannot be a final
+        # one: the episode gets one transition, and the emulator starts the next game under it.
+        over = self._stream.ended & (terminated | truncated)
+        self._untold = _Untold(over, shown, terminated, truncated) if over.any() else None
+        return self._stream.step(shown, reward, terminated, truncated)
 
     def render(self) -> Any:
         """The screen of environment 0, uint8 ``[210, 160, 3]``."""

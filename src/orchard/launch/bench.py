@@ -207,7 +207,9 @@ def bound(environment: float, inference: float, training: float, reuse: int, *, 
     return 1 / (1 / environment + accelerator) if shared else min(environment, 1 / accelerator)
 
 
-def bench(config: RunConfig, seconds: float, say: Callable[[Stage], None]) -> dict[str, Any]:
+def bench(
+    config: RunConfig, seconds: float = 3.0, say: Callable[[Stage], None] = lambda stage: None
+) -> dict[str, Any]:
     """Times the stages and the whole; returns the row for ``benchmarks/results/``.
 
     Args:

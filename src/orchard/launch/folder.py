@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -46,17 +47,25 @@ class RunFolder:
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
         """A new folder with the configuration in it; raises :class:`ConfigError` if it holds a run already."""
-        path = Path(config.run_dir) if config.run_dir else _fresh_path(config)
-        folder = RunFolder(path)
-        if folder._config.exists():
+        path = Path(config.run_dir or "runs")
+        try:
+            if config.run_dir is None:
+                path = _fresh_folder(path, config)
+            folder = RunFolder(path)
+            folder.logs.mkdir(parents=True, exist_ok=True)
+            # Of two that begin in one folder at the same moment, one gets past this.
+            folder._config.touch(exist_ok=False)
+        except FileExistsError as error:
             raise ConfigError(
                 f"{path} already holds a run: go on with it by 'orchard resume {path}', or choose another --run-dir"
-            )
-        try:
-            folder.logs.mkdir(parents=True, exist_ok=True)
+            ) from error
         except OSError as error:
             raise ConfigError(f"cannot create the run folder {path}: {error.strerror}") from error
-        folder.keep(config)
+        try:
+            folder.keep(config)
+        except ConfigError:
+            folder.discard()
+            raise
         return folder
 
     @staticmethod
@@ -73,7 +82,11 @@ class RunFolder:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other processes from training in this folder; raises :class:`ConfigError` if one does."""
-        with self._lock.open("wb") as file:
+        try:
+            lock = self._lock.open("wb")
+        except OSError as error:
+            raise ConfigError(f"cannot write {self._lock}: {error.strerror}") from error
+        with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -144,12 +157,14 @@ class RunFolder:
                 folder.rmdir()
 
 
-def _fresh_path(config: RunConfig) -> Path:
+def _fresh_folder(parent: Path, config: RunConfig) -> Path:
+    """Makes a folder that nobody has, named after the run and the time."""
     env = "".join(c if c.isalnum() or c in ".-" else "-" for c in config.env)
     stem = f"{env}-{config.arch}-{config.agent}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path = Path("runs") / stem
-    number = 1
-    while path.exists():
-        number += 1
-        path = Path("runs") / f"{stem}-{number}"
+    parent.mkdir(exist_ok=True)
+    for number in itertools.count(1):
+        path = parent / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            break
     return path

@@ -91,7 +91,10 @@ class _Run:
         self.folder = folder
         self.checkpoint = checkpoint
         self.resumed = resumed
-        self.saved_version = checkpoint.step if checkpoint else 0
+        # A run that was stopped before its first update leaves a checkpoint too; in deterministic mode it begins
+        # anew instead, which comes to the same: actors that are not there yet cannot be brought to rest.
+        nothing = 0 if config.deterministic else -1
+        self.saved_version = checkpoint.step if checkpoint else nothing
         stop = config.stop
         self.budget = Budget(
             frames=stop.frames,
@@ -256,11 +259,11 @@ class _Run:
 
         def stalled() -> dict[int, float]:
             found = {}
-            for member, seconds in seed.acting.stalled(self.config.safety.env_timeout):
+            for member, seconds in seed.desk.stalled(self.config.safety.env_timeout):
                 if member.local:
                     found[member.index] = seconds
                 else:
-                    seed.acting.dismiss(member, f"no step for {seconds:.0f} s")
+                    seed.desk.dismiss(member, f"no step for {seconds:.0f} s")
             return found
 
         self.supervisor = Supervisor(

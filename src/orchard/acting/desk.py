@@ -1,4 +1,4 @@
-"""Central inference: the desk where actors report, and one worker thread for each accelerator that acts."""
+"""The desk where actors report: it lets them in, gives them slots and passes their steps to a worker."""
 
 from __future__ import annotations
 
@@ -7,277 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orchard.acting.inference import Inference
-from orchard.acting.lanes import Lane, Member, Script, arrival, digest_of
-from orchard.acting.ledger import Ledger
-from orchard.acting.pace import Lockstep, Pace
-from orchard.acting.unrolls import OpenUnroll, step_fields, timestep_of
+from orchard.acting.lanes import Lane, Member, Script, digest_of
+from orchard.acting.recipe import Recipe, lanes_of
+from orchard.acting.unrolls import OpenUnroll, step_fields
+from orchard.acting.worker import Worker
 from orchard.envs.episodes import EpisodeMeter
-from orchard.errors import ConfigError, Refused, RunFailed, SpecError
+from orchard.errors import Refused, SpecError
 from orchard.seeding import integer
 from orchard.transport.seam import PROTOCOL, Layout, Peer
-from orchard.types import EnvSpec, map_leaves
-
-
-def lanes_of(envs: int) -> tuple[int, int]:
-    """How an actor's environments are split: ``(lanes, environments in each)``; a lone one is one lane."""
-    if envs > 1 and envs % 2:
-        raise ConfigError(
-            f"{envs} environments an actor cannot be split into halves (one steps while the other waits): "
-            f"use {envs + 1}"
-        )
-    return (1, 1) if envs == 1 else (2, envs // 2)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What every actor is told to do.
-
-    Attributes:
-      env: the environment's id.
-      options: its options.
-      spec: what it must look like.
-      actors: how many actors this run starts itself.
-      envs: environments of each actor.
-      seed: the run's seed.
-      unroll_length: T.
-      token: what an actor must know to be let in.
-      keep_log: whether the actions are logged so that environments can be brought back.
-      lockstep: whether the lag is exact, which no actor from elsewhere could join.
-    """
-
-    env: str
-    options: dict[str, Any]
-    spec: EnvSpec
-    actors: int
-    envs: int
-    seed: int
-    unroll_length: int
-    token: str = field(repr=False)
-    keep_log: bool = False
-    lockstep: bool = False
-
-
-@dataclass
-class Meters:
-    """What inference has done since the meters were last read; guarded by its lock."""
-
-    batches: int = 0
-    rows: int = 0
-    padded: int = 0
-    seconds: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(self, rows: int, size: int, seconds: float) -> None:
-        """Counts one batch of ``rows`` in a full batch's ``size``."""
-        with self.lock:
-            self.batches += 1
-            self.rows += rows
-            self.padded += size
-            self.seconds += seconds
-
-    def take(self) -> dict[str, float]:
-        """Means since the last call, by metric name; empty if there was no batch."""
-        with self.lock:
-            if not self.batches:
-                return {}
-            means = {
-                "inference_batch": self.rows / self.batches,
-                "batch_fill": self.rows / self.padded,
-                "inference_milliseconds": 1e3 * self.seconds / self.batches,
-            }
-            self.batches, self.rows, self.padded, self.seconds = 0, 0, 0, 0.0
-            return means
-
-
-class Worker:
-    """Serves the lanes of one accelerator: a thread that alone touches lanes and tables.
-
-    Args:
-      inference: the policy on the accelerator.
-      pace: who is served when.
-      recipe: of the run.
-      ledger: the books.
-      meters: shared by the workers.
-      full_batch: rows of a full batch, for the meters.
-      on_failure: called with the exception that ended the thread.
-    """
-
-    def __init__(
-        self,
-        inference: Inference,
-        pace: Pace,
-        recipe: Recipe,
-        *,
-        ledger: Ledger,
-        meters: Meters,
-        full_batch: int,
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        self.inference = inference
-        self.pace = pace
-        self.lanes: list[Lane] = []
-        self._recipe = recipe
-        self._ledger = ledger
-        self._meters = meters
-        self._full_batch = full_batch
-        self._on_failure = on_failure
-        self._news = threading.Condition()
-        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._poked = False
-        self._stopping = False
-        self._idle = False
-        self._thread = threading.Thread(target=self._run, name="acting", daemon=True)
-
-    # What other threads call.
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def submit(self, what: str, *arguments: Any) -> None:
-        """Has the thread do ``join(lane)``, ``arrive(lane, arrays, time)`` or ``leave(lane)``, in order."""
-        with self._news:
-            self._inbox.append((getattr(self, f"_{what}"), arguments))
-            self._news.notify_all()
-
-    def poke(self) -> None:
-        """Says that there are new weights, or room in the queue."""
-        with self._news:
-            self._poked = True
-            self._news.notify_all()
-
-    def stop(self) -> None:
-        """Ends the thread; open unrolls are left where they are."""
-        with self._news:
-            self._stopping = True
-            self._news.notify_all()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def wait_blocked(self, timeout: float) -> bool:
-        """Waits, in lockstep, until all lanes wait for weights; False when ``timeout`` s have passed."""
-        with self._news:
-            return self._news.wait_for(self._blocked, timeout)
-
-    def _blocked(self) -> bool:
-        return (
-            self._idle
-            and not self._inbox
-            and not self._poked
-            and isinstance(self.pace, Lockstep)
-            and self.pace.blocked(self.lanes)
-        )
-
-    # What the thread does.
-
-    def _run(self) -> None:
-        try:
-            wait: float | None = None
-            while self._wait_for_news(wait):
-                wait = self._turn()
-        except BaseException as error:
-            self._on_failure(error)
-
-    def _wait_for_news(self, timeout: float | None) -> bool:
-        with self._news:
-            self._idle = True
-            self._news.notify_all()
-            self._news.wait_for(lambda: self._inbox or self._poked or self._stopping, timeout)
-            self._idle = False
-            inbox, self._inbox, self._poked = self._inbox, [], False
-            if self._stopping:
-                return False
-            # Under the lock, so that nobody sees a lane half-way: these only copy a step into its unroll.
-            for action, arguments in inbox:
-                action(*arguments)
-            return True
-
-    def _turn(self) -> float | None:
-        """Passes on what can be, serves who is due; returns how long to wait for news, in s."""
-        # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
-        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
-            if not self.pace.hand_over(lane):
-                break
-            lane.outbox, lane.finished = None, []
-        chosen, wait = self.pace.choose(self.lanes, time.monotonic())
-        if not chosen:
-            return wait
-        self._serve(chosen)
-        return 0.0
-
-    def _serve(self, lanes: Sequence[Lane]) -> None:
-        weights = self.pace.weights(lanes)
-        begin = time.monotonic()
-        actions, record = self.inference.act(
-            weights.params, [(lane.open.observed, lane.columns()) for lane in lanes]
-        )
-        now = time.monotonic()
-        start = 0
-        for lane in lanes:
-            rows = slice(start, start + lane.rows)
-            start += lane.rows
-            lane.open.decide(actions[rows], map_leaves(itemgetter(rows), record), weights.version)
-            lane.steps += 1
-            self._reply(lane, actions[rows], now)
-        self._ledger.decide(start)
-        self._meters.add(start, max(start, self._full_batch), now - begin)
-
-    def _reply(self, lane: Lane, action: NDArray[Any], now: float) -> None:
-        lane.arrived = None
-        lane.owed_since = now
-        lane.member.peer.reply(lane.half, [np.ascontiguousarray(action, self._recipe.spec.action.dtype)])
-
-    def _join(self, lane: Lane) -> None:
-        if lane.script is None:  # otherwise the slots hold what the checkpoint kept
-            self.inference.reset(lane.slots)
-        self.lanes.append(lane)
-
-    def _leave(self, lane: Lane) -> None:
-        if lane in self.lanes:
-            self.lanes.remove(lane)
-            held = self._recipe.unroll_length * lane.rows if lane.outbox is not None else 0
-            self._ledger.drop(open_steps=lane.open.transitions, queued_steps=held)
-
-    def _arrive(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
-        if lane not in self.lanes:
-            return
-        finished = lane.meter.add(timestep_of(self._recipe.spec, arrays))
-        if lane.script is None:
-            lane.finished += finished
-        elif not self._replayed(lane, lane.script, arrays, now):
-            return  # and the episodes that ended up to here were counted before the run was interrupted
-        if lane.open.observe(arrays):
-            self._cut(lane)
-        lane.arrived = now
-
-    def _cut(self, lane: Lane) -> None:
-        lane.outbox = lane.open.cut(self.inference.first_states(lane.slots))
-        lane.rounds += 1
-        if lane.log is not None:
-            lane.log.append(lane.outbox.action)
-        self._ledger.cut(self._recipe.unroll_length * lane.rows)
-
-    def _replayed(self, lane: Lane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
-        """Plays the next logged action; True once the environments are where they were."""
-        if script.played < len(script.actions):
-            script.played += 1
-            self._reply(lane, script.actions[script.played - 1], now)
-            return False
-        if digest_of(arrays) != script.digest:
-            raise RunFailed(
-                f"cannot resume exactly: lane {lane.order} of {self._recipe.env} does not come back to where "
-                "it was when its actions are played again; the environment is not deterministic given its "
-                "seed. Resume without --deterministic."
-            )
-        lane.script = None
-        return True
+from orchard.types import EnvSpec
 
 
 def _bytes(text: Any) -> bytes:
@@ -302,8 +45,8 @@ class _Joined:
         return [since for lane in self.lanes if (since := lane.owed_since) is not None]
 
 
-class Acting:
-    """The desk: lets actors in, gives them slots, and passes their steps to the worker of their accelerator.
+class Desk:
+    """Lets actors in, gives them slots, and passes their steps to the worker of their accelerator.
 
     Actors come and go at any time; one that comes back under an index replaces the one that had it.
 
@@ -390,8 +133,7 @@ class Acting:
             index = self._index_for(message.get("index"))
             envs = self._envs_for(index, message.get("envs"))
             self._replace(index)
-            epoch = self._epochs.get(index, self._first_epoch - 1) + 1
-            self._epochs[index] = epoch
+            epoch = self._epoch_of(index)
             member = Member(index, epoch, peer, local=index in self._planned)
             worker = index % len(self.workers)
             self._joined[peer] = _Joined(member, time.monotonic(), worker=worker, envs=envs)
@@ -420,6 +162,16 @@ class Acting:
             return int(asked)
         taken = {joined.member.index for joined in self._joined.values()} | set(self._planned)
         return next(index for index in range(1 << 20) if index not in taken)
+
+    def _epoch_of(self, index: int) -> int:
+        """The next epoch at ``index``. No slot sees an epoch twice, or random keys would come again: those of
+        the run's own actors stay with their index; the others pass from one to the next, so their epochs are
+        counted over all of them.
+        """
+        mine = {index} if index in self._planned else self._epochs.keys() - self._planned.keys()
+        before = [self._epochs[other] for other in mine if other in self._epochs]
+        self._epochs[index] = max(before, default=self._first_epoch - 1) + 1
+        return self._epochs[index]
 
     def _replace(self, index: int) -> None:
         for peer, joined in list(self._joined.items()):

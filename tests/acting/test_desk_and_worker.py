@@ -10,10 +10,12 @@ import pytest
 from fakes import COUNT, PATIENCE, FakePeer, InstantInference, Player
 
 from orchard.acting.batcher import BatchRule
+from orchard.acting.desk import Desk
 from orchard.acting.lanes import Member
 from orchard.acting.ledger import Ledger
 from orchard.acting.pace import Episodes, Free, Lockstep, Pace, Round
-from orchard.acting.service import Acting, Meters, Recipe, Worker, lanes_of
+from orchard.acting.recipe import Recipe, lanes_of
+from orchard.acting.worker import Meters, Worker
 from orchard.errors import ConfigError, Refused
 from orchard.replay.queue import UnrollQueue
 from orchard.types import EnvSpec, Unroll
@@ -23,7 +25,7 @@ LENGTH = 3
 
 
 class House:
-    """Acting with a queue and a store behind it, one worker, a few slots."""
+    """A desk with a queue and a store behind it, one worker, a few slots."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class House:
                 )
             )
         self.worker = self.workers[0]
-        self.acting = Acting(
+        self.desk = Desk(
             self.recipe,
             self.workers,
             capacity,
@@ -135,7 +137,7 @@ def house() -> Iterator[Callable[..., House]]:
 
     yield build
     for each in built:
-        each.acting.stop()
+        each.desk.stop()
         if not each.failed.is_set():
             assert each.failures == []
 
@@ -151,7 +153,7 @@ def test_lanes_of() -> None:
 
 def test_an_actor_is_told_what_to_make_and_its_terms(house: Callable[..., House]) -> None:
     here = house()
-    player = Player(here.acting, index=1).ready()
+    player = Player(here.desk, index=1).ready()
     assert {key: player.told[key] for key in ("env", "options", "index", "rows")} == {
         "env": "toy:count",
         "options": {},
@@ -162,21 +164,21 @@ def test_an_actor_is_told_what_to_make_and_its_terms(house: Callable[..., House]
     assert player.peer.terms is not None
     up, down, lanes = player.peer.terms
     assert (lanes, down.fields, up.fields[0]) == (2, (((2,), "int32"),), ((2, 4), "int32"))
-    assert here.joined == here.acting.members() == [Member(1, 0, player.peer, local=True)]
+    assert here.joined == here.desk.members() == [Member(1, 0, player.peer, local=True)]
 
 
 def test_every_environment_has_a_seed_of_its_own(house: Callable[..., House]) -> None:
     here = house(capacity=40)
     seeds: list[int] = []
     for index in (0, 1, None, None):
-        player = Player(here.acting, index=index).ready()
+        player = Player(here.desk, index=index).ready()
         seeds += player.told["seeds"]
-    again = Player(here.acting, index=0)
+    again = Player(here.desk, index=0)
     seeds += again.told["seeds"]
     assert len(set(seeds)) == len(seeds) == 10
     assert all(0 <= seed < 1 << 30 for seed in seeds)
-    assert here.acting.last_epoch == 1
-    resumed = house(capacity=40, first_epoch=1).acting
+    assert here.desk.last_epoch == 1
+    resumed = house(capacity=40, first_epoch=1).desk
     assert resumed.last_epoch == 1
     assert Player(resumed, index=0).told["seeds"] == again.told["seeds"]
 
@@ -205,17 +207,17 @@ def test_every_environment_has_a_seed_of_its_own(house: Callable[..., House]) ->
 def test_who_is_not_let_in(join: dict[str, Any], reason: str, house: Callable[..., House]) -> None:
     here = house()
     with pytest.raises(Refused, match=reason):
-        Player(here.acting, **join)
-    assert here.acting.members() == []
+        Player(here.desk, **join)
+    assert here.desk.members() == []
     assert here.ledger.counts()["received"] == 0
 
 
 def test_a_join_that_is_refused_replaces_nobody(house: Callable[..., House]) -> None:
     here = house()
-    player = Player(here.acting, index=5).ready()
+    player = Player(here.desk, index=5).ready()
     with pytest.raises(Refused):
-        Player(here.acting, index=5, envs=3)
-    assert (player.peer.closed, len(here.acting.members())) == ([], 1)
+        Player(here.desk, index=5, envs=3)
+    assert (player.peer.closed, len(here.desk.members())) == ([], 1)
 
 
 @pytest.mark.parametrize(
@@ -234,30 +236,30 @@ def test_environments_that_look_different_are_refused(
     spec: Any, reason: str, house: Callable[..., House]
 ) -> None:
     here = house()
-    player = Player(here.acting)
+    player = Player(here.desk)
     with pytest.raises(Refused, match=reason):
-        here.acting.answer(player.peer, {"kind": "ready", "spec": spec})
+        here.desk.answer(player.peer, {"kind": "ready", "spec": spec})
     with pytest.raises(Refused, match="cannot be read"):
-        here.acting.answer(player.peer, {"kind": "ready"})
-    assert here.acting.members() == []
+        here.desk.answer(player.peer, {"kind": "ready"})
+    assert here.desk.members() == []
 
 
 def test_ready_comes_once_and_after_join(house: Callable[..., House]) -> None:
     here = house()
     ready = {"kind": "ready", "spec": COUNT.to_json()}
     with pytest.raises(Refused, match="once, after 'join'"):
-        here.acting.answer(FakePeer(), ready)
-    player = Player(here.acting).ready()
+        here.desk.answer(FakePeer(), ready)
+    player = Player(here.desk).ready()
     with pytest.raises(Refused, match="once, after 'join'"):
-        here.acting.answer(player.peer, ready)
+        here.desk.answer(player.peer, ready)
 
 
 def test_join_comes_once(house: Callable[..., House]) -> None:
     here = house()
-    player = Player(here.acting).ready()
+    player = Player(here.desk).ready()
     with pytest.raises(Refused, match="comes once"):
-        here.acting.answer(player.peer, {"kind": "join", "protocol": 1, "token": "secret"})
-    assert len(here.acting.members()) == 1
+        here.desk.answer(player.peer, {"kind": "join", "protocol": 1, "token": "secret"})
+    assert len(here.desk.members()) == 1
     player.leave()
     here.settle()
     assert here.worker.lanes == [], "no lane of it is left behind"
@@ -265,44 +267,61 @@ def test_join_comes_once(house: Callable[..., House]) -> None:
 
 def test_places_are_taken_and_given_back(house: Callable[..., House]) -> None:
     here = house(actors=1, envs=4, capacity=10, max_rows=4)
-    first = Player(here.acting, envs=4).ready()
-    second = Player(here.acting, envs=2).ready()
+    first = Player(here.desk, envs=4).ready()
+    second = Player(here.desk, envs=2).ready()
     assert (first.told["index"], second.told["index"]) == (1, 2)
     with pytest.raises(Refused, match="no room for 1 more environments, 0 places are left"):
-        Player(here.acting, envs=1).ready()
+        Player(here.desk, envs=1).ready()
     first.leave()
-    third = Player(here.acting, envs=4).ready()
+    third = Player(here.desk, envs=4).ready()
     assert third.told["index"] == 1
     with pytest.raises(Refused, match="inference takes at most 4 a half"):
-        Player(here.acting, envs=10).ready()
-    Player(here.acting, index=0).ready()
+        Player(here.desk, envs=10).ready()
+    Player(here.desk, index=0).ready()
     here.settle()
     slots = sorted(slot for lane in here.worker.lanes for slot in lane.slots.tolist())
     assert slots == list(range(10)), "no slot is held twice"
 
 
+def test_places_that_pass_to_another_actor_never_see_an_epoch_twice(house: Callable[..., House]) -> None:
+    # What is drawn depends on (slot, epoch, step): the same epoch would draw the same numbers again.
+    here = house(actors=1, envs=2, capacity=2 + 4, first_epoch=3)
+    own = Player(here.desk, index=0).ready()
+    seen = []
+    for index in (7, 9, 7, None):
+        visitor = Player(here.desk, envs=4, **({} if index is None else {"index": index})).ready()
+        seen += [member.epoch for member in here.desk.members() if member.index != 0]
+        visitor.leave()
+        here.settle()
+    assert seen == [3, 4, 5, 6]
+    own.leave()
+    Player(here.desk, index=0).ready()
+    assert [member.epoch for member in here.desk.members()] == [4], "its own slots count for themselves"
+    assert here.desk.last_epoch == 6
+
+
 def test_an_actor_that_left_before_it_was_ready_held_nothing(house: Callable[..., House]) -> None:
     here = house(actors=1, capacity=6)
     for _ in range(5):
-        Player(here.acting, envs=2).leave()
-    Player(here.acting, envs=2).ready()
-    here.acting.left(FakePeer(), "never asked anything that was understood")
-    assert here.acting.members()[0].epoch == 5
+        Player(here.desk, envs=2).leave()
+    Player(here.desk, envs=2).ready()
+    here.desk.left(FakePeer(), "never asked anything that was understood")
+    assert here.desk.members()[0].epoch == 5
 
 
 def test_an_exact_lag_has_no_room_for_actors_from_elsewhere(house: Callable[..., House]) -> None:
     here = house(actors=1, lag=0)
     for index in (None, 1):
         with pytest.raises(Refused, match="exact lag"):
-            Player(here.acting, index=index)
-    Player(here.acting, index=0).ready()
+            Player(here.desk, index=index)
+    Player(here.desk, index=0).ready()
 
 
 def test_a_new_actor_replaces_the_one_with_its_index(house: Callable[..., House]) -> None:
     here = house()
-    old = Player(here.acting, index=1).ready().begin()
+    old = Player(here.desk, index=1).ready().begin()
     old.play(2)
-    new = Player(here.acting, index=1).ready()
+    new = Player(here.desk, index=1).ready()
     assert old.peer.closed == ["another actor joined with the same index"]
     assert here.gone == [(Member(1, 0, old.peer, local=True), "replaced by a new actor with the same index")]
     old.step(0, np.zeros(2, np.int32))  # what was still on its way is dropped
@@ -311,12 +330,12 @@ def test_a_new_actor_replaces_the_one_with_its_index(house: Callable[..., House]
     new.begin().play(4)
     here.settle()
     assert [lane.member.epoch for lane in here.worker.lanes] == [1, 1]
-    assert here.acting.members() == [Member(1, 1, new.peer, local=True)]
+    assert here.desk.members() == [Member(1, 1, new.peer, local=True)]
 
 
 def test_actors_are_shared_out_over_the_workers(house: Callable[..., House]) -> None:
     here = house(actors=3, workers=2, capacity=12)
-    players = [Player(here.acting, index=index).ready().begin() for index in range(3)]
+    players = [Player(here.desk, index=index).ready().begin() for index in range(3)]
     for player in players:
         player.play(2)
     here.settle()
@@ -328,7 +347,7 @@ def test_actors_are_shared_out_over_the_workers(house: Callable[..., House]) -> 
 
 def test_every_step_is_in_one_unroll_in_its_place(house: Callable[..., House]) -> None:
     here = house(actors=2, envs=4)
-    players = [Player(here.acting, index=index).ready().begin() for index in range(2)]
+    players = [Player(here.desk, index=index).ready().begin() for index in range(2)]
     rounds = 4
     for _ in range(rounds * LENGTH):
         for player in players:
@@ -369,7 +388,7 @@ def count(env: int, steps: int) -> list[list[int]]:
 
 def test_episodes_are_told_with_the_unroll_that_holds_their_end(house: Callable[..., House]) -> None:
     here = house(actors=1, envs=1, max_rows=1)
-    player = Player(here.acting, index=0).ready().begin()
+    player = Player(here.desk, index=0).ready().begin()
     player.play(5 * LENGTH)
     here.wait_for_unrolls(5)
     told = [episode for _, episodes in here.handed for episode in episodes]
@@ -387,7 +406,7 @@ def test_episodes_are_told_with_the_unroll_that_holds_their_end(house: Callable[
 
 def test_an_actor_that_leaves_drops_exactly_its_open_steps(house: Callable[..., House]) -> None:
     here = house(actors=2, envs=4)
-    leaver, stayer = (Player(here.acting, index=index).ready().begin() for index in range(2))
+    leaver, stayer = (Player(here.desk, index=index).ready().begin() for index in range(2))
     leaver.play(2 * LENGTH + 3)  # one unroll of each half, then 2 decisions of one and 1 (or 2) of the other
     leaver.peer.next()
     leaver.peer.next()
@@ -410,7 +429,7 @@ def test_an_actor_that_leaves_drops_exactly_its_open_steps(house: Callable[..., 
 
 def test_a_held_unroll_is_dropped_with_its_lane(house: Callable[..., House]) -> None:
     here = house(actors=1, envs=1, queue=2, max_rows=1)
-    player = Player(here.acting, index=0).ready().begin()
+    player = Player(here.desk, index=0).ready().begin()
     player.play(3 * LENGTH)
     assert here.refused.acquire(timeout=PATIENCE)
     player.leave()
@@ -426,7 +445,7 @@ def test_a_held_unroll_is_dropped_with_its_lane(house: Callable[..., House]) -> 
 
 def test_a_full_queue_holds_a_lane_until_there_is_room(house: Callable[..., House]) -> None:
     here = house(actors=1, envs=1, queue=2, max_rows=1)
-    player = Player(here.acting, index=0).ready().begin()
+    player = Player(here.desk, index=0).ready().begin()
     player.play(3 * LENGTH)
     here.wait_for_unrolls(2)
     assert here.refused.acquire(timeout=PATIENCE)
@@ -440,7 +459,7 @@ def test_a_full_queue_holds_a_lane_until_there_is_room(house: Callable[..., Hous
 
 def test_whoever_waited_longest_finds_the_room_first(house: Callable[..., House]) -> None:
     here = house(actors=3, envs=1, queue=2, max_rows=1)
-    players = [Player(here.acting, index=index).ready() for index in range(3)]
+    players = [Player(here.desk, index=index).ready() for index in range(3)]
     for index in (2, 1):  # fill the queue
         players[index].begin().play(LENGTH)
         here.wait_for_unrolls(1)
@@ -458,32 +477,38 @@ def test_whoever_waited_longest_finds_the_room_first(house: Callable[..., House]
     assert [int(u.timestep.observation[0, 0, 0]) for u, _ in here.handed[2:]] == held
 
 
+def set_clock(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
+    """What the desk and the workers take for the time from now on: ``clock.now``, in s."""
+    for module in ("desk", "worker"):
+        monkeypatch.setattr(f"orchard.acting.{module}.time", SimpleNamespace(monotonic=lambda: clock.now))
+
+
 def test_actors_that_owe_a_step_are_named(
     house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr("orchard.acting.service.time", SimpleNamespace(monotonic=lambda: clock.now))
+    set_clock(monkeypatch, clock)
     here = house(actors=2, envs=4, queue=2)
-    idle, busy = Player(here.acting, index=0), Player(here.acting, index=1)
+    idle, busy = Player(here.desk, index=0), Player(here.desk, index=1)
     member = {
         player.told["index"]: Member(player.told["index"], 0, player.peer, True) for player in (idle, busy)
     }
     clock.now = 107.0
-    assert here.acting.stalled(7.0) == []
-    assert here.acting.stalled(6.0) == [(member[0], 7.0), (member[1], 7.0)], "they make their environments"
+    assert here.desk.stalled(7.0) == []
+    assert here.desk.stalled(6.0) == [(member[0], 7.0), (member[1], 7.0)], "they make their environments"
     busy.ready().begin()
     replies = [busy.peer.next(), busy.peer.next()]
     clock.now = 110.0
-    assert here.acting.stalled(5.0) == [(member[0], 10.0)]
-    assert here.acting.stalled(2.0) == [(member[0], 10.0), (member[1], 3.0)]
+    assert here.desk.stalled(5.0) == [(member[0], 10.0)]
+    assert here.desk.stalled(2.0) == [(member[0], 10.0), (member[1], 3.0)]
     busy.step(*replies[0])
     reply = busy.peer.next()
-    assert (member[1], 3.0) in here.acting.stalled(2.0), "the other half owes one still"
+    assert (member[1], 3.0) in here.desk.stalled(2.0), "the other half owes one still"
     busy.step(*replies[1])
     busy.peer.next()
-    assert here.acting.stalled(2.0) == [(member[0], 10.0)]
+    assert here.desk.stalled(2.0) == [(member[0], 10.0)]
     assert reply[0] == replies[0][0]
-    here.acting.dismiss(member[0], "too slow")
+    here.desk.dismiss(member[0], "too slow")
     assert idle.peer.closed == ["too slow"]
 
 
@@ -491,16 +516,16 @@ def test_a_step_that_waits_for_the_worker_is_not_owed(
     house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr("orchard.acting.service.time", SimpleNamespace(monotonic=lambda: clock.now))
+    set_clock(monkeypatch, clock)
     here = house(actors=1, envs=4)
-    player = Player(here.acting, index=0).ready().begin()
+    player = Player(here.desk, index=0).ready().begin()
     replies = [player.peer.next(), player.peer.next()]
     here.worker.stop()
     clock.now = 200.0
-    assert [seconds for _, seconds in here.acting.stalled(2.0)] == [100.0]
+    assert [seconds for _, seconds in here.desk.stalled(2.0)] == [100.0]
     for reply in replies:
         player.step(*reply)
-    assert here.acting.stalled(2.0) == []
+    assert here.desk.stalled(2.0) == []
 
 
 def test_meters_are_means_since_they_were_last_read(house: Callable[..., House]) -> None:
@@ -513,7 +538,7 @@ def test_meters_are_means_since_they_were_last_read(house: Callable[..., House])
     )
     assert meters.take() == {}
     here = house(actors=1, envs=2, max_rows=4)
-    Player(here.acting, index=0).ready().begin(0).peer.next()
+    Player(here.desk, index=0).ready().begin(0).peer.next()
     here.settle()
     taken = here.meters.take()
     assert (taken["inference_batch"], taken["batch_fill"]) == (1.0, 0.25)
@@ -521,8 +546,8 @@ def test_meters_are_means_since_they_were_last_read(house: Callable[..., House])
 
 def test_what_breaks_in_a_worker_is_told(house: Callable[..., House]) -> None:
     here = house()
-    player = Player(here.acting, index=0).ready()
-    here.acting.deliver(player.peer, 0, [])
+    player = Player(here.desk, index=0).ready()
+    here.desk.deliver(player.peer, 0, [])
     assert here.failed.wait(PATIENCE)
     assert isinstance(here.failures[0], ValueError)
 
@@ -532,7 +557,7 @@ def test_what_breaks_in_a_worker_is_told(house: Callable[..., House]) -> None:
 
 def test_in_lockstep_a_round_acts_with_its_version_and_waits_for_it(house: Callable[..., House]) -> None:
     here = house(actors=2, envs=2, lag=1)
-    players = [Player(here.acting, index=index).ready().begin() for index in range(2)]
+    players = [Player(here.desk, index=index).ready().begin() for index in range(2)]
     for version in range(1, 4):
         for _ in range(LENGTH if version > 1 else 2 * LENGTH):
             for player in players:
@@ -554,11 +579,11 @@ def test_wait_blocked_is_false_without_lockstep(house: Callable[..., House]) -> 
 
 def test_a_lane_is_brought_back_by_its_actions_and_keeps_its_state(house: Callable[..., House]) -> None:
     before = house(actors=1, envs=2, lag=0)
-    player = Player(before.acting, index=0).ready().begin()
+    player = Player(before.desk, index=0).ready().begin()
     player.play(2 * LENGTH)
     before.wait_for_unrolls(2)
     assert before.worker.wait_blocked(PATIENCE)
-    states, tables = before.acting.lane_states(), before.worker.inference.tables()
+    states, tables = before.desk.lane_states(), before.worker.inference.tables()
     assert sorted(states) == [(0, 0), (0, 1)]
     assert states[0, 0]["actions"].shape == (LENGTH, 1)
     before.store.publish({"w": jnp.ones(())}, 1)
@@ -568,7 +593,7 @@ def test_a_lane_is_brought_back_by_its_actions_and_keeps_its_state(house: Callab
     after = house(actors=1, envs=2, lag=0, resumable=states)
     after.worker.inference.restore(tables)
     after.store.publish({"w": jnp.ones(())}, 1)
-    again = Player(after.acting, index=0).ready().begin()
+    again = Player(after.desk, index=0).ready().begin()
     again.play(4 * LENGTH)  # as many replayed as acted anew
     after.wait_for_unrolls(2)
     for (unroll, episodes), (expected, expected_episodes) in zip(
@@ -578,17 +603,17 @@ def test_a_lane_is_brought_back_by_its_actions_and_keeps_its_state(house: Callab
         assert episodes == expected_episodes
     assert after.ledger.counts()["received"] == 2 * LENGTH, "replayed steps are not counted again"
     assert after.worker.wait_blocked(PATIENCE)
-    assert after.acting.lane_states()[0, 1]["actions"].shape == (2 * LENGTH, 1)
+    assert after.desk.lane_states()[0, 1]["actions"].shape == (2 * LENGTH, 1)
 
 
 def test_a_world_that_does_not_come_back_is_an_error(house: Callable[..., House]) -> None:
     before = house(actors=1, envs=1, lag=0)
-    Player(before.acting, index=0).ready().begin().play(LENGTH)
+    Player(before.desk, index=0).ready().begin().play(LENGTH)
     before.wait_for_unrolls(1)
     assert before.worker.wait_blocked(PATIENCE)
-    states = before.acting.lane_states()
+    states = before.desk.lane_states()
     states[0, 0]["digest"] ^= 1
     after = house(actors=1, envs=1, lag=0, resumable=states)
-    Player(after.acting, index=0).ready().begin().play(LENGTH)
+    Player(after.desk, index=0).ready().begin().play(LENGTH)
     assert after.failed.wait(PATIENCE)
     assert "does not come back" in str(after.failures[0])

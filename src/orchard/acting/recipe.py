@@ -1,0 +1,48 @@
+"""What every actor of a run is told to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchard.errors import ConfigError
+from orchard.types import EnvSpec
+
+
+def lanes_of(envs: int) -> tuple[int, int]:
+    """How an actor's environments are split: ``(lanes, environments in each)``; a lone one is one lane."""
+    if envs > 1 and envs % 2:
+        raise ConfigError(
+            f"{envs} environments an actor cannot be split into halves (one steps while the other waits): "
+            f"use {envs + 1}"
+        )
+    return (1, 1) if envs == 1 else (2, envs // 2)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What every actor is told to do.
+
+    Attributes:
+      env: the environment's id.
+      options: its options.
+      spec: what it must look like.
+      actors: how many actors this run starts itself.
+      envs: environments of each actor.
+      seed: the run's seed.
+      unroll_length: T.
+      token: what an actor must know to be let in.
+      keep_log: whether the actions are logged so that environments can be brought back.
+      lockstep: whether the lag is exact, which no actor from elsewhere could join.
+    """
+
+    env: str
+    options: dict[str, Any]
+    spec: EnvSpec
+    actors: int
+    envs: int
+    seed: int
+    unroll_length: int
+    token: str = field(repr=False)
+    keep_log: bool = False
+    lockstep: bool = False

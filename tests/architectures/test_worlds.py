@@ -1,0 +1,44 @@
+"""Whole runs in worlds of every kind: what their observations and actions look like reaches the learner."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import balanced, tiny
+
+import orchard
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "envpool:Basic-v1": {"network": "small"},
+    "envpool:gfootball/academy_empty_goal_close-v1": {"network": "small"},
+    "vizdoom.gymnasium_wrapper:VizdoomBasic-v1": {"network": "small"},
+    "nested_world:Nested": {},
+    "Pendulum-v1": {},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", WORLDS)
+def test_a_run_trains_is_resumed_and_evaluated(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = env.partition(":")[0].partition(".")[0]
+    if package in ("envpool", "vizdoom") and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} has no build for this machine")  # otherwise `make test` installs it
+    here = str(Path(__file__).parent)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setenv("PYTHONPATH", here)  # for the actors
+    monkeypatch.chdir(tmp_path)  # VizDoom leaves a file where it starts
+    folder = tmp_path / "run"
+    frames_a_step = 4 if env == "envpool:Basic-v1" else 1
+    config = tiny(env, folder, frames=240 * frames_a_step, **{"hidden": (), **WORLDS[env]})
+    first = orchard.train(config).to_json()
+    assert first["stopped_because"] == f"{240 * frames_a_step} frames spent"
+    assert balanced(first) and first["weights_version"] >= 3 and first["skipped_updates"] == 0
+    again = orchard.resume(str(folder), frames=400 * frames_a_step).to_json()
+    assert balanced(again) and again["weights_version"] > first["weights_version"]
+    assert again["params_sha256"] != first["params_sha256"]
+    assert orchard.evaluate(folder, episodes=1).count == 1
