@@ -245,7 +245,13 @@ def test_updates_that_are_not_finite_are_skipped_counted_and_end_the_run(tmp_pat
 
 @pytest.mark.slow
 def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) -> None:
-    words = flags("CartPole-v1", "run", actors=0, listen=("127.0.0.1:0",), checkpoint_minutes=1e-3)
+    words = flags(
+        *("CartPole-v1", "run"),
+        actors=0,
+        listen=("127.0.0.1:0",),
+        transport="grpc",
+        checkpoint_minutes=1e-3,
+    )
     folder = tmp_path / "run"
     with Command(*words, cwd=tmp_path) as learner:
         line = learner.says("more actors: orchard actor").split("more actors: orchard ")[1].split("\n")[0]
@@ -262,6 +268,12 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) ->
                 second.process.send_signal(signal.SIGINT)
                 assert second.wait() == 0
                 learner.says("actor 1 left")
+            # By the run's Unix socket, and killed in the middle: the others notice nothing.
+            with Command("actor", "unix:run/actors.sock", *line.split()[2:], cwd=tmp_path) as third:
+                until(lambda: learner.output.count("actor 1 joined from elsewhere") == 2, "the third to join")
+                third.process.kill()
+                until(lambda: learner.output.count("actor 1 left") == 2, "the third to be missed")
+            assert alive(first.process)
             learner.process.kill()
             learner.wait()
             first.says("waiting for it to come back")

@@ -155,6 +155,14 @@ def test_interrupted_before_the_first_update_and_resumed(
     assert "begins anew" in capsys.readouterr().out
     assert again.params_sha256 == whole.params_sha256
 
+    with monkeypatch.context() as patch:
+        patch.setattr(Seed, "open", interrupted)
+        config = tiny("toy:catch", tmp_path / "loose", transport="inproc", frames=200)
+        assert train(config).stopped_because == "interrupted"
+    assert [path.name[-1] for path in checkpoints(tmp_path / "loose")] == ["0"]
+    assert resume(str(tmp_path / "loose")).stopped_because == "200 frames spent"
+    assert "weights version 0" in capsys.readouterr().out
+
 
 @pytest.mark.slow
 def test_ctrl_c_during_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

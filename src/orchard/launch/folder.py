@@ -47,22 +47,23 @@ class RunFolder:
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
         """A new folder with the configuration in it; raises :class:`ConfigError` if it holds a run already."""
-        path = Path(config.run_dir or "runs")
         try:
-            if config.run_dir is None:
-                path = _fresh_folder(path, config)
-            folder = RunFolder(path)
+            path = Path(config.run_dir) if config.run_dir else _fresh_folder(Path("runs"), config)
+        except OSError as error:
+            raise ConfigError(f"cannot create a run folder in runs: {error.strerror}") from error
+        folder = RunFolder(path)
+        try:
             folder.logs.mkdir(parents=True, exist_ok=True)
             # Of two that begin in one folder at the same moment, one gets past this.
             folder._config.touch(exist_ok=False)
+            folder.keep(config)
         except FileExistsError as error:
             raise ConfigError(
                 f"{path} already holds a run: go on with it by 'orchard resume {path}', or choose another --run-dir"
             ) from error
         except OSError as error:
+            folder.discard()
             raise ConfigError(f"cannot create the run folder {path}: {error.strerror}") from error
-        try:
-            folder.keep(config)
         except ConfigError:
             folder.discard()
             raise
@@ -148,9 +149,9 @@ class RunFolder:
         """Removes what a run that could not start has made here; nothing if anything was trained."""
         if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):
             return
-        for file in (self._config, self._token, self._lock, self._addresses, self.metrics):
-            file.unlink(missing_ok=True)
-        self.log.unlink(missing_ok=True)
+        for file in (self._config, self._token, self._lock, self._addresses, self.metrics, self.log):
+            with contextlib.suppress(OSError):  # it never came into being, or cannot be removed either
+                file.unlink()
         shutil.rmtree(self.events, ignore_errors=True)
         for folder in (self.logs, self.path):
             with contextlib.suppress(OSError):  # it holds something else

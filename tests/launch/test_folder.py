@@ -1,0 +1,86 @@
+"""The run folder: whose it is, and what is said when it cannot be had."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from orchard.config.resolve import configure, replace
+from orchard.errors import ConfigError
+from orchard.launch.folder import RunFolder
+
+MANY = 8
+
+
+def test_many_that_begin_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("orchard.launch.folder.time.strftime", lambda form: "20261121-151231")
+    start = Barrier(MANY)
+
+    def begin(seed: int) -> RunFolder:
+        start.wait()
+        return RunFolder.create(configure("toy:catch", seed=seed))
+
+    with ThreadPoolExecutor(MANY) as pool:
+        folders = list(pool.map(begin, range(MANY)))
+    assert len({folder.path for folder in folders}) == MANY
+    assert {folder.path.name for folder in folders} >= {
+        "toy-catch-seed-vtrace-20261121-151231",
+        f"toy-catch-seed-vtrace-20261121-151231-{MANY}",
+    }
+    assert [folder.config().seed for folder in folders] == list(range(MANY))
+
+
+def test_of_many_that_begin_in_one_folder_one_has_it(tmp_path: Path) -> None:
+    start = Barrier(MANY)
+    config = configure("toy:catch", run_dir=str(tmp_path / "run"))
+
+    def begin(seed: int) -> int | str:
+        start.wait()
+        try:
+            RunFolder.create(replace(config, seed=seed))
+        except ConfigError as error:
+            return str(error)
+        return seed
+
+    with ThreadPoolExecutor(MANY) as pool:
+        outcomes = list(pool.map(begin, range(MANY)))
+    winners = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    assert [RunFolder.open(tmp_path / "run").config().seed] == winners
+    assert sum("already holds a run" in str(outcome) for outcome in outcomes) == MANY - 1
+
+
+def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"cannot create the run folder .*Not a directory"):
+        RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "file" / "run")))
+    folder = RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "run")))
+    (folder.path / "lock").mkdir()  # whoever may write everywhere cannot open this either
+    with pytest.raises(ConfigError, match=r"cannot write .*lock"), folder.held():
+        pass
+
+    def full(*arguments: object) -> int:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("orchard.launch.folder.os.open", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "other")))
+    assert not (tmp_path / "other").exists(), "a folder without a configuration is in nobody's way"
+
+
+def test_a_record_that_was_written_by_hand_is_checked(tmp_path: Path) -> None:
+    folder = RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "run")))
+    file = folder.path / "config.json"
+    file.write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json is damaged"):
+        folder.config()
+    file.write_text(json.dumps({"frmes": 3}))
+    with pytest.raises(ConfigError, match="did you mean frames"):
+        folder.config()

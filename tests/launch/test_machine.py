@@ -1,0 +1,50 @@
+"""What ``orchard doctor`` finds."""
+
+import sys
+
+import pytest
+
+import orchard
+from orchard.cli.main import main
+from orchard.launch import machine
+
+
+def found(what: str) -> tuple[str, str]:
+    return next((seen, advice) for name, seen, advice in machine.findings() if name == what)
+
+
+def test_this_machine_is_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor"])
+    printed = capsys.readouterr().out
+    assert stop.value.code == 0, printed
+    for what in ("jax", "device 0", "ALE/Pong-v5", "shared memory", "open files", "ports", "disk"):
+        assert what in printed
+    assert "float32[4]" in next(line for line in printed.split("\n") if line.startswith("CartPole-v1"))
+
+
+def test_what_is_missing_is_named_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    seen, advice = found("envpool:Pong-v5")
+    assert seen == "cannot be made" and "pip install" in advice and not advice.startswith("needed")
+
+    monkeypatch.setattr(machine, "_PACKAGES", ("jax", "nosuchpackage"))
+    assert found("nosuchpackage") == ("not installed", "needed: make install")
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor"])
+    assert stop.value.code == 1
+    assert "needed: make install" in capsys.readouterr().out
+
+
+def test_a_broken_jax_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("no\nbackend")
+
+    monkeypatch.setattr("jax.local_devices", broken)
+    assert found("devices") == ("none", "needed: no backend")
+
+
+def test_python_can_do_the_same() -> None:
+    assert next(iter(orchard.findings()))[0] == "orchard"
