@@ -144,6 +144,19 @@ def test_nothing_is_pickled() -> None:
         assert not re.search(r"allow_pickle\s*=\s*True", path.read_text()), path
 
 
+def test_no_process_is_forked() -> None:
+    """A process that holds JAX has threads: its forked child may wait for a lock for ever."""
+    forks = {"os.fork", "os.forkpty", "pty.fork", "multiprocessing"}
+    for path in EVERY_MODULE:
+        tree = ast.parse(path.read_text())
+        used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        used |= {name for whole in imports(path) for name in (whole, whole.split(".")[0])}
+        assert not used & forks, path
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            # With this argument subprocess runs Python between fork and exec.
+            assert "preexec_fn" not in {keyword.arg for keyword in call.keywords}, path
+
+
 def tracked_texts() -> Iterator[tuple[Path, str]]:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],

@@ -1,0 +1,86 @@
+"""Once a run is warm, nothing is traced or compiled any more, whoever comes and goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jax
+import pytest
+from harness import balanced, tiny, until
+
+from orchard.acting.actor import act
+from orchard.acting.worker import Worker
+from orchard.errors import ConnectionLost
+from orchard.launch.folder import RunFolder
+from orchard.launch.run import train
+from orchard.learning.learner import Learner
+from orchard.transport.connect import connect
+
+WARM = 6  # updates
+VISITORS = (1, 2, 4)  # environments of actors from elsewhere
+TRACED = "/jax/core/compile/jaxpr_trace_duration"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"reuse": 2, "lstm": 8, "prefetch": 0}], ids=["plain", "lstm"])
+def test_nothing_is_compiled_in_steady_state(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    update, serve = Learner.update, Worker._serve
+    served: set[int] = set()
+    stopped: list[bool] = []
+    traced: list[str] = []
+    updates, visitors = [0], []
+
+    def note(event: str, seconds: float, **more: Any) -> None:
+        if event == TRACED and updates[0] >= WARM:
+            traced.append(str(more))
+
+    def visit(envs: int) -> None:
+        # Another size of batch, as an actor from elsewhere with few environments makes it.
+        client = connect(f"inproc:{RunFolder(folder).socket()}", timeout=10)
+        try:
+            act(client, token=RunFolder(folder).token(), envs=envs)
+        except ConnectionLost:
+            pass
+        finally:
+            client.close()
+
+    def counted(self: Learner, batch: Any) -> Any:
+        updates[0] += 1
+        if updates[0] == WARM + 2:
+            for envs in VISITORS:
+                visitors.append(Thread(target=visit, args=(envs,), name="visitor"))
+                visitors[-1].start()
+        if updates[0] > 4 * WARM and len(served) == 2 + len(VISITORS) and not stopped:
+            stopped.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(self, batch)
+
+    def watched(self: Worker, lanes: Any) -> None:
+        served.update(lane.member.index for lane in lanes if lane.steps > 4)
+        serve(self, lanes)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Learner, "update", counted)
+    monkeypatch.setattr(Worker, "_serve", watched)
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        # A checkpoint after every update, too.
+        config = tiny(
+            "toy:catch", folder, transport="inproc", inference_batch=16, checkpoint_minutes=1e-6, **settings
+        )
+        run = train(config).to_json()
+        seen = list(traced)
+        jax.jit(lambda x: x + 1)(1.0)
+        assert len(traced) > len(seen), f"{TRACED} is not what this JAX calls it: the test sees nothing"
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    until(lambda: not any(visitor.is_alive() for visitor in visitors), "the visitors to end")
+    assert run["stopped_because"] == "interrupted" and balanced(run)
+    assert not seen
