@@ -34,7 +34,7 @@ def own_actor(index: int) -> psutil.Process:
     return next(
         process
         for process in psutil.Process().children()
-        if alive(process) and words_of(process)[-3:-1] == [str(index), "--parent"]
+        if alive(process) and words_of(process)[-2:] == ["--index", str(index)]
     )
 
 
@@ -203,6 +203,28 @@ def test_what_environments_have_started_ends_with_their_actor(
     train(tiny("worlds:with_child", tmp_path / "run", actors=1, batch_size=4, actor_restarts=1))
     assert len(orphans) == 4
     assert not started()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("worlds")
+@pytest.mark.parametrize("world", ["with_child", "frozen"])
+def test_a_killed_learner_leaves_no_process(world: str, tmp_path: Path) -> None:
+    words = flags(f"worlds:{world}", "run", actors=1, batch_size=4)
+    with Command(*words, cwd=tmp_path, PYTHONPATH=os.environ["PYTHONPATH"]) as learner:
+        learner.says("updates")
+        if world == "frozen":
+            until((tmp_path / "frozen").exists, "an environment that stands still")
+        family = learner.family()
+        assert sum(words_of(process) == [*worlds_child()] for process in family) == 4
+        learner.process.kill()
+        learner.wait()
+        until(lambda: not any(map(alive, family)), "everything that it started to end", 20)
+
+
+def worlds_child() -> tuple[str, str]:
+    import worlds
+
+    return worlds.CHILD
 
 
 @pytest.mark.slow

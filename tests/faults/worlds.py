@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -58,6 +60,14 @@ class _WithChild(_World):
         self.child.wait()
 
 
+class _Frozen(_WithChild):
+    def now(self) -> float:
+        Path("frozen").touch()
+        # For longer than anybody waits, and no other thread of the process runs meanwhile.
+        re.match(r"(a+)+$", "a" * 64 + "b")
+        return 0.0
+
+
 class _Dividing(_World):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._left -= 1
@@ -77,6 +87,11 @@ def hanging(at: int = 30) -> _World:
 def with_child(at: int = 30) -> _World:
     """Has a process of its own, from its birth until it is closed."""
     return _WithChild(at)
+
+
+def frozen(at: int = 30) -> _World:
+    """Has a process of its own, makes a file ``frozen`` at its step ``at`` and brings its actor to a standstill."""
+    return _Frozen(at)
 
 
 def dividing(at: int = 30) -> _World:

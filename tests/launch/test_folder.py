@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -73,6 +74,14 @@ def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path, monkeypatch:
     with pytest.raises(ConfigError, match="No space left"):
         RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "other")))
     assert not (tmp_path / "other").exists(), "a folder without a configuration is in nobody's way"
+
+
+def test_a_token_can_be_pasted_and_stays(tmp_path: Path) -> None:
+    folder = RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "run")))
+    token = folder.token()
+    assert re.fullmatch("[0-9a-f]{32}", token)
+    assert RunFolder.open(tmp_path / "run").token() == token
+    assert (folder.path / "token").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_record_that_was_written_by_hand_is_checked(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import signal
 import socket
@@ -114,26 +113,12 @@ def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) 
             client.close()
 
 
-def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent dies, however it dies (Linux).
-
-    Exits if it is dead already.
-    """
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit(1)
-
-
 def main() -> None:
     """Entry of the actors that a run starts itself; exit status 0 when the learner is gone, 3 on a fault."""
     parser = argparse.ArgumentParser(prog="orchard.acting.actor")
     parser.add_argument("address")
     parser.add_argument("--index", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
-    die_with_parent(arguments.parent)
     # The learner decides when its actors stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

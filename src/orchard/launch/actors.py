@@ -1,7 +1,7 @@
 """The actors that a run starts on its own machine: started, watched, restarted within a bound, stopped.
 
 An actor is a process (or, in-process, a thread). A process is started by ``exec`` and never forked from the
-process that holds JAX; it asks the kernel to be killed when its parent dies.
+process that holds JAX. Should this process be killed, a guard (:mod:`orchard.launch.guard`) sees to it that they end.
 """
 
 from __future__ import annotations
@@ -47,6 +47,39 @@ class Actor(Protocol):
         """Lets it end by itself for so long, then kills it."""
 
 
+class Guard:
+    """The process that ends the run's actors if this process is killed; :meth:`close` it when they have ended."""
+
+    def __init__(self) -> None:
+        # Isolated and without site packages: it starts in a moment and stays small.
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(GRACE_SECONDS)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, env=without_tuning({**os.environ}), process_group=0
+        )
+
+    def watch(self, group: int) -> None:
+        """Has it end this process group when the time comes."""
+        self._say(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """Says that the group has ended: its number may become somebody else's."""
+        self._say(f"-{group}\n")
+
+    def _say(self, line: str) -> None:
+        # One that was killed is not worth a run: the run goes on without it.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, line.encode())
+
+    @property
+    def _pipe(self) -> int:
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.communicate()
+
+
 class ProcessActor:
     """An actor in a process of its own, which leads a group with whatever processes its environments start.
 
@@ -55,14 +88,16 @@ class ProcessActor:
       address: where to connect.
       token: what to say there.
       log: file that takes what it prints.
+      guard: who ends it should this process be killed.
     """
 
-    def __init__(self, index: int, address: str, token: str, log: Path) -> None:
+    def __init__(self, index: int, address: str, token: str, log: Path, guard: Guard) -> None:
         self.log = str(log)
+        self._guard = guard
         command = [sys.executable, "-m", "orchard.acting.actor", address, "--index", str(index)]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*command, "--parent", str(os.getpid())],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -70,6 +105,7 @@ class ProcessActor:
                 # Ctrl-C on a terminal goes to a whole process group: the learner decides when its actors stop.
                 process_group=0,
             )
+        guard.watch(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -110,6 +146,7 @@ class ProcessActor:
         """Kills what the actor's environments have started and left behind."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._guard.forget(self._process.pid)
 
 
 class ThreadActor:
@@ -206,8 +243,6 @@ class Supervisor:
             self._thread.join()
 
     def _run(self) -> None:
-        # The actors are started by this thread, which lives as long as they should: Linux kills a child that
-        # asked for it when the *thread* that started it ends.
         try:
             for index in range(self._count):
                 self.actors[index] = self._start(index)

@@ -121,7 +121,8 @@ class RunFolder:
     def token(self) -> str:
         """What actors must know to join; made once, readable only by the owner."""
         if not self._token.exists():
-            self._write(self._token, secrets.token_urlsafe(16), 0o600)
+            # Letters and digits only: it is pasted behind a flag, where "-…" would be taken for another flag.
+            self._write(self._token, secrets.token_hex(16), 0o600)
         return self._token.read_text().strip()
 
     def socket(self) -> str:

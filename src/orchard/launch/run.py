@@ -20,7 +20,7 @@ from orchard.architectures.seed import Seed
 from orchard.config import resolve
 from orchard.config.settings import RunConfig
 from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed, cause_of
-from orchard.launch.actors import Actor, ProcessActor, Supervisor, ThreadActor
+from orchard.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.folder import RunFolder
 from orchard.learning.checkpoint import Checkpoint, any_saved, digest, load_latest, save
@@ -108,6 +108,7 @@ class _Run:
         self.saved_at = time.monotonic()
         self.interrupted = threading.Event()
         self.supervisor: Supervisor | None = None
+        self.guard: Guard | None = None
 
     # From start to end.
 
@@ -250,12 +251,14 @@ class _Run:
 
     def _start_actors(self, seed: Seed, address: str) -> None:
         in_process = self.config.placement.transport == "inproc"
+        self.guard = None if in_process else Guard()
         token = self.folder.token()
 
         def start(index: int) -> Actor:
             if in_process:
                 return ThreadActor(index, address, token, self.folder.log)
-            return ProcessActor(index, address, token, self.folder.logs / f"actor-{index}.log")
+            assert self.guard is not None
+            return ProcessActor(index, address, token, self.folder.logs / f"actor-{index}.log", self.guard)
 
         def stalled() -> dict[int, float]:
             found = {}
@@ -350,6 +353,8 @@ class _Run:
         seed.close()
         if self.supervisor is not None:
             self.supervisor.stop()
+        if self.guard is not None:
+            self.guard.close()
 
     # Rows, checkpoints, signals.
 
