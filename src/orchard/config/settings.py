@@ -74,17 +74,17 @@ class Placement:
     max_envs: int | None = None
     """Most environments that inference keeps slots for; None for those of this run's actors plus 256."""
     inference_batch: int | None = None
-    """Environments in a full inference batch; None for half of those that the device acts for."""
+    """Environments in a full inference batch; None for half of those that the device acts for. (Free lag only.)"""
     inference_wait_ms: float = 2.0
-    """How long a partial batch waits for more, in milliseconds."""
+    """How long a partial batch waits for more, in milliseconds. (Free lag only.)"""
     inference_devices: tuple[int, ...] = (0,)
     """Devices that act, by index (see orchard doctor)."""
     training_devices: tuple[int, ...] = (0,)
     """Devices that train, by index; each takes an equal share of the batch."""
     queue_size: int | None = None
-    """Unrolls that may wait for the learner; None for one batch."""
+    """Unrolls that may wait for the learner; None for one batch. (Free lag only.)"""
     prefetch: int = 1
-    """Batches assembled and moved to the training devices ahead of time."""
+    """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
     lag: int | Literal["free"] = "free"
     """Updates between the weights that act and the newest: free (bounded by the queue), or an exact number of
     rounds, in lockstep."""
