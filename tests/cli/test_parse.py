@@ -136,6 +136,13 @@ def test_what_resume_prints_and_draws_is_up_to_plain_flags() -> None:
     assert asked == Resume("run", minutes=5.0, json=True, video=False)
 
 
+def test_resume_keeps_what_is_not_named_and_none_takes_a_limit_away() -> None:
+    assert parse("resume", Resume, ["run"]) == Resume("run")
+    words = ["run", "--until-return", "None", "--frames", "8", "--listen", "a:1", "b:2", "--actors", "0"]
+    asked = parse("resume", Resume, words)
+    assert asked == Resume("run", frames=8, until_return=None, actors=0, listen=("a:1", "b:2"))
+
+
 def test_errors_have_a_status_of_their_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,6 +269,58 @@ def test_whatever_the_learner_raises_is_one_line_and_what_was_learned_is_kept(
 
 
 @pytest.mark.slow
+def test_an_error_that_comes_late_leaves_the_state_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Learner.update
+
+    class Poisoned:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("the device is lost")
+
+        def block_until_ready(self) -> None:
+            raise RuntimeError("the device is lost")
+
+    def explode_later(self: Learner, batch: Any) -> Any:
+        metrics = update(self, batch)
+        if int(self.state.updates) == 3:
+            self.state = Poisoned()  # type: ignore[assignment]
+        return metrics
+
+    monkeypatch.setattr(Learner, "update", explode_later)
+    with pytest.raises(RunFailed, match=r"^learner: RuntimeError: the device is lost \(log: "):
+        train(tiny("toy:catch", tmp_path / "run", transport="inproc"))
+    assert summary(tmp_path / "run")["weights_version"] == 2
+    assert [path.name[-1] for path in checkpoints(tmp_path / "run")] == ["2"]
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    with Command(*flags("toy:catch", "run", transport="inproc"), cwd=tmp_path) as learner:
+        learner.says("updates")
+        learner.process.send_signal(signal.SIGHUP)
+        assert learner.wait() == 0, learner.output
+    left = summary(tmp_path / "run")
+    assert left["stopped_because"] == "interrupted"
+    assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"]
+
+
+@pytest.mark.slow
+def test_a_finished_run_that_is_resumed_keeps_its_summary(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(tiny("toy:catch", folder, transport="inproc", frames=4000))
+    left = summary(folder)
+    assert left["agent_steps_per_second"] > 0
+    resume(str(folder))
+    again = summary(folder)
+    # Open unrolls are dropped when a run is resumed; what was measured stands.
+    moved = {"steps_dropped", "steps_open", "steps_queued", "seconds"}
+    assert {name: again[name] for name in again if name not in moved} == {
+        name: left[name] for name in left if name not in moved
+    }
+
+
+@pytest.mark.slow
 def test_a_resumed_run_keeps_what_was_changed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(tiny("toy:catch", folder, transport="inproc", frames=400))
@@ -317,8 +369,11 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, monkeypatch: p
 
     def resume_meanwhile(self: Learner, batch: Any) -> Any:
         if not refused:
-            with pytest.raises(ConfigError, match="another process trains in") as found:
-                resume(str(folder))
+            with monkeypatch.context() as patch:
+                # A run that is ending writes one more checkpoint.
+                patch.setattr(running, "load_latest", lambda *_: pytest.fail("read before it is held"))
+                with pytest.raises(ConfigError, match="another process trains in") as found:
+                    resume(str(folder))
             refused.append(found)
         return update(self, batch)
 

@@ -233,11 +233,21 @@ class Seed:
                 self._publish()
             self._count_lag(version)
             with self.learner_time:
-                metrics = self.learner.update(unroll)
-                jax.block_until_ready(self.learner.state)
+                metrics = self._update(unroll)
             if repeat == 0:
                 self.ledger.train(version.size)
             self._check_finite()
+        return metrics
+
+    def _update(self, unroll: Unroll) -> Mapping[str, Any]:
+        """One update, waited for; after an error the learner has the state from before, which can be saved."""
+        before = self.learner.state
+        try:
+            metrics = self.learner.update(unroll)
+            jax.block_until_ready(self.learner.state)
+        except Exception:
+            self.learner.state = before
+            raise
         return metrics
 
     def _publish(self) -> None:
