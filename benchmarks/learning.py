@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from orchard.launch.bench import provenance
+from orchard.launch.folder import RunFolder
 from orchard.metrics.reports import draw_curve, title
 
 ROOT = Path(__file__).parent.parent
@@ -81,7 +82,10 @@ def main() -> None:
         ]
         picture = ROOT / "docs" / "curves" / f"{arguments.name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
-        heading = title(arguments.env, str(summaries[0]["arch"]), str(summaries[0]["agent"]), arguments.seeds)
+        # With the options of the environment: a preset may have set one that changes what the returns mean.
+        config = RunFolder.open(folders[0]).config()
+        env = " ".join([config.env, *config.env_options])
+        heading = title(env, config.arch, config.agent, arguments.seeds)
         draw_curve([folder / "metrics.jsonl" for folder in folders], picture, heading, arguments.goal)
         ran = [
             {**{key: summary[key] for key in KEPT}, "megabytes": memory(folder)}

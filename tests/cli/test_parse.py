@@ -49,6 +49,8 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train CartPole-v1 Acrobot-v1", "Acrobot-v1"),
         ("train --preset pongg", "did you mean pong?"),
         ("train --discount 2", "discount is 2.0"),
+        ("train --agent ppo --clip 2", "clip is 2.0"),
+        ("train --agent=a2c --reuse 2", "reuse is 2"),
         ("train --prefetch -1", "prefetch is -1"),
         ("train --training-devices 1,x", "--training-devices"),
         ("train --lag 0 --listen :7777", "only a run's own actors keep an exact lag"),
@@ -134,6 +136,13 @@ def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -
 def test_what_resume_prints_and_draws_is_up_to_plain_flags() -> None:
     asked = parse("resume", Resume, ["run", "--json", "--no-video", "--minutes", "5"])
     assert asked == Resume("run", minutes=5.0, json=True, video=False)
+
+
+def test_resume_keeps_what_is_not_named_and_none_takes_a_limit_away() -> None:
+    assert parse("resume", Resume, ["run"]) == Resume("run")
+    words = ["run", "--until-return", "None", "--frames", "8", "--listen", "a:1", "b:2", "--actors", "0"]
+    asked = parse("resume", Resume, words)
+    assert asked == Resume("run", frames=8, until_return=None, actors=0, listen=("a:1", "b:2"))
 
 
 def test_errors_have_a_status_of_their_own(

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from harness import ORCHARD, Command, alive, checkpoints, flags, rows, summary, tiny, until
 
@@ -22,7 +23,7 @@ from orchard.errors import ConfigError, RunFailed
 from orchard.launch import run as running
 from orchard.launch.run import resume, train
 from orchard.learning import checkpoint as saving
-from orchard.learning.learner import Learner
+from orchard.learning.learner import Learner, TrainState
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +48,9 @@ ROOT = Path(__file__).parents[2]
         (["train", "toy:catch", "--lag", "-1"], "lag"),
         (["train", "toy:catch", "--unroll-length", "0"], "unroll_length"),
         (["train", "toy:catch", "--queue-size", "1"], "queue"),
+        (["train", "toy:catch", "--agent", "a2c"], "the lag is free: add --lag 0"),
+        (["train", "toy:catch", "--agent", "ppo", "--minibatches", "3"], "a divisor of the batch size"),
+        (["train", "toy:catch", "--agent", "ppo", "--clip-rho", "3"], "--clip-rho"),
         (["train", "toy:catch", "--max-envs", "15"], "has to be 16 or more"),
         (["train", "toy:catch", "--training-devices", "99"], "does not exist"),
         (["train", "toy:catch", "--listen", "nowhere"], "not an address"),
@@ -269,6 +273,51 @@ def test_whatever_the_learner_raises_is_one_line_and_what_was_learned_is_kept(
 
 
 @pytest.mark.slow
+def test_an_error_that_comes_late_leaves_the_state_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, waited = jax.block_until_ready, [0]
+
+    def lose_the_device(state: Any) -> Any:
+        waited[0] += isinstance(state, TrainState)
+        if waited[0] == 3:
+            raise RuntimeError("the device is lost")
+        return wait(state)
+
+    monkeypatch.setattr(jax, "block_until_ready", lose_the_device)
+    with pytest.raises(RunFailed, match=r"^learner: RuntimeError: the device is lost \(log: "):
+        train(tiny("toy:catch", tmp_path / "run", transport="inproc"))
+    assert summary(tmp_path / "run")["weights_version"] == 2
+    assert [path.name[-1] for path in checkpoints(tmp_path / "run")] == ["2"]
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    with Command(*flags("toy:catch", "run", transport="inproc"), cwd=tmp_path) as learner:
+        learner.says("updates")
+        learner.process.send_signal(signal.SIGHUP)
+        assert learner.wait() == 0, learner.output
+    left = summary(tmp_path / "run")
+    assert left["stopped_because"] == "interrupted"
+    assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"]
+
+
+@pytest.mark.slow
+def test_a_finished_run_that_is_resumed_keeps_its_summary(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(tiny("toy:catch", folder, transport="inproc", frames=4000))
+    left = summary(folder)
+    assert left["agent_steps_per_second"] > 0
+    resume(str(folder))
+    again = summary(folder)
+    # Open unrolls are dropped when a run is resumed; what was measured stands.
+    moved = {"steps_dropped", "steps_open", "steps_queued", "seconds"}
+    assert {name: again[name] for name in again if name not in moved} == {
+        name: left[name] for name in left if name not in moved
+    }
+
+
+@pytest.mark.slow
 def test_a_resumed_run_keeps_what_was_changed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(tiny("toy:catch", folder, transport="inproc", frames=400))
@@ -317,8 +366,11 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, monkeypatch: p
 
     def resume_meanwhile(self: Learner, batch: Any) -> Any:
         if not refused:
-            with pytest.raises(ConfigError, match="another process trains in") as found:
-                resume(str(folder))
+            with monkeypatch.context() as patch:
+                # A run that is ending writes one more checkpoint.
+                patch.setattr(running, "load_latest", lambda *_: pytest.fail("read before it is held"))
+                with pytest.raises(ConfigError, match="another process trains in") as found:
+                    resume(str(folder))
             refused.append(found)
         return update(self, batch)
 

@@ -70,7 +70,11 @@ def act(client: Client, *, token: str, index: int | None = None, envs: int | Non
         _step_forever(client, lanes)
     finally:
         for environment in lanes:
-            environment.close()
+            try:
+                environment.close()
+            except Exception:
+                # The others are closed too, and what ended the actor is what it reports.
+                traceback.print_exc()
 
 
 def _step_forever(client: Client, lanes: list[Environment]) -> None:
@@ -102,13 +106,17 @@ def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) 
             time.sleep(retry)
             retry = min(2 * retry, LONGEST_RETRY_SECONDS)
             continue
-        retry = FIRST_RETRY_SECONDS
+        begun = time.monotonic()
         try:
             say(f"acting for {address}")
             act(client, **join)
         except ConnectionLost as error:
             say(f"the learner is gone ({error}); waiting for it to come back")
+            # One that drops whoever comes is not asked every second for ever.
+            lasted = time.monotonic() - begun > LONGEST_RETRY_SECONDS
+            retry = FIRST_RETRY_SECONDS if lasted else retry
             time.sleep(retry)
+            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
         finally:
             client.close()
 
@@ -124,8 +132,8 @@ def main() -> None:
     try:
         client = connect(arguments.address, timeout=CONNECT_SECONDS)
         act(client, token=os.environ.get("ORCHARD_TOKEN", ""), index=arguments.index)
-    except ConnectionLost:
-        return
+    except ConnectionLost as error:
+        print(error, file=sys.stderr, flush=True)  # noqa: T201
     except OrchardError as error:
         traceback.print_exc()
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201

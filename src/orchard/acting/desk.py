@@ -223,7 +223,7 @@ class Desk:
         if lanes_of(joined.envs)[1] > largest:
             raise Refused(
                 f"{joined.envs} environments in one actor: inference takes at most {largest} a half; "
-                "use a smaller --envs"
+                "use a smaller --envs, or a larger --inference-batch at the learner"
             )
         if len(self._free) < joined.envs:
             raise Refused(

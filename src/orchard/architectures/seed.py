@@ -238,7 +238,6 @@ class Seed:
             self._count_lag(version)
             with self.learner_time:
                 metrics, last = next(updates)
-                jax.block_until_ready(self.learner.state)
             if not counted:
                 self.ledger.train(version.size)
                 counted = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -28,6 +29,8 @@ def run(arguments: list[str]) -> None:
     flags = parse(
         "actor", ActorFlags, arguments, about="Step environments for a learner that runs elsewhere."
     )
+    # Ended from outside, as by Ctrl-C: environments are closed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         act_and_reconnect(flags.address, say=print_line, token=flags.token, envs=flags.envs)
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from orchard.cli.parse import parse, print_line
 from orchard.cli.train import agent_named
 from orchard.config.resolve import defaults
 from orchard.config.settings import RunConfig
+from orchard.errors import ConfigError
 from orchard.launch.allocator import restart_tuned
 
 if TYPE_CHECKING:
@@ -40,14 +41,18 @@ def run(arguments: list[str]) -> None:
     restart_tuned()
     from orchard.launch.bench import bench
 
+    file = Path(flags.results)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"cannot write the results to {file}: {error.strerror}; see --results") from error
     print_line(f"{'stage':<18}{'steps/s':>12}   {'slowest to fastest':<24}how")
     row = bench(flags.run, flags.seconds, _show)
     print_line(
         f"bound {row['bound_steps_per_second']:,.0f} steps/s, efficiency {row['efficiency']:.2f}, "
         f"{row['frames_per_second']:,.0f} frames/s; most of the bound is taken by: {row['bottleneck']}"
     )
-    file = Path(flags.results)
-    file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as results:
         results.write(json.dumps({"command": f"orchard bench {' '.join(arguments)}".strip(), **row}) + "\n")
     print_line(f"row appended to {file}")

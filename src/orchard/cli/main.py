@@ -23,7 +23,10 @@ USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of ``orchard``; exits with 0, 1 (the run failed), 2 (wrong usage) or 130 (Ctrl-C twice)."""
+    """Entry point of ``orchard``.
+
+    Exits with 0, 1 (the run failed), 2 (wrong usage) or 130 (Ctrl-C twice, or while nothing trains).
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from orchard.cli.ending import report
 from orchard.cli.parse import parse
 from orchard.launch.allocator import restart_tuned
+
+Kept = Literal["kept"]
+"""As it was."""
 
 
 @dataclass(frozen=True)
@@ -18,16 +21,16 @@ class Resume:
 
     run: Annotated[str, tyro.conf.Positional]
     """The run folder."""
-    frames: int | None = None
-    """Environment frames of the whole run; none: as before."""
-    minutes: float | None = None
-    """Minutes of training of the whole run; none: as before."""
-    until_return: float | None = None
-    """Mean return of the last 100 episodes at which to stop; none: as before."""
-    actors: int | None = None
-    """Actors that this run starts on this machine; none: as before."""
-    listen: tuple[str, ...] | None = None
-    """Addresses where actors of other machines may join; none: as before, at the same ports."""
+    frames: int | Kept | None = "kept"
+    """Environment frames of the whole run; None: no such limit."""
+    minutes: float | Kept | None = "kept"
+    """Minutes of training of the whole run; None: no such limit."""
+    until_return: float | Kept | None = "kept"
+    """Mean return of the last 100 episodes at which to stop; None: no such goal."""
+    actors: int | Kept = "kept"
+    """Actors that this run starts on this machine."""
+    listen: tuple[str, ...] | Kept = "kept"
+    """Addresses where actors of other machines may join; kept: also at the same ports."""
     json: bool = False
     """Print the summary as the last line, also if the run did not."""
     video: bool = True
@@ -44,7 +47,7 @@ def run(arguments: list[str]) -> int:
     changes = {
         name: value
         for name, value in asdict(settings).items()
-        if name not in ("run", "json", "video") and value is not None
+        if name not in ("run", "json", "video") and value != "kept"
     }
     summary = resume(settings.run, **changes)
     config = RunFolder.open(settings.run).config()

@@ -76,7 +76,7 @@ class Placement:
     max_envs: int | None = None
     """Most environments that inference keeps slots for; None for those of this run's actors plus 256."""
     inference_batch: int | None = None
-    """Environments in a full inference batch; None for half of those that the device acts for. (Free lag only.)"""
+    """Environments in a full inference batch; None for half of those of this run's actors. (Free lag only.)"""
     inference_wait_ms: float = 2.0
     """How long a partial batch waits for more, in milliseconds. (Free lag only.)"""
     inference_devices: tuple[int, ...] = (0,)
@@ -88,8 +88,8 @@ class Placement:
     prefetch: int = 1
     """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
     lag: int | Literal["free"] = "free"
-    """Updates between the weights that act and the newest: free (bounded by the queue), or an exact number of
-    rounds, in lockstep."""
+    """How far the weights that act may be behind the newest: free (bounded by the queue; counted in updates), or an
+    exact number of rounds, in lockstep."""
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "actors", "inference_wait_ms", "prefetch")

@@ -96,6 +96,7 @@ class ProcessActor:
         self._guard = guard
         command = [sys.executable, "-m", "orchard.acting.actor", address, "--index", str(index)]
         with log.open("ab") as output:
+            self._begins = output.tell()
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -125,7 +126,8 @@ class ProcessActor:
     def _last_line(self) -> str:
         with Path(self.log).open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 4096))
+            # What stands before are the last words of those that had this place earlier.
+            file.seek(max(self._begins, file.tell() - 4096))
             lines = file.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 

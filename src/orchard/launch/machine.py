@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import resource
@@ -100,10 +99,15 @@ def _environments() -> Iterator[Finding]:
 
 
 def _shared_memory() -> Finding:
-    if importlib.util.find_spec("_posixsubprocess") is None or not hasattr(os, "memfd_create"):
-        return "shared memory", "unlinked temporary files", ""
-    free = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
-    return "shared memory", f"memfd; /dev/shm has {free / 2**30:.1f} GiB free", ""
+    kind = "memfd" if hasattr(os, "memfd_create") else "unlinked temporary files"
+    if not Path("/dev/shm").is_dir():
+        return "shared memory", kind, ""
+    free = shutil.disk_usage("/dev/shm").free
+    return (
+        "shared memory",
+        f"{kind}; /dev/shm, which some environments use, has {free / 2**30:.1f} GiB free",
+        "",
+    )
 
 
 def _open_files() -> Finding:

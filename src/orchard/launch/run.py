@@ -26,8 +26,8 @@ from orchard.launch.folder import RunFolder
 from orchard.learning.checkpoint import Checkpoint, any_saved, digest, load_latest, save
 from orchard.metrics.console import Budget, display
 from orchard.metrics.meters import Rate, SteadyRate
-from orchard.metrics.reports import Summary, draw_curve, title
-from orchard.metrics.sinks import JsonLines, Record, TensorBoard
+from orchard.metrics.reports import Summary, draw_curve, read_summary, title
+from orchard.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from orchard.transport.connect import seen_from_elsewhere
 from orchard.types import Agent, EnvSpec
 
@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 _ROW_SECONDS = 1.0
 _RATE_WINDOW_SECONDS = 10.0
 _HURRY_SECONDS = 3.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def train(config: RunConfig) -> Summary:
@@ -48,7 +49,8 @@ def train(config: RunConfig) -> Summary:
     agent = build_agent(config, spec)
     folder = RunFolder.create(config)
     try:
-        return _Run(config, spec, agent, folder).run()
+        with folder.held():
+            return _Run(config, spec, agent, folder).run()
     except ConfigError:
         folder.discard()
         raise
@@ -66,10 +68,12 @@ def resume(path: str, **changes: Any) -> Summary:
       RunFailed: as for :func:`train`.
     """
     folder = RunFolder.open(path)
-    config = resolve.replace(folder.config(), **{**changes, "run_dir": str(folder.path)})
-    checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
-    spec = build_spec(config)
-    return _Run(config, spec, build_agent(config, spec), folder, checkpoint, resumed=True).run()
+    # Held before anything is read: a run that is ending writes one more checkpoint.
+    with folder.held():
+        config = resolve.replace(folder.config(), **{**changes, "run_dir": str(folder.path)})
+        checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
+        spec = build_spec(config)
+        return _Run(config, spec, build_agent(config, spec), folder, checkpoint, resumed=True).run()
 
 
 class _Run:
@@ -117,11 +121,10 @@ class _Run:
         # With its options: a preset may have set one that changes what the returns mean.
         env = " ".join([config.env, *config.env_options])
         heading = title(env, config.arch, config.agent, [config.seed])
-        with folder.held(), self._signals(), _logging_to(folder.log):
+        with self._signals(), _logging_to(folder.log):
+            files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events)]
             self.display = display(heading, self.budget)
-            with contextlib.closing(
-                Record([self.display, JsonLines(folder.metrics), TensorBoard(folder.events)])
-            ) as sinks:
+            with contextlib.closing(Record([self.display, *files])) as sinks:
                 self._announce()
                 seed = self._build()
                 try:
@@ -178,8 +181,8 @@ class _Run:
         try:
             summary = self._summary(seed, reason, standing)
             summary.write(self.folder.summary)
-        except OrchardError as error:
-            failure = failure or error
+        except Exception as error:
+            failure = failure or self._failure(error)
         if failure:
             raise failure
         return summary
@@ -192,8 +195,9 @@ class _Run:
             return None  # acting will not come to rest any more: the checkpoint before stays the newest
         try:
             return self._save(seed)
-        except OrchardError as error:
-            return str(error)
+        except Exception as error:
+            _log.error("no last checkpoint", exc_info=error)
+            return cause_of(error)
 
     def _announce(self) -> None:
         if self.checkpoint is None:
@@ -326,6 +330,12 @@ class _Run:
 
     def _summary(self, seed: Seed, reason: str, standing: dict[str, Any]) -> Summary:
         config, counts = self.config, standing.pop("counts")
+        restarts = self.supervisor.restarts if self.supervisor else 0
+        if self.begun is None and self.resumed and self.folder.summary.exists():
+            # Nothing was left to do: what the session before measured stands.
+            before = read_summary(self.folder.summary)
+            standing["agent_steps_per_second"] = before["agent_steps_per_second"]
+            restarts = before["actor_restarts"]
         return Summary(
             env=config.env,
             arch=config.arch,
@@ -341,7 +351,7 @@ class _Run:
             more={
                 "run_dir": str(self.folder.path),
                 "deterministic": config.deterministic,
-                "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
+                "actor_restarts": restarts,
                 "skipped_updates": int(seed.learner.state.skipped),
                 **counts,
             },
@@ -411,7 +421,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run at the next update; a second one at once."""
+        """Ctrl-C, SIGTERM and a closed terminal end the run at the next update; a second one at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -422,12 +432,18 @@ class _Run:
             self.interrupted.set()
 
         with _hurrying():
-            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+            # What was started to ignore its terminal (nohup) goes on ignoring it.
+            heeded = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
+            before = {number: signal.signal(number, handle) for number in heeded}
             try:
                 yield
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)
+
+
+def _ignored(number: int) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
 
 
 class _LogFile(logging.FileHandler):
@@ -470,7 +486,7 @@ def _hurrying() -> Iterator[None]:
         heard = 0
         with ear:
             while data := ear.recv(1):
-                heard += data[0] in (signal.SIGINT, signal.SIGTERM)
+                heard += data[0] in _ENDING
                 if heard == 2:
                     if not over.wait(_HURRY_SECONDS):
                         os._exit(128 + signal.SIGINT)

@@ -108,8 +108,8 @@ class Learner:
     def updates(self, batch: Unroll) -> Iterator[tuple[dict[str, Any], bool]]:
         """All updates with one batch: as many passes as the agent wants, each over all of its minibatches.
 
-        Yields ``(metrics, last)`` after each: metrics as device scalars, which it does not wait for, and whether it
-        was the last. The version counts the updates that an early end left out, as it counts those that are skipped.
+        Yields ``(metrics, last)`` after each: metrics as device scalars, and whether it was the last. The version also
+        counts the updates that an early end left out, as it counts those that were skipped.
         """
         plan = self._agent.data
         params, batch = self._prepare(self.state.params, batch)
@@ -139,9 +139,11 @@ class Learner:
             yield self._take(batch, rows)
 
     def update(self, batch: Unroll) -> dict[str, Any]:
-        """One update with a prepared minibatch; returns metrics as device scalars, which it does not wait for."""
+        """One update with a prepared minibatch, waited for; returns metrics as device scalars."""
         # Params are not donated: whoever acts may still read them.
-        self.state, metrics = self._step(self.state, batch)
+        state, metrics = self._step(self.state, batch)
+        # What fails on the device fails here: then the state is the one from before, which can be saved.
+        self.state = jax.block_until_ready(state)
         return metrics
 
     def _compile(self) -> Any:

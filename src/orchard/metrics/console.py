@@ -160,27 +160,35 @@ class Lines:
 
 
 class Terminal:
-    """A panel that is redrawn in place, at each row."""
+    """A panel that is redrawn in place, at each row; silent, like :class:`Lines`, once its terminal is gone."""
 
     def __init__(self, title: str, budget: Budget, console: Console) -> None:
         self._title = title
         self._budget = budget
         self._console = console
+        self._read = True
         # Redrawn by write() and by nothing else: a thread of its own would draw over a traceback.
         self._live = Live(self._panel({}), console=console, auto_refresh=False)
-        self._live.start()
+        self._show(self._live.start)
 
     def write(self, row: Row) -> None:
         """Redraws the panel."""
-        self._live.update(self._panel(row), refresh=True)
+        self._show(lambda: self._live.update(self._panel(row), refresh=True))
 
     def note(self, text: str) -> None:
         """Writes one line above the panel; from any thread."""
-        self._console.print(escape(text), soft_wrap=True)
+        self._show(lambda: self._console.print(escape(text), soft_wrap=True))
 
     def close(self) -> None:
         """Leaves the last panel on the screen and gives the cursor back."""
-        self._live.stop()
+        self._show(self._live.stop)
+
+    def _show(self, draw: Callable[[], None]) -> None:
+        if self._read:
+            try:
+                draw()
+            except OSError:
+                self._read = False
 
     def _panel(self, row: Row) -> Panel:
         grid = Table.grid(padding=(0, 3))

@@ -109,13 +109,17 @@ register("steps_trained", "steps", "Agent steps that an update was computed from
 register("steps_open", "steps", "Agent steps in unrolls that are not yet complete.")
 register("steps_queued", "steps", "Agent steps in complete unrolls that wait to be trained on.")
 register(
-    "steps_dropped", "steps", "Agent steps thrown away, because their actor was lost or its episode was."
+    "steps_dropped", "steps", "Agent steps thrown away, because their actor left, or the run was resumed."
 )
 
 # How the learning goes.
 register("skipped_updates", "updates", "Updates that were skipped because loss or gradient was not finite.")
 register("memory_bytes", "bytes", "Resident memory of the learner's process.")
-register("actors_memory_bytes", "bytes", "Resident memory of the processes that the run started, its actors.")
+register(
+    "actors_memory_bytes",
+    "bytes",
+    "Resident memory of the processes that the run started: its actors, and the guard over them.",
+)
 register("loss/total", "1", "The loss that is differentiated.")
 register("loss/policy_loss", "1", "The policy's part of the loss.")
 register("loss/value_loss", "1", "The value function's part of the loss.")

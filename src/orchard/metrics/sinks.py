@@ -7,7 +7,7 @@ import math
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,9 +60,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _cut_torn_line(path)
-        self._file = path.open("ab", buffering=0)
+        self._file = _opened(path, _cut_torn_line)
 
     def write(self, row: Row) -> None:
         """Appends ``row``; raises :class:`RunFailed` if the disk does not take it."""
@@ -123,9 +121,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
-        self._file = self._path.open("ab", buffering=0)
+        self._file = _opened(self._path)
         self._add(file_version="brain.Event:2")
 
     def write(self, row: Row) -> None:
@@ -151,6 +148,16 @@ class TensorBoard:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _opened(path: Path, mend: Callable[[Path], None] = lambda path: None) -> Any:
+    """The file to append to, mended and with its folder; raises :class:`ConfigError` if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mend(path)
+        return path.open("ab", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _append(file: Any, path: Path, data: bytes) -> None:

@@ -55,7 +55,7 @@ class UnrollQueue:
     """The queue; safe to use from any thread.
 
     Args:
-      capacity: environments' unrolls that it holds at most.
+      capacity: environments' unrolls that it holds; up to one lane more where batches are no multiple of lanes.
       batch_size: unrolls in a batch. A capacity below it could never fill one, and is refused.
     """
 
