@@ -41,7 +41,6 @@ AGENTS = {
     "ppo": lambda spec: ppo.make_agent(_PPO, spec),
     "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, lstm=16, hidden=(32,)),
     "a2c": lambda spec: a2c.make_agent(_A2C, spec),
-    "a2c-lstm": lambda spec: a2c.make_agent(_A2C, spec, lstm=16, hidden=(32,)),
 }
 
 
