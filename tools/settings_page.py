@@ -8,12 +8,12 @@ import inspect
 import sys
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from orchard.config.resolve import presets
-from orchard.config.settings import RunConfig
+from orchard.config.settings import SETTINGS, RunConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 HEAD = """\
@@ -28,7 +28,13 @@ environment comes over the built-in defaults; see [configuration](configuration.
 
 
 def documented(kind: type) -> Iterator[tuple[str, str]]:
-    """Names of the fields of a dataclass with the strings that stand below them."""
+    """Names of the fields of a dataclass with the strings that stand below them, its own last."""
+    for base in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(base):
+            yield from _documented_here(base)
+
+
+def _documented_here(kind: type) -> Iterator[tuple[str, str]]:
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     for field, below in zip(body.body, [*body.body[1:], None], strict=True):
@@ -46,8 +52,8 @@ def table(kind: type) -> str:
     lines = ["| name | values | default | meaning |\n", "|---|---|---|---|\n"]
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    for name, text in documented(kind):
-        if not dataclasses.is_dataclass(hints[name]):
+    for name, text in dict(documented(kind)).items():  # what is said last counts
+        if fields[name].default is not dataclasses.MISSING:  # otherwise it is a section
             lines.append(f"| `{name}` | {_values(hints[name])} | {_shown(fields[name].default)} | {text} |\n")
     return "".join(lines)
 
@@ -70,6 +76,10 @@ def _shown(value: Any) -> str:
     return f"`{' '.join(map(str, value)) if isinstance(value, tuple) else value}`"
 
 
+def _pairs(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{key}={value}`" for key, value in settings.items())
+
+
 def page() -> str:
     """The whole page."""
     parts = [HEAD, "\n## Run\n\n", table(RunConfig)]
@@ -81,10 +91,14 @@ def page() -> str:
                 f"\n## `{name}`: {first[0].lower()}{first[1:].rstrip('.')}\n\n",
                 table(typing.cast(type, kind)),
             ]
+    for agent, kind in SETTINGS.items():
+        parts += [f"\n## `settings` with `--agent {agent}`\n\n", table(kind)]
     parts.append("\n## Presets\n\n| preset | chosen for | about | settings |\n|---|---|---|---|\n")
     for name, preset in sorted(presets().items()):
         match = ", ".join(f"`{pattern}`" for pattern in preset.match) or "only by name"
-        values = ", ".join(f"`{key}={value}`" for key, value in preset.settings.items())
+        values = _pairs(preset.settings)
+        for agent, settings in preset.agents.items():
+            values += f"; with `{agent}` {_pairs(settings)}"
         parts.append(f"| `{name}` | {match} | {preset.about} | {values} |\n")
     return "".join(parts)
 

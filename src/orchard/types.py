@@ -219,11 +219,22 @@ class DataPlan:
       unroll_length: T, transitions in an unroll.
       batch_size: B, unrolls in a batch, over all training devices.
       reuse: how often each batch is trained on.
+      minibatches: parts of a batch, of whole unrolls; each pass over the batch makes one update with each of them.
+      most_kl: the passes over a batch end when the metric ``kl`` of an update is above this; None: never.
+      on_policy: whether the weights that act have to be those that are trained (a lag of 0).
     """
 
     unroll_length: int
     batch_size: int
     reuse: int = 1
+    minibatches: int = 1
+    most_kl: float | None = None
+    on_policy: bool = False
+
+    @property
+    def updates_a_batch(self) -> int:
+        """Updates that are made with each batch, at most."""
+        return self.reuse * self.minibatches
 
 
 @dataclass(frozen=True)
@@ -242,6 +253,9 @@ class Agent:
       optimizer: an ``optax.GradientTransformation`` over the params; its counts are in updates.
       data: the :class:`DataPlan`.
       mode: ``(params, timestep [B], state [B]) -> (action [B], state [B])``, the greedy action for evaluation.
+      prepare: ``(params, unroll) -> (params, unroll)``, done once with a whole batch before it is trained on: what is
+        to stay the same over all passes (advantages), and what is learned without a gradient (statistics of
+        observations). None: nothing.
     """
 
     name: str
@@ -252,6 +266,7 @@ class Agent:
     optimizer: Any
     data: DataPlan
     mode: Callable[..., tuple[Any, Tree]]
+    prepare: Callable[[Tree, Unroll], tuple[Tree, Unroll]] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from orchard.agents import a2c, ppo
 from orchard.agents.vtrace import VTraceSettings, make_agent
 from orchard.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
 
@@ -20,9 +21,26 @@ _MEMORY = VTraceSettings(
     reward_clip=1.0,
     optimizer="rmsprop",
 )
+_PPO = ppo.PPOSettings(unroll_length=8, batch_size=4, minibatches=2)
+_PPO_MEMORY = ppo.PPOSettings(
+    unroll_length=8,
+    batch_size=4,
+    minibatches=2,
+    previous_action=True,
+    previous_reward=True,
+    reward_clip=1.0,
+    value_clip=0.2,
+    target_kl=0.02,
+    normalize_observations=True,
+    normalize_advantages=False,
+)
+_A2C = a2c.A2CSettings(unroll_length=8, batch_size=4)
 AGENTS = {
     "vtrace": lambda spec: make_agent(_SETTINGS, spec),
     "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, lstm=16, hidden=(32,)),
+    "ppo": lambda spec: ppo.make_agent(_PPO, spec),
+    "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, lstm=16, hidden=(32,)),
+    "a2c": lambda spec: a2c.make_agent(_A2C, spec),
 }
 
 

@@ -166,7 +166,7 @@ def test_a_first_policy_explores_everything():
 
 
 def test_registry():
-    assert set(AGENTS) == {"vtrace"}
+    assert set(AGENTS) == {"vtrace", "ppo", "a2c"}
     assert load_agent("vtrace").Settings is VTraceSettings
     with pytest.raises(ConfigError, match="did you mean vtrace"):
         load_agent("v-trace")

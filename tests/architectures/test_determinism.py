@@ -32,6 +32,16 @@ CASES: dict[str, dict[str, Any]] = {
     "catch lstm": {"env": "toy:catch", "lstm": 8, "batch_size": 4},
     "catch lstm lag 1": {"env": "toy:catch", "lstm": 8, "batch_size": 4, "lag": 1},
     "catch reuse": {"env": "toy:catch", "batch_size": 4, "reuse": 2},
+    "catch ppo": {
+        "env": "toy:catch",
+        "agent": "ppo",
+        "batch_size": 4,
+        "unroll_length": 5,
+        "reuse": 2,
+        "minibatches": 2,
+        "target_kl": 0.01,
+        "normalize_observations": True,
+    },
     "pong": {
         "env": "ALE/Pong-v5",
         "network": "small",

@@ -26,7 +26,11 @@ TRACED = "/jax/core/compile/jaxpr_trace_duration"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"reuse": 2, "lstm": 8, "prefetch": 0}], ids=["plain", "lstm"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"lstm": 8, "prefetch": 0, "agent": "ppo", "minibatches": 2, "normalize_observations": True}],
+    ids=["vtrace", "ppo-lstm"],
+)
 def test_nothing_is_compiled_in_steady_state(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

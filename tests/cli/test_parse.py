@@ -49,6 +49,8 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train CartPole-v1 Acrobot-v1", "Acrobot-v1"),
         ("train --preset pongg", "did you mean pong?"),
         ("train --discount 2", "discount is 2.0"),
+        ("train --agent ppo --clip 2", "clip is 2.0"),
+        ("train --agent=a2c --reuse 2", "reuse is 2"),
         ("train --prefetch -1", "prefetch is -1"),
         ("train --training-devices 1,x", "--training-devices"),
         ("train --lag 0 --listen :7777", "only a run's own actors keep an exact lag"),

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from orchard.agents.vtrace import VTraceSettings
 from orchard.cli.main import VERBS
 from orchard.config.resolve import flat
-from orchard.config.settings import RunConfig
+from orchard.config.settings import SETTINGS, RunConfig
 from orchard.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -133,9 +132,10 @@ def test_every_setting_is_on_the_page() -> None:
     assert "(settings.md)" in (DOCS / "configuration.md").read_text()
 
 
-def test_every_setting_of_the_agent_is_on_its_page() -> None:
-    text = (DOCS / "agents" / "vtrace.md").read_text()
-    missing = [field.name for field in dataclasses.fields(VTraceSettings) if f"`{field.name}`" not in text]
+@pytest.mark.parametrize("agent", SETTINGS)
+def test_every_setting_of_an_agent_is_on_its_page(agent: str) -> None:
+    text = (DOCS / "agents" / f"{agent}.md").read_text()
+    missing = [field.name for field in dataclasses.fields(SETTINGS[agent]) if f"`{field.name}`" not in text]
     assert not missing
 
 

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from harness import ORCHARD, Command, alive, checkpoints, flags, rows, summary, tiny, until
 
@@ -22,7 +23,7 @@ from orchard.errors import ConfigError, RunFailed
 from orchard.launch import run as running
 from orchard.launch.run import resume, train
 from orchard.learning import checkpoint as saving
-from orchard.learning.learner import Learner
+from orchard.learning.learner import Learner, TrainState
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +48,9 @@ ROOT = Path(__file__).parents[2]
         (["train", "toy:catch", "--lag", "-1"], "lag"),
         (["train", "toy:catch", "--unroll-length", "0"], "unroll_length"),
         (["train", "toy:catch", "--queue-size", "1"], "queue"),
+        (["train", "toy:catch", "--agent", "a2c"], "the lag is free: add --lag 0"),
+        (["train", "toy:catch", "--agent", "ppo", "--minibatches", "3"], "a divisor of the batch size"),
+        (["train", "toy:catch", "--agent", "ppo", "--clip-rho", "3"], "--clip-rho"),
         (["train", "toy:catch", "--max-envs", "15"], "has to be 16 or more"),
         (["train", "toy:catch", "--training-devices", "99"], "does not exist"),
         (["train", "toy:catch", "--listen", "nowhere"], "not an address"),
@@ -272,22 +276,15 @@ def test_whatever_the_learner_raises_is_one_line_and_what_was_learned_is_kept(
 def test_an_error_that_comes_late_leaves_the_state_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = Learner.update
+    wait, waited = jax.block_until_ready, [0]
 
-    class Poisoned:
-        def __getattr__(self, name: str) -> Any:
+    def lose_the_device(state: Any) -> Any:
+        waited[0] += isinstance(state, TrainState)
+        if waited[0] == 3:
             raise RuntimeError("the device is lost")
+        return wait(state)
 
-        def block_until_ready(self) -> None:
-            raise RuntimeError("the device is lost")
-
-    def explode_later(self: Learner, batch: Any) -> Any:
-        metrics = update(self, batch)
-        if int(self.state.updates) == 3:
-            self.state = Poisoned()  # type: ignore[assignment]
-        return metrics
-
-    monkeypatch.setattr(Learner, "update", explode_later)
+    monkeypatch.setattr(jax, "block_until_ready", lose_the_device)
     with pytest.raises(RunFailed, match=r"^learner: RuntimeError: the device is lost \(log: "):
         train(tiny("toy:catch", tmp_path / "run", transport="inproc"))
     assert summary(tmp_path / "run")["weights_version"] == 2

@@ -10,13 +10,13 @@ from orchard.launch.bench import bound
 
 
 def test_the_bound_adds_the_times_of_stages_that_share_the_cores() -> None:
-    assert bound(8050, 15000, 3165, 1, shared=True) == pytest.approx(1 / (1 / 8050 + 1 / 15000 + 1 / 3165))
-    assert bound(1000, 1e9, 1000, 2, shared=True) == pytest.approx(1000 / 3)
+    assert bound(8050, 15000, 3165, shared=True) == pytest.approx(1 / (1 / 8050 + 1 / 15000 + 1 / 3165))
+    assert bound(1000, 1e9, 500, shared=True) == pytest.approx(1000 / 3)
 
 
 def test_the_bound_is_the_slower_side_where_an_accelerator_works_beside_the_cores() -> None:
-    assert bound(1000, 1e4, 1e4, 1, shared=False) == 1000
-    assert bound(1e6, 1e4, 1e4, 1, shared=False) == pytest.approx(5000)
+    assert bound(1000, 1e4, 1e4, shared=False) == 1000
+    assert bound(1e6, 1e4, 1e4, shared=False) == pytest.approx(5000)
 
 
 @pytest.mark.slow

@@ -19,6 +19,12 @@ def test_cartpole_is_solved_within_a_million_steps(tmp_path: Path) -> None:
     assert summary["best_mean_return"] >= 475, summary
 
 
+@pytest.mark.parametrize("agent", ["ppo", "a2c"])
+def test_other_agents_solve_cartpole_too(tmp_path: Path, agent: str) -> None:
+    summary = learn("CartPole-v1", tmp_path, agent=agent, frames=1_000_000)
+    assert summary["best_mean_return"] >= 475, summary
+
+
 def test_catch_is_solved(tmp_path: Path) -> None:
     summary = learn("toy:catch", tmp_path, frames=150_000)
     assert summary["best_mean_return"] >= 0.95, summary

@@ -182,10 +182,72 @@ def test_a_batch_that_cannot_be_shared_is_refused() -> None:
         Learner(line(7), jax.devices()[:1] * 2, jax.random.key(0))
 
 
+def in_parts(**plan: Any) -> Agent:
+    """The line in passes over minibatches; ``prepare`` counts batches and gives rows their numbers."""
+
+    def loss(params: Tree, target_params: Tree, unroll: Unroll, key: Any) -> Any:
+        error, (metrics, _) = line().loss(params["line"], None, unroll, key)
+        rows = jnp.sort(unroll.record["row"][0])
+        return error, ({**metrics, "kl": error, "rows": jnp.sum(2.0**rows)}, None)
+
+    def prepare(params: Tree, unroll: Unroll) -> tuple[Tree, Unroll]:
+        rows = jnp.broadcast_to(jnp.arange(BATCH), (LENGTH, BATCH))
+        return {**params, "batches": params["batches"] + 1}, unroll._replace(record={"row": rows})
+
+    return dataclasses.replace(
+        line(),
+        init=lambda key: {"line": line().init(key), "batches": jnp.zeros(())},
+        loss=loss,
+        prepare=prepare,
+        data=DataPlan(LENGTH, BATCH, **plan),
+    )
+
+
+def test_each_pass_trains_once_on_each_unroll_in_minibatches_of_its_own() -> None:
+    learner = Learner(in_parts(reuse=3, minibatches=4), jax.devices()[:1], jax.random.key(0))
+    learner.warm_up(batch())
+    seen, ends = [], []
+    for seed in range(2):
+        for metrics, last in learner.updates(learner.put(batch(seed))):
+            seen.append(int(metrics["loss/rows"]))
+            ends.append(last)
+    assert ends == 2 * ([False] * 11 + [True])
+    assert int(learner.state.updates) == 24
+    assert float(learner.state.params["batches"]) == 2, "a batch is prepared once"
+    passes = [seen[start : start + 4] for start in range(0, 24, 4)]
+    assert all(sum(rows) == 2**BATCH - 1 for rows in passes), "each row once"
+    assert all(bin(rows).count("1") == 2 for rows in seen)
+    assert len({tuple(sorted(rows)) for rows in passes}) == 6, "other minibatches at every pass"
+
+
+def test_passes_end_when_the_policy_has_gone_too_far_and_the_version_does_not_notice() -> None:
+    learner = Learner(in_parts(reuse=5, minibatches=2, most_kl=0.0), jax.devices()[:1], jax.random.key(0))
+    assert [last for _, last in learner.updates(learner.put(batch()))] == [False, True]
+    assert int(learner.state.updates) == 10
+    patient = Learner(in_parts(reuse=5, minibatches=2, most_kl=1e9), jax.devices()[:1], jax.random.key(0))
+    assert len(list(patient.updates(patient.put(batch())))) == 10
+
+
+def test_with_one_minibatch_a_pass_is_one_update_with_the_batch(learner: Learner) -> None:
+    before, put = learner.state, learner.put(batch())
+    learner.update(put)
+    expected = values(learner.state)
+    learner.restore(before)
+    assert [last for _, last in learner.updates(put)] == [True]
+    assert values(learner.state) == expected
+
+
+def test_minibatches_that_cannot_be_shared_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"8 minibatches of 1 unrolls .* 2 training devices: use --batch-size 16"
+    ):
+        Learner(in_parts(minibatches=8), jax.devices()[:1] * 2, jax.random.key(0))
+
+
 PROGRAM = """
 import json, sys
 import jax
-from test_learner import BATCH, batch, line, spoiled, values
+from test_learner import BATCH, batch, in_parts, line, spoiled, values
 from orchard.learning.learner import Learner
 
 assert len(jax.devices()) == 4
@@ -201,6 +263,9 @@ for devices in (jax.devices()[:1], jax.devices()[:2], jax.devices()):
     }
     learner.update(learner.put(spoiled(batch(4), float("nan"))))  # one device's share alone is spoiled
     kept = values((learner.state.params, learner.state.opt_state)) == told["state"]
+    parts = Learner(in_parts(reuse=2, minibatches=2), devices, jax.random.key(3))
+    list(parts.updates(parts.put(batch())))
+    told["after parts"] = values(parts.state.params)
     print(json.dumps({**told, "kept": kept, "skipped": int(learner.state.skipped)}))
 """
 
@@ -227,3 +292,4 @@ def test_one_device_and_four_give_the_same_update() -> None:
         assert told["norm"] == pytest.approx(one["norm"], rel=1e-5)
         assert told["loss"] == pytest.approx(one["loss"], rel=1e-5)
         assert told["kept"] and told["skipped"] == 1
+        np.testing.assert_allclose(told["after parts"], one["after parts"], rtol=1e-5)

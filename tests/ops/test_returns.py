@@ -1,4 +1,4 @@
-"""V-trace against the paper's formula, against rlax, and at the ends of episodes."""
+"""V-trace and generalized advantages against the papers' formulas, against rlax, and at the ends of episodes."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 import rlax
 
 from orchard.errors import SpecError
-from orchard.ops.returns import backward_sum, vtrace
+from orchard.ops.returns import backward_sum, gae, vtrace
 
 T = 9
 
@@ -151,3 +151,62 @@ def test_batches_are_refused():
 
 def test_backward_sum():
     np.testing.assert_allclose(backward_sum(jnp.array([1.0, 2, 3]), jnp.array([0.5, 0.1, 7])), [2.15, 2.3, 3])
+
+
+def gae_formula(discounts, rewards, values, valid, lambda_):
+    """Equation 16 of the paper, as a sum of products in float64."""
+    discounts, rewards, values = (np.asarray(x, np.float64) for x in (discounts, rewards, values))
+    deltas = np.where(valid, rewards + discounts * values[1:] - values[:-1], 0)
+    decays = np.where(valid, lambda_ * discounts, 0)
+    return [sum(np.prod(decays[s:t]) * deltas[t] for t in range(s, len(deltas))) for s in range(len(deltas))]
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_gae_equals_the_formula(seed, lambda_):
+    inputs = trajectory(seed)
+    del inputs["log_rhos"]
+    ours = jax.jit(lambda kw: gae(**kw, lambda_=lambda_))(inputs)
+    np.testing.assert_allclose(ours, gae_formula(**inputs, lambda_=lambda_), atol=2e-5)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.6, 1.0])
+def test_gae_equals_rlax(lambda_):
+    inputs = trajectory(3, ends=False)
+    theirs = rlax.truncated_generalized_advantage_estimation(
+        inputs["rewards"], inputs["discounts"], lambda_, inputs["values"]
+    )
+    del inputs["log_rhos"]
+    np.testing.assert_allclose(gae(**inputs, lambda_=lambda_), theirs, atol=1e-5)
+
+
+def test_gae_is_what_vtrace_says_on_policy():
+    inputs = trajectory(5, off_policy=0.0)
+    targets = vtrace(**inputs, lambda_=0.8).targets
+    del inputs["log_rhos"]
+    advantages = gae(**inputs, lambda_=0.8)
+    valid = inputs["valid"]
+    np.testing.assert_allclose(
+        np.where(valid, advantages + inputs["values"][:-1], 0), np.where(valid, targets, 0), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("how", ["terminated", "truncated"])
+def test_gae_at_the_end_of_an_episode(how):
+    """Step 4 is final, step 5 the first of the next episode; rewards are 1, discounts 1, values 10."""
+    values, first = np.full(T + 1, 10.0, np.float32), np.arange(T + 1) == 5
+    discounts = np.where((np.arange(T + 1) == 4) & (how == "terminated"), 0.0, 1.0)[1:]
+    advantages = gae(discounts, np.where(first, 0, 1)[1:].astype(np.float32), values, ~first[1:], lambda_=1.0)
+    after_end = 0.0 if how == "terminated" else 10.0
+    np.testing.assert_allclose(advantages[:4], [4 - s + after_end - 10.0 for s in range(4)])
+    assert advantages[4] == 0
+    np.testing.assert_allclose(advantages[5:], [T - s for s in range(5, T)])
+
+
+def test_a_boundary_may_hold_anything_for_gae():
+    inputs = trajectory(4, ends=False)
+    del inputs["log_rhos"]
+    inputs["valid"] = np.arange(T) != 4
+    expected = gae(**inputs, lambda_=0.9)
+    inputs["rewards"][4] = np.inf
+    np.testing.assert_array_equal(gae(**inputs, lambda_=0.9), expected)

@@ -30,6 +30,8 @@ class AgentModule(Protocol):
 
 AGENTS: dict[str, str] = {
     "vtrace": "orchard.agents.vtrace",
+    "ppo": "orchard.agents.ppo",
+    "a2c": "orchard.agents.a2c",
 }
 """Name of an agent -> the module that holds it; a new agent is one row."""
 

@@ -80,6 +80,10 @@ class Seed:
         self._agent = agent
         self._spec = spec
         self._lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
+        if agent.data.on_policy and self._lag != 0:
+            raise ConfigError(
+                f"{agent.name} learns only from what its newest weights did, and the lag is {self._lag}: add --lag 0"
+            )
         self._first_epoch = 0
         self._base_version = 0
         self._failure: BaseException | None = None
@@ -119,7 +123,7 @@ class Seed:
 
     def _updates_per_round(self, planned: int) -> int:
         data = self._agent.data
-        return data.reuse * updates_per_round(planned, data.batch_size)
+        return data.updates_a_batch * updates_per_round(planned, data.batch_size)
 
     def _kept_updates(self) -> int:
         return 0 if self._lag == "free" else (int(self._lag) + 1) * self._per_round
@@ -228,26 +232,18 @@ class Seed:
 
     def _train(self, unroll: Unroll, version: np.ndarray[Any, Any]) -> Mapping[str, Any]:
         """The updates on one batch; all weights but the last are published."""
-        for repeat in range(self._agent.data.reuse):
-            if repeat:
-                self._publish()
+        updates = self.learner.updates(unroll)
+        counted = last = False
+        while not last:
             self._count_lag(version)
             with self.learner_time:
-                metrics = self._update(unroll)
-            if repeat == 0:
+                metrics, last = next(updates)
+            if not counted:
                 self.ledger.train(version.size)
+                counted = True
             self._check_finite()
-        return metrics
-
-    def _update(self, unroll: Unroll) -> Mapping[str, Any]:
-        """One update, waited for; after an error the learner has the state from before, which can be saved."""
-        before = self.learner.state
-        try:
-            metrics = self.learner.update(unroll)
-            jax.block_until_ready(self.learner.state)
-        except Exception:
-            self.learner.state = before
-            raise
+            if not last:
+                self._publish()
         return metrics
 
     def _publish(self) -> None:

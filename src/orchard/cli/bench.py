@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchard.cli.parse import parse, print_line
+from orchard.cli.train import agent_named
 from orchard.config.resolve import defaults
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError
@@ -34,8 +35,8 @@ class BenchFlags:
 
 def run(arguments: list[str]) -> None:
     """Times, prints the table and appends the row."""
-    first = parse("bench", BenchFlags, arguments, about=ABOUT).run
-    preset = BenchFlags(run=defaults(first.env, first.preset))
+    first = parse("bench", BenchFlags, arguments, BenchFlags(run=agent_named(arguments)), ABOUT).run
+    preset = BenchFlags(run=defaults(first.env, first.preset, first.agent))
     flags = parse("bench", BenchFlags, arguments, preset, ABOUT)
     restart_tuned()
     from orchard.launch.bench import bench

@@ -37,7 +37,7 @@ def parse(
                 prog=f"orchard {verb}",
                 description=about or None,
                 args=list(_with_spaces(arguments)),
-                config=(tyro.conf.OmitArgPrefixes,),
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
                 **({} if default is None else {"default": default}),
             )
             return settings

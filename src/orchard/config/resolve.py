@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from orchard.config.settings import RunConfig
+from orchard.config.settings import SETTINGS, RunConfig
 from orchard.errors import ConfigError, unknown_name
 
 
@@ -25,13 +25,19 @@ class Preset:
       name: as in ``--preset``.
       about: one sentence.
       match: patterns of environment ids that it is chosen for by itself.
-      settings: setting names and values.
+      settings: setting names and values, for every agent.
+      agents: more of them for single agents, by the agent's name.
     """
 
     name: str
     about: str
     match: tuple[str, ...]
     settings: Mapping[str, Any]
+    agents: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def settings_for(self, agent: str) -> dict[str, Any]:
+        """Names and values for one agent."""
+        return {**self.settings, **self.agents.get(agent, {})}
 
 
 @cache
@@ -42,7 +48,9 @@ def presets() -> dict[str, Preset]:
         if file.name.endswith(".toml"):
             content = tomllib.loads(file.read_text())
             name = file.name.removesuffix(".toml")
-            found[name] = Preset(name, content["about"], tuple(content.get("match", ())), content["settings"])
+            agents = {agent: content[agent] for agent in SETTINGS if agent in content}
+            match = tuple(content.get("match", ()))
+            found[name] = Preset(name, content["about"], match, content["settings"], agents)
     return found
 
 
@@ -57,9 +65,9 @@ def preset_for(env: str) -> Preset | None:
     return max(fits, key=lambda fit: fit[0])[1] if fits else None
 
 
-def defaults(env: str, preset: str = "auto") -> RunConfig:
+def defaults(env: str, preset: str = "auto", agent: str = RunConfig.agent) -> RunConfig:
     """The configuration that ``env`` starts from: the preset's settings over the built-in ones."""
-    base = RunConfig(env=env, preset=preset)
+    base = replace(RunConfig(env=env, preset=preset), agent=agent)
     if preset == "none":
         return base
     if preset == "auto":
@@ -68,16 +76,18 @@ def defaults(env: str, preset: str = "auto") -> RunConfig:
         chosen = presets()[preset]
     else:
         raise ConfigError(unknown_name("preset", preset, [*presets(), "auto", "none"]))
-    return replace(base, **chosen.settings) if chosen else base
+    return replace(base, **chosen.settings_for(agent)) if chosen else base
 
 
-def configure(env: str = RunConfig.env, *, preset: str = "auto", **settings: Any) -> RunConfig:
+def configure(
+    env: str = RunConfig.env, *, preset: str = "auto", agent: str = RunConfig.agent, **settings: Any
+) -> RunConfig:
     """A configuration as the command line would make it: ``configure("CartPole-v1", actors=4)``.
 
     Raises:
       ConfigError: a setting does not exist (the nearest name is given) or has a value of the wrong type.
     """
-    return replace(defaults(env, preset), **settings)
+    return replace(defaults(env, preset, agent), **settings)
 
 
 def _sections(config: Any) -> Iterator[tuple[str | None, Any]]:
@@ -100,7 +110,14 @@ def flat(config: RunConfig) -> dict[str, Any]:
 
 
 def replace(config: RunConfig, **settings: Any) -> RunConfig:
-    """``config`` with other values, by flat names; unknown names and wrong types are refused."""
+    """``config`` with other values, by flat names; unknown names and wrong types are refused.
+
+    Another agent brings its own settings, with their built-in defaults.
+    """
+    if (agent := settings.get("agent", config.agent)) != config.agent:
+        if agent not in SETTINGS:
+            raise ConfigError(unknown_name("agent", str(agent), SETTINGS))
+        config = dataclasses.replace(config, agent=agent, settings=SETTINGS[agent]())
     known = flat(config)
     for name in settings:
         if name not in known:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from orchard.agents.a2c import A2CSettings
+from orchard.agents.ppo import PPOSettings
 from orchard.agents.vtrace import VTraceSettings
 from orchard.errors import ConfigError
 
@@ -133,6 +135,11 @@ class Safety:
         _at_least(self, 0, "env_timeout", above=True)
 
 
+AgentSettings = VTraceSettings | PPOSettings | A2CSettings
+SETTINGS: dict[str, type[AgentSettings]] = {"vtrace": VTraceSettings, "ppo": PPOSettings, "a2c": A2CSettings}
+"""What can be set of each agent."""
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """Train an agent."""
@@ -141,7 +148,7 @@ class RunConfig:
     """Any Gymnasium id, envpool:TASK, toy:NAME, or module:factory of your own."""
     arch: Literal["seed"] = "seed"
     """Where the parts run."""
-    agent: Literal["vtrace"] = "vtrace"
+    agent: Literal["vtrace", "ppo", "a2c"] = "vtrace"
     """What is computed."""
     preset: str = "auto"
     """Defaults to start from: auto (by the environment), none, or a name."""
@@ -161,9 +168,15 @@ class RunConfig:
     stop: Stop = field(default_factory=Stop)
     placement: Placement = field(default_factory=Placement)
     safety: Safety = field(default_factory=Safety)
-    settings: VTraceSettings = field(default_factory=VTraceSettings)
+    settings: AgentSettings = field(default_factory=VTraceSettings)
 
     def __post_init__(self) -> None:
+        wanted = SETTINGS[self.agent]
+        if type(self.settings) is not wanted:
+            raise ConfigError(
+                f"settings is a {type(self.settings).__name__}, and has to be a {wanted.__name__} for the agent "
+                f"{self.agent}: orchard.configure makes the right one"
+            )
         if self.placement.listen and (self.deterministic or self.placement.lag != "free"):
             raise ConfigError(
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: "

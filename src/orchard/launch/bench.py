@@ -3,7 +3,7 @@
 The box's cores are shared by three kinds of work for every agent step: stepping the environment, inference, and
 training. A stage that could use all cores alone at ``r`` steps/s takes ``1/r`` of the box for one step, so
 
-    bound = 1 / (1/environment + 1/inference + reuse/training),    efficiency = whole / bound
+    bound = 1 / (1/environment + 1/inference + 1/learner),    efficiency = whole / bound
 
 On a machine with an accelerator the accelerator's work and the cores' overlap, and the bound is that of the
 slower of the two.
@@ -153,19 +153,21 @@ def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: flo
 
 
 def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
-    """The update on one batch that is already on the device, once over each transition."""
+    """All updates with one batch that is already on the device; every transition counts once."""
     devices = pick("training", config.placement.training_devices)
     learner = Learner(agent, devices, key(0, "bench"))
     plan = agent.data
     batch = learner.put(example_unroll(agent, spec, plan.unroll_length, plan.batch_size))
 
     def update() -> int:
-        learner.update(batch)
-        jax.block_until_ready(learner.state)
+        for _ in learner.updates(batch):
+            pass
         return plan.unroll_length * plan.batch_size
 
     update()
     about = f"batches of {plan.batch_size} unrolls of {plan.unroll_length} on {len(devices)} device(s)"
+    if plan.updates_a_batch > 1:
+        about += f", {plan.updates_a_batch} updates each"
     return Stage("learner", *_windows(update, seconds), about)
 
 
@@ -203,15 +205,14 @@ def _steady_rows(run: Path) -> list[dict[str, float]]:
     return rows[len(rows) // 2 :]
 
 
-def bound(environment: float, inference: float, training: float, reuse: int, *, shared: bool) -> float:
+def bound(environment: float, inference: float, training: float, *, shared: bool) -> float:
     """Most steps/s that the stages allow: see the module.
 
     Args:
       environment, inference, training: steps/s of the stages alone.
-      reuse: passes over each transition.
       shared: whether all of them run on the same cores; otherwise inference and training share an accelerator.
     """
-    accelerator = 1 / inference + reuse / training
+    accelerator = 1 / inference + 1 / training
     return 1 / (1 / environment + accelerator) if shared else min(environment, 1 / accelerator)
 
 
@@ -251,13 +252,12 @@ def bench(
     parts = {
         "environment": 1 / environment.steps_per_second,
         "inference": 1 / inference.steps_per_second,
-        "learner": agent.data.reuse / learner.steps_per_second,
+        "learner": 1 / learner.steps_per_second,
     }
     limit = bound(
         environment.steps_per_second,
         inference.steps_per_second,
         learner.steps_per_second,
-        agent.data.reuse,
         shared=jax.default_backend() == "cpu",
     )
     return {

@@ -32,4 +32,5 @@ def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:
         return None
     settings = config.settings
     frames_a_batch = settings.batch_size * settings.unroll_length * spec.frames_per_step
-    return max(1, config.stop.frames * settings.reuse // frames_a_batch)
+    updates_a_batch = settings.reuse * getattr(settings, "minibatches", 1)
+    return max(1, config.stop.frames * updates_a_batch // frames_a_batch)

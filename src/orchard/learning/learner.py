@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -57,6 +57,12 @@ class Learner:
                 f"a batch of {batch} unrolls cannot be shared equally by {len(devices)} training devices: "
                 f"use --batch-size {-(-batch // len(devices)) * len(devices)}"
             )
+        parts = agent.data.minibatches
+        if batch // parts % len(devices):
+            raise ConfigError(
+                f"{parts} minibatches of {batch // parts} unrolls cannot be shared equally by {len(devices)} training "
+                f"devices: use --batch-size {parts * len(devices)} or a multiple of it"
+            )
         self._agent = agent
         self._mesh = Mesh(list(devices), (_DEVICES,))
         self._whole = NamedSharding(self._mesh, PartitionSpec())
@@ -69,6 +75,9 @@ class Learner:
             )
         )
         self._step = self._compile()
+        self._prepare = jax.jit(agent.prepare) if agent.prepare else lambda params, unroll: (params, unroll)
+        self._order = jax.jit(partial(_order, batch, parts))
+        self._take = jax.jit(_take, out_shardings=self._shardings())
 
     def _replicate(self, tree: Tree) -> Tree:
         return jax.device_put(tree, self._whole)
@@ -76,26 +85,65 @@ class Learner:
     def put(self, unroll: Unroll) -> Unroll:
         """Moves a batch ``[T+1, B, ...]`` to the training devices, each its share of B."""
 
-        def spread(tree: Tree, axis: int) -> Tree:
-            spec = PartitionSpec(*([None] * axis), _DEVICES)
-            return jax.device_put(tree, NamedSharding(self._mesh, spec))
-
+        whole = self._shardings()
         return Unroll(
-            TimeStep(*(spread(part, 1) for part in unroll.timestep)),
-            spread(unroll.action, 1),
-            spread(unroll.record, 1),
-            spread(unroll.state, 0),
-            spread(unroll.version, 1),
+            TimeStep(
+                *(jax.device_put(part, s) for part, s in zip(unroll.timestep, whole.timestep, strict=True))
+            ),
+            *(jax.device_put(part, s) for part, s in zip(unroll[1:], whole[1:], strict=True)),
         )
 
+    def _shardings(self) -> Unroll:
+        """Where the parts of a batch stand: each device has its share of B."""
+        time_major = NamedSharding(self._mesh, PartitionSpec(None, _DEVICES))
+        batch_major = NamedSharding(self._mesh, PartitionSpec(_DEVICES))
+        return Unroll(TimeStep(*[time_major] * 5), time_major, time_major, batch_major, time_major)
+
     def warm_up(self, example: Unroll) -> None:
-        """Compiles the update for batches like ``example`` (on the host); changes nothing."""
-        jax.block_until_ready(self._step(self.state, self.put(example)))
+        """Compiles everything for batches like ``example`` (on the host); changes nothing."""
+        _, batch = self._prepare(self.state.params, self.put(example))
+        part = next(iter(self._parts(batch)))
+        jax.block_until_ready(self._step(self.state, part))
+
+    def updates(self, batch: Unroll) -> Iterator[tuple[dict[str, Any], bool]]:
+        """All updates with one batch: as many passes as the agent wants, each over all of its minibatches.
+
+        Yields ``(metrics, last)`` after each: metrics as device scalars, and whether it was the last. The version also
+        counts the updates that an early end left out, as it counts those that were skipped.
+        """
+        plan = self._agent.data
+        params, batch = self._prepare(self.state.params, batch)
+        self.state = self.state._replace(params=params)
+        for remaining in reversed(range(plan.reuse)):
+            parts = self._parts(batch)
+            for count, part in enumerate(parts, 1):
+                metrics = self.update(part)
+                last = count == plan.minibatches and (not remaining or self._too_far(metrics))
+                if last and remaining:
+                    left_out = remaining * plan.minibatches
+                    self.state = self.state._replace(updates=self.state.updates + left_out)
+                yield metrics, last
+                if last:
+                    return
+
+    def _too_far(self, metrics: dict[str, Any]) -> bool:
+        most = self._agent.data.most_kl
+        return most is not None and float(metrics["loss/kl"]) > most
+
+    def _parts(self, batch: Unroll) -> Iterator[Unroll]:
+        """The minibatches of one pass, of whole unrolls in an order of their own."""
+        if self._agent.data.minibatches == 1:
+            yield batch
+            return
+        for rows in self._order(self.state.key, self.state.updates):
+            yield self._take(batch, rows)
 
     def update(self, batch: Unroll) -> dict[str, Any]:
-        """One update; returns metrics as device scalars, which it does not wait for."""
+        """One update with a prepared minibatch, waited for; returns metrics as device scalars."""
         # Params are not donated: whoever acts may still read them.
-        self.state, metrics = self._step(self.state, batch)
+        state, metrics = self._step(self.state, batch)
+        # What fails on the device fails here: then the state is the one from before, which can be saved.
+        self.state = jax.block_until_ready(state)
         return metrics
 
     def _compile(self) -> Any:
@@ -147,3 +195,23 @@ class Learner:
     def restore(self, state: TrainState) -> None:
         """Takes over a state with the structure of ``self.state``."""
         self.state = self._replicate(state)
+
+
+def _order(batch: int, parts: int, key: Any, updates: Any) -> Any:
+    """Which rows of a batch are in which minibatch, int32 ``[parts, batch / parts]``; other ones at every pass."""
+    # Not the key of the loss of the same update.
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(key), updates), 1)
+    return jax.random.permutation(key, batch).reshape(parts, batch // parts)
+
+
+def _take(batch: Unroll, rows: Any) -> Unroll:
+    def take(tree: Tree, axis: int) -> Tree:
+        return jax.tree.map(lambda array: jnp.take(array, rows, axis), tree)
+
+    return Unroll(
+        take(batch.timestep, 1),
+        take(batch.action, 1),
+        take(batch.record, 1),
+        take(batch.state, 0),
+        take(batch.version, 1),
+    )

@@ -21,7 +21,9 @@ import jax.numpy as jnp
 from orchard.errors import ConfigError, cause_of
 from orchard.nets import frames, recurrent
 from orchard.nets.build import build_torso
-from orchard.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
+from orchard.ops.batches import add_time
+from orchard.ops.distributions import Distribution
+from orchard.types import ActOutput, ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
 
 
 class _Network(nn.Module):
@@ -156,6 +158,40 @@ class ActorCritic:
             reward = jnp.clip(timestep.reward, -1.0, 1.0)
             extras.append(jnp.where(first, 0.0, reward)[..., None])
         return (observation, extras, first, state.get("core", {})), ({"frames": stack} if stack else {})
+
+
+def acting(
+    model: ActorCritic,
+    distribution: Distribution,
+    read: Callable[[Tree, TimeStep], tuple[Tree, TimeStep]] = lambda params, timestep: (
+        params["network"],
+        timestep,
+    ),
+) -> tuple[Callable[..., tuple[ActOutput, Tree]], Callable[..., tuple[jax.Array, Tree]]]:
+    """``act`` and ``mode`` of an :class:`~orchard.types.Agent` whose policy is the model's.
+
+    Args:
+      model: the network.
+      distribution: of the actions.
+      read: from the agent's params and a step to the network's params and the step as the network sees it.
+    """
+
+    def evaluate(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
+        network, timestep = read(params, timestep)
+        policy, _, state = model.apply(network, add_time(timestep), None, state)
+        return policy[0], state
+
+    def act(params: Tree, key: jax.Array, timestep: TimeStep, state: Tree) -> tuple[ActOutput, Tree]:
+        policy, state = evaluate(params, timestep, state)
+        action = jax.vmap(distribution.sample)(policy, key)
+        return ActOutput(action, {"policy": policy}), model.with_action(state, action)
+
+    def mode(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
+        policy, state = evaluate(params, timestep, state)
+        action = distribution.mode(policy)
+        return action, model.with_action(state, action)
+
+    return act, mode
 
 
 def _zeros_step(spec: EnvSpec) -> TimeStep:

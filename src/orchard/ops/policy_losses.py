@@ -75,3 +75,50 @@ def entropy_adjustment_loss(
     check_time_major(entropies=entropies, valid=valid)
     excess = jnp.mean(jnp.where(valid, lax.stop_gradient(entropies) - target, 0.0))
     return entropy_coefficient(parameter, speed) * excess
+
+
+def clipped_surrogate_loss(
+    log_ratios: jax.Array, advantages: jax.Array, valid: jax.Array, *, clip: float
+) -> jax.Array:
+    """PPO's objective, negated (Schulman et al. 2017, equation 7).
+
+    ::
+
+        -mean_t min(r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t),    r_t = pi(a_t|x_t) / mu(a_t|x_t)
+
+    A step whose ratio has left ``[1 - eps, 1 + eps]`` to its own advantage has no gradient any more.
+
+    Args:
+      log_ratios: float ``[T]``, ``log r``.
+      advantages: float ``[T]``, treated as constants.
+      valid: bool ``[T]``, steps to learn from.
+      clip: ``eps``, in (0, 1).
+
+    Returns:
+      float ``[]``.
+    """
+    check_time_major(log_ratios=log_ratios, advantages=advantages, valid=valid)
+    # Before the exponential: an infinite ratio times a zero mask would be NaN.
+    ratios = jnp.exp(jnp.where(valid, log_ratios, 0.0))
+    advantages = lax.stop_gradient(advantages)
+    surrogates = jnp.minimum(ratios * advantages, jnp.clip(ratios, 1 - clip, 1 + clip) * advantages)
+    return -jnp.mean(jnp.where(valid, surrogates, 0.0))
+
+
+def clipped_value_loss(
+    values: jax.Array, old_values: jax.Array, targets: jax.Array, valid: jax.Array, *, clip: float
+) -> jax.Array:
+    """The value loss of PPO's first implementation: it pays for leaving the old value by more than ``clip``.
+
+    ::
+
+        mean_t max((v_t - V_t)^2, (v_t - (Vold_t + clip(V_t - Vold_t, -eps, eps)))^2) / 2
+
+    (OpenAI Baselines, ppo2; Engstrom et al. 2020, section 3.) ``targets`` and ``old_values`` are treated as
+    constants. All ``[T]``, returns ``[]``.
+    """
+    check_time_major(values=values, old_values=old_values, targets=targets, valid=valid)
+    targets, old_values = lax.stop_gradient(targets), lax.stop_gradient(old_values)
+    near = old_values + jnp.clip(values - old_values, -clip, clip)
+    worse = jnp.maximum(jnp.square(targets - values), jnp.square(targets - near))
+    return 0.5 * jnp.mean(jnp.where(valid, worse, 0.0))

@@ -101,3 +101,37 @@ def vtrace(
     next_targets = jnp.concatenate([targets[1:], values[-1:]])
     advantages = jnp.minimum(clip_pg_rho, ratios) * (rewards + discounts * next_targets - values[:-1])
     return VTraceReturns(lax.stop_gradient(targets), lax.stop_gradient(advantages))
+
+
+def gae(
+    discounts: jax.Array, rewards: jax.Array, values: jax.Array, valid: jax.Array, *, lambda_: float
+) -> jax.Array:
+    """Generalized advantage estimates (Schulman et al. 2016, equation 16).
+
+    ::
+
+        A_t     = delta_t + gamma_t lambda A_{t+1},    A_T = 0
+        delta_t = r_t + gamma_t V(x_{t+1}) - V(x_t)
+
+    ``lambda_`` 1 is the return of all steps that follow, bootstrapped at the end (A3C's n-step advantage); 0 that of
+    one step. At an invalid transition ``A = 0``, and nothing flows back over it. ``A_t + V(x_t)`` is the target of
+    the value.
+
+    Args:
+      discounts: float ``[T]``, 0 where the transition ended in a termination.
+      rewards: float ``[T]``, of the transitions.
+      values: float ``[T + 1]``, the last one bootstraps.
+      valid: bool ``[T]``, False where the transition leads into a new episode.
+      lambda_: mixes bootstraps of all lengths, in [0, 1].
+
+    Returns:
+      float ``[T]``; gradients are stopped.
+
+    Raises:
+      SpecError: shapes do not fit, when traced.
+    """
+    check_time_major(discounts=discounts, rewards=rewards, valid=valid)
+    check_time_major(length=discounts.shape[0] + 1, values=values)
+    deltas = jnp.where(valid, rewards + discounts * values[1:] - values[:-1], 0.0)
+    decays = jnp.where(valid, lambda_ * discounts, 0.0)
+    return lax.stop_gradient(backward_sum(deltas, decays))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -103,11 +103,17 @@ class Subject:
         self.params = jax.tree.map(_shake, jax.jit(agent.init)(jax.random.key(0)))
         self.act = jax.jit(agent.act)
         self.mode = jax.jit(agent.mode)
+        self._prepare = jax.jit(agent.prepare or (lambda params, unroll: (params, unroll)))
         self._gradient = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
         self._compiled: Any = None
 
+    def prepare(self, unroll: Unroll) -> Unroll:
+        """The unroll as the loss wants it."""
+        _, prepared = self._prepare(self.params, unroll)
+        return cast(Unroll, prepared)
+
     def compiled_gradient(self, unroll: Unroll) -> Any:
-        """The compiled gradient of the loss, made with the first unroll that comes."""
+        """The compiled gradient of the loss, made with the first prepared unroll that comes."""
         if self._compiled is None:
             arguments = (self.params, self.params, unroll, jax.random.key(1))
             self._compiled = self._gradient.lower(*arguments).compile()
@@ -115,6 +121,10 @@ class Subject:
 
     def gradient(self, unroll: Unroll) -> tuple[Any, dict[str, Any], Tree]:
         """Loss, metrics and gradient of an unroll."""
+        return self.gradient_of_prepared(self.prepare(unroll))
+
+    def gradient_of_prepared(self, unroll: Unroll) -> tuple[Any, dict[str, Any], Tree]:
+        """The same of one that was prepared, alone or as a part of another."""
         run = self.compiled_gradient(unroll)
         (loss, (metrics, _)), gradient = run(self.params, self.params, unroll, jax.random.key(1))
         return loss, metrics, gradient
@@ -271,7 +281,11 @@ def check_time_limit_is_no_termination(subject: Subject) -> None:
 
 def check_shards_average_to_the_whole(subject: Subject) -> None:
     """The loss is a mean over the batch: the average over shards is the loss of the whole, gradients too."""
-    unroll = subject.unroll(_ENDS)
+    unroll = subject.prepare(subject.unroll(_ENDS))
+
+    def gradient(part: Unroll) -> tuple[Any, Tree]:
+        loss, _, tree = subject.gradient_of_prepared(part)
+        return loss, tree
 
     def only(rows: Sequence[int]) -> Unroll:
         """A batch of ``rows``, each of them as often as the others: its mean is that of the shard."""
@@ -284,9 +298,9 @@ def check_shards_average_to_the_whole(subject: Subject) -> None:
             version=unroll.version[:, index],
         )
 
-    shards = [_loss_and_gradient(subject, only(rows)) for rows in ((0, 1, 0, 1), (2, 3, 2, 3))]
+    shards = [gradient(only(rows)) for rows in ((0, 1, 0, 1), (2, 3, 2, 3))]
     average = jax.tree.map(lambda a, b: (a + b) / 2, *shards)
-    _close(_loss_and_gradient(subject, unroll), average, "the average over two shards")
+    _close(gradient(unroll), average, "the average over two shards")
 
 
 def check_update_is_finite(subject: Subject) -> None:
@@ -307,7 +321,7 @@ def check_no_convolution_in_a_loop(subject: Subject) -> None:
     """No compiled loop holds a convolution: XLA's CPU backend would be tens of times slower."""
     if not any(is_image(leaf) for _, leaf in leaves(subject.spec.observation)):
         return
-    found = convolutions_in_loops(subject.compiled_gradient(subject.unroll()).as_text())
+    found = convolutions_in_loops(subject.compiled_gradient(subject.prepare(subject.unroll())).as_text())
     assert not found, f"convolutions inside loops: {found}"
 
 

@@ -1,0 +1,82 @@
+"""What the actor-critics have in common, so that each agent's file holds what its paper says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchard.nets.actor_critic import ActorCritic
+from orchard.ops import distributions
+from orchard.ops.distributions import Distribution
+from orchard.ops.optimizers import OptimizerSettings, require
+from orchard.types import EnvSpec
+
+
+@dataclass(frozen=True)
+class ActorCriticSettings(OptimizerSettings):
+    """Settings of every actor-critic; an agent overrides the defaults and adds its own.
+
+    Losses are means over the T * B transitions of a batch.
+    """
+
+    discount: float = 0.99
+    """How much a reward is worth one step later (gamma)."""
+
+    trace_lambda: float = 1.0
+    """Mixes short and long bootstraps; 1 is the longest."""
+
+    entropy_cost: float = 0.01
+    """Weight of the entropy bonus."""
+
+    baseline_cost: float = 0.5
+    """Weight of the value loss, which is half the mean squared error."""
+
+    reward_clip: float = 0.0
+    """Clip rewards to plus or minus this before learning; 0 is off."""
+
+    previous_action: bool = False
+    """Feed the previous action to the core (IMPALA does so with an LSTM)."""
+
+    previous_reward: bool = False
+    """Feed the previous reward, clipped to [-1, 1], to the core."""
+
+    unroll_length: int = 20
+    """Transitions in an unroll (T)."""
+
+    batch_size: int = 32
+    """Unrolls in a batch (B), over all devices."""
+
+    reuse: int = 1
+    """How often each batch is trained on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("unroll_length", "batch_size", "reuse"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        for name in ("reward_clip", "entropy_cost", "baseline_cost"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("discount", "trace_lambda"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+
+
+def make_model(
+    settings: ActorCriticSettings, env_spec: EnvSpec, *, network: str, hidden: tuple[int, ...], lstm: int
+) -> tuple[ActorCritic, Distribution]:
+    """The network and the distribution of the actions.
+
+    Raises:
+      ConfigError: an unknown network, or one that does not fit the observations.
+      SpecError: actions that no distribution fits.
+    """
+    distribution = distributions.from_spec(env_spec.action)
+    model = ActorCritic(
+        spec=env_spec,
+        num_params=distribution.num_params,
+        encode_action=distribution.encode,
+        network=network,
+        hidden=tuple(hidden),
+        lstm=lstm,
+        previous_action=settings.previous_action,
+        previous_reward=settings.previous_reward,
+    )
+    model.check()
+    return model, distribution

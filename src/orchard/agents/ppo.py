@@ -1,0 +1,216 @@
+"""PPO: several passes over each batch, and no gain from leaving the policy that acted by more than a little.
+
+Schulman et al. 2017, *Proximal Policy Optimization Algorithms*, with the details of OpenAI's Baselines that Engstrom et
+al. 2020 and Huang et al. 2022 found to matter. Advantages and targets are computed once, by the weights with which the
+passes begin (Baselines used those that acted: with a lag of 0 they are the same), and advantages are normalized over
+the whole batch, so that minibatches and devices do not change what is learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from orchard.agents.actor_critic import ActorCriticSettings, make_model
+from orchard.nets.actor_critic import ActorCritic, acting
+from orchard.nets.normalizer import add_observations, initial_statistics, normalized
+from orchard.ops import policy_losses
+from orchard.ops.batches import average, explained_variance, mean_over_batch, over_batch, transitions
+from orchard.ops.distributions import Distribution
+from orchard.ops.optimizers import make_clip, make_rule, require
+from orchard.ops.returns import gae
+from orchard.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
+
+
+@dataclass(frozen=True)
+class PPOSettings(ActorCriticSettings):
+    """What can be set of PPO."""
+
+    learning_rate: float = 2.5e-4
+    """Step size of the optimizer."""
+
+    adam_eps: float = 1e-5
+    """Adam: added outside the root."""
+
+    gradient_clip: float = 0.5
+    """Largest global norm of the gradient; 0 is off."""
+
+    trace_lambda: float = 0.95
+    """Mixes short and long bootstraps of the advantages (GAE's lambda); 1 is the longest."""
+
+    unroll_length: int = 128
+    """Transitions in an unroll (T)."""
+
+    batch_size: int = 8
+    """Unrolls in a batch (B), over all devices."""
+
+    reuse: int = 4
+    """Passes over each batch (epochs)."""
+
+    minibatches: int = 4
+    """Parts of a batch, of whole unrolls; each pass makes one update with each of them."""
+
+    clip: float = 0.2
+    """How far the ratio of new to old probabilities may leave 1 and still gain (epsilon)."""
+
+    value_clip: float = 0.0
+    """How far a value may leave the old one without a price; 0 is off."""
+
+    normalize_advantages: bool = True
+    """Bring the advantages of each batch to mean 0 and variance 1."""
+
+    normalize_observations: bool = False
+    """Bring observations that are floating-point numbers to mean 0 and variance 1, by what was seen so far."""
+
+    target_kl: float | None = None
+    """End the passes over a batch when the KL divergence from the acting policy exceeds 1.5 times this; none: never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.clip < 1, "clip", self.clip, "between 0 and 1")
+        require(self.value_clip >= 0, "value_clip", self.value_clip, "0 or more")
+        require(self.target_kl is None or self.target_kl > 0, "target_kl", self.target_kl, "more than 0")
+        require(
+            0 < self.minibatches <= self.batch_size and self.batch_size % self.minibatches == 0,
+            "minibatches",
+            self.minibatches,
+            f"a divisor of the batch size, {self.batch_size}",
+        )
+
+
+Settings = PPOSettings
+
+
+def make_agent(
+    settings: PPOSettings,
+    env_spec: EnvSpec,
+    *,
+    network: str = "auto",
+    hidden: tuple[int, ...] = (),
+    lstm: int = 0,
+    total_updates: int | None = None,
+) -> Agent:
+    """The PPO agent for one environment; arguments and errors as for :func:`orchard.agents.vtrace.make_agent`.
+
+    Returns:
+      :class:`~orchard.types.Agent`. Its params are ``{"network": …}``, and ``{"observations": statistics}`` where
+      observations are normalized; its record is ``{"policy": float32 [B, P]}``, the parameters of the behaviour
+      distribution, to which ``prepare`` adds ``value``, ``advantage`` and ``target``, float32 ``[B]``.
+    """
+    model, distribution = make_model(settings, env_spec, network=network, hidden=hidden, lstm=lstm)
+    seen = env_spec.observation
+
+    def init(key: jax.Array) -> Tree:
+        params: dict[str, Tree] = {"network": model.init(key)}
+        if settings.normalize_observations:
+            params["observations"] = initial_statistics(seen)
+        return params
+
+    def read(params: Tree, timestep: TimeStep) -> tuple[Tree, TimeStep]:
+        if settings.normalize_observations:
+            observation = normalized(params["observations"], seen, timestep.observation)
+            timestep = timestep._replace(observation=observation)
+        return params["network"], timestep
+
+    def prepare(params: Tree, unroll: Unroll) -> tuple[Tree, Unroll]:
+        network, timestep = read(params, unroll.timestep)
+        _, values, _ = model.apply(network, timestep, unroll.action, unroll.state)
+        # The batch keeps the observations as they were when it was acted on; what comes sees the new statistics.
+        if settings.normalize_observations:
+            statistics = add_observations(params["observations"], seen, unroll.timestep.observation)
+            params = {**params, "observations": statistics}
+        record = {**unroll.record, **_advantages(settings, timestep, values)}
+        return params, unroll._replace(timestep=timestep, record=record)
+
+    act, mode = acting(model, distribution, read)
+    return Agent(
+        name="ppo",
+        init=init,
+        initial_state=model.initial_state,
+        act=act,
+        loss=_make_loss(settings, model, distribution),
+        optimizer=optax.chain(make_clip(settings), make_rule(settings, total_updates)),
+        data=DataPlan(
+            settings.unroll_length,
+            settings.batch_size,
+            settings.reuse,
+            settings.minibatches,
+            most_kl=None if settings.target_kl is None else 1.5 * settings.target_kl,
+        ),
+        mode=mode,
+        prepare=prepare,
+    )
+
+
+def _advantages(settings: PPOSettings, timestep: TimeStep, values: jax.Array) -> dict[str, jax.Array]:
+    """Old values, advantages and targets ``[T, B]`` of the steps ``[T + 1, B]``."""
+    valid, discounts, rewards = transitions(
+        timestep, discount=settings.discount, reward_clip=settings.reward_clip
+    )
+    advantages = over_batch(lambda *arrays: gae(*arrays, lambda_=settings.trace_lambda))(
+        discounts, rewards, values, valid
+    )
+    targets = advantages + values[:-1]
+    if settings.normalize_advantages:
+        centred = advantages - average(advantages, valid)
+        deviation = jnp.sqrt(average(jnp.square(centred), valid))
+        advantages = jnp.where(valid, centred / (deviation + 1e-8), 0.0)
+    return {"value": values[:-1], "advantage": advantages, "target": targets}
+
+
+def _make_loss(
+    settings: PPOSettings, model: ActorCritic, distribution: Distribution
+) -> Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], None]]]:
+    """The loss of :class:`~orchard.types.Agent`, of unrolls that were prepared."""
+
+    def loss(
+        params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
+        del target_params, key
+        policy, values, _ = model.apply(params["network"], unroll.timestep, unroll.action, unroll.state)
+        policy, values, record = policy[:-1], values[:-1], unroll.record
+        valid = ~unroll.timestep.first[1:]
+        behaviour, targets = record["policy"], record["target"]
+        log_ratios = distribution.log_prob(policy, unroll.action) - distribution.log_prob(
+            behaviour, unroll.action
+        )
+        entropies = distribution.entropy(policy)
+
+        def surrogate(*arrays: jax.Array) -> jax.Array:
+            return policy_losses.clipped_surrogate_loss(*arrays, clip=settings.clip)
+
+        policy_loss = mean_over_batch(surrogate, log_ratios, record["advantage"], valid)
+        value_loss = _value_loss(settings, values, record["value"], targets, valid)
+        entropy_loss = mean_over_batch(policy_losses.entropy_loss, entropies, valid)
+        total = policy_loss + settings.baseline_cost * value_loss + settings.entropy_cost * entropy_loss
+        metrics = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy_loss": entropy_loss,
+            "entropy": average(entropies, valid),
+            "kl": average(distribution.kl(behaviour, policy), valid),
+            "clipped": average(jnp.abs(jnp.expm1(log_ratios)) > settings.clip, valid),
+            "value": average(values, valid),
+            "target": average(targets, valid),
+            "explained_variance": explained_variance(values, targets, valid),
+            "valid": jnp.mean(valid.astype(jnp.float32)),
+        }
+        return total, (jax.lax.stop_gradient(metrics), None)
+
+    return loss
+
+
+def _value_loss(
+    settings: PPOSettings, values: jax.Array, old: jax.Array, targets: jax.Array, valid: jax.Array
+) -> jax.Array:
+    if not settings.value_clip:
+        return mean_over_batch(policy_losses.value_loss, values, targets, valid)
+
+    def clipped(*arrays: jax.Array) -> jax.Array:
+        return policy_losses.clipped_value_loss(*arrays, clip=settings.value_clip)
+
+    return mean_over_batch(clipped, values, old, targets, valid)

@@ -1,0 +1,107 @@
+"""PPO beyond the contract: what is prepared once, what is clipped, what is normalized."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from orchard.agents.ppo import PPOSettings, make_agent
+from orchard.errors import ConfigError
+from orchard.ops.returns import gae
+from orchard.testing.agents import SPECS, Subject
+
+SETTINGS = PPOSettings(unroll_length=8, batch_size=4, minibatches=2)
+ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]
+
+
+def subject(spec="vector", **changes):
+    return Subject(make_agent(dataclasses.replace(SETTINGS, **changes), SPECS[spec]), SPECS[spec])
+
+
+def test_advantages_are_those_of_the_weights_that_acted():
+    it = subject(normalize_advantages=False, discount=0.9, trace_lambda=0.8)
+    unroll = it.unroll(ENDS)
+    record, steps = it.prepare(unroll).record, unroll.timestep
+    values = np.asarray(it.prepare(unroll).record["value"])
+    # The value of the last step, from an unroll that goes on one step later.
+    _, metrics, _ = it.gradient(unroll)
+    for row in range(4):
+        valid = ~steps.first[1:, row]
+        discounts = np.where(steps.terminated[1:, row], 0, 0.9)
+        bootstrap = record["target"][-1, row] - steps.reward[-1, row]
+        last = bootstrap / discounts[-1] if discounts[-1] and valid[-1] else 0.0
+        expected = gae(discounts, steps.reward[1:, row], np.append(values[:, row], last), valid, lambda_=0.8)
+        np.testing.assert_allclose(record["advantage"][:, row], expected, atol=1e-4)
+    np.testing.assert_allclose(record["target"], record["advantage"] + values, atol=1e-5)
+    assert metrics["target"] == pytest.approx(float(np.mean(record["target"][~steps.first[1:]])), abs=1e-5)
+
+
+def test_advantages_are_normalized_over_the_valid_steps_of_the_batch():
+    it = subject()
+    unroll = it.unroll(ENDS)
+    valid = ~unroll.timestep.first[1:]
+    advantages = np.asarray(it.prepare(unroll).record["advantage"])
+    assert advantages[valid].mean() == pytest.approx(0, abs=1e-5)
+    assert advantages[valid].std() == pytest.approx(1, abs=1e-4)
+    np.testing.assert_array_equal(advantages[~valid], 0)
+
+
+def test_in_the_first_update_nothing_is_clipped():
+    it = subject()
+    _, metrics, _ = it.gradient(it.unroll(ENDS))
+    assert metrics["clipped"] == 0
+    assert metrics["kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics["policy_loss"] == pytest.approx(0, abs=1e-5), "normalized advantages at ratios of 1"
+
+
+def test_the_loss_is_the_weighted_sum_of_its_parts():
+    for clip in (0.0, 0.1):
+        it = subject(baseline_cost=0.3, entropy_cost=0.02, value_clip=clip)
+        loss, metrics, _ = it.gradient(it.unroll(ENDS))
+        parts = metrics["policy_loss"] + 0.3 * metrics["value_loss"] + 0.02 * metrics["entropy_loss"]
+        assert loss == pytest.approx(float(parts), rel=1e-5)
+
+
+def test_values_near_the_old_ones_are_not_clipped():
+    losses = []
+    for clip in (0.0, 0.2):
+        it = subject(value_clip=clip)
+        losses.append(float(it.gradient(it.unroll(ENDS))[1]["value_loss"]))
+    assert losses[0] == pytest.approx(losses[1]), "the values are the old ones"
+
+
+def test_observations_are_normalized_by_what_was_seen_before_this_batch():
+    it = subject("vector", normalize_observations=True)
+    agent, spec = it.agent, it.spec
+    params = jax.jit(agent.init)(jax.random.key(0))
+    unroll = it.unroll(ENDS)
+    once, prepared = agent.prepare(params, unroll)
+    np.testing.assert_array_equal(prepared.timestep.observation, unroll.timestep.observation)
+    seen = np.asarray(unroll.timestep.observation).reshape(-1, *spec.observation.shape)
+    np.testing.assert_allclose(once["observations"]["observation"]["mean"], seen.mean(0), atol=1e-6)
+    _, prepared = agent.prepare(once, unroll)
+    assert np.mean(prepared.timestep.observation) == pytest.approx(0, abs=1e-5)
+    assert np.std(prepared.timestep.observation) == pytest.approx(1, abs=1e-2)
+    np.testing.assert_array_equal(once["network"]["params"]["value"]["bias"], 0)
+    gradient = jax.grad(agent.loss, has_aux=True)(once, None, prepared, None)[0]
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["observations"])), (
+        "no gradient moves them"
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clip": 0.0},
+        {"clip": 1.0},
+        {"value_clip": -1.0},
+        {"target_kl": 0.0},
+        {"minibatches": 3},
+        {"minibatches": 0},
+    ],
+    ids=str,
+)
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        dataclasses.replace(SETTINGS, **wrong)
