@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from orchard.agents.ppo import PPOSettings
 from orchard.config import resolve
 from orchard.config.resolve import (
     Preset,
@@ -17,7 +18,7 @@ from orchard.config.resolve import (
     replace,
     to_json,
 )
-from orchard.config.settings import RunConfig
+from orchard.config.settings import SETTINGS, RunConfig
 from orchard.errors import ConfigError
 
 OTHERS: dict[str, Any] = {
@@ -175,17 +176,33 @@ def test_numbers_and_lists_are_converted_without_loss() -> None:
 # -- presets --------------------------------------------------------------------------------------------------
 
 
-def test_every_preset_fits_and_says_what_it_is() -> None:
+@pytest.mark.parametrize("agent", SETTINGS)
+def test_every_preset_fits_every_agent_and_says_what_it_is(agent: str) -> None:
     assert {"atari", "pong", "cartpole"} <= set(presets())
     for name, preset in presets().items():
         assert preset.name == name
         assert preset.about.endswith(".")
-        config = defaults("toy:catch", name)
-        assert config.preset == name
-        assert {**flat(config), **preset.settings} == {
-            **flat(config),
-            **{key: flat(config)[key] for key in preset.settings},
-        } or all(flat(config)[key] == _plain(value) for key, value in preset.settings.items())
+        config = defaults("toy:catch", name, agent)
+        assert (config.preset, config.agent) == (name, agent)
+        for key, value in preset.settings_for(agent).items():
+            assert flat(config)[key] == _plain(value)
+
+
+def test_another_agent_brings_its_own_settings() -> None:
+    config = configure("CartPole-v1", agent="ppo", minibatches=2)
+    assert isinstance(config.settings, PPOSettings)
+    assert (config.settings.minibatches, config.settings.learning_rate, config.settings.clip) == (
+        2,
+        2e-3,
+        0.2,
+    )
+    with pytest.raises(ConfigError, match="unknown setting 'clip_rho'"):
+        configure("CartPole-v1", agent="ppo", clip_rho=2.0)
+    with pytest.raises(ConfigError, match="unknown agent 'pppo': did you mean ppo"):
+        configure("CartPole-v1", agent="pppo")
+    with pytest.raises(ConfigError, match="settings is a VTraceSettings, and has to be a PPOSettings"):
+        RunConfig(agent="ppo")
+    assert from_json(to_json(config)) == config
 
 
 def _plain(value: Any) -> Any:
