@@ -76,15 +76,16 @@ def test_observations_are_normalized_by_what_was_seen_before_this_batch():
     agent, spec = it.agent, it.spec
     params = jax.jit(agent.init)(jax.random.key(0))
     unroll = it.unroll(ENDS)
-    once, prepared = agent.prepare(params, unroll)
+    prepare = jax.jit(agent.prepare)
+    once, prepared = prepare(params, unroll)
     np.testing.assert_array_equal(prepared.timestep.observation, unroll.timestep.observation)
     seen = np.asarray(unroll.timestep.observation).reshape(-1, *spec.observation.shape)
     np.testing.assert_allclose(once["observations"]["observation"]["mean"], seen.mean(0), atol=1e-6)
-    _, prepared = agent.prepare(once, unroll)
+    _, prepared = prepare(once, unroll)
     assert np.mean(prepared.timestep.observation) == pytest.approx(0, abs=1e-5)
     assert np.std(prepared.timestep.observation) == pytest.approx(1, abs=1e-2)
     np.testing.assert_array_equal(once["network"]["params"]["value"]["bias"], 0)
-    gradient = jax.grad(agent.loss, has_aux=True)(once, None, prepared, None)[0]
+    gradient, _ = jax.jit(jax.grad(agent.loss, has_aux=True))(once, once, prepared, jax.random.key(0))
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["observations"])), (
         "no gradient moves them"
     )

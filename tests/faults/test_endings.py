@@ -310,11 +310,8 @@ def test_a_finished_run_that_is_resumed_keeps_its_summary(tmp_path: Path) -> Non
     assert left["agent_steps_per_second"] > 0
     resume(str(folder))
     again = summary(folder)
-    # Open unrolls are dropped when a run is resumed; what was measured stands.
-    moved = {"steps_dropped", "steps_open", "steps_queued", "seconds"}
-    assert {name: again[name] for name in again if name not in moved} == {
-        name: left[name] for name in left if name not in moved
-    }
+    for name in ("agent_steps_per_second", "actor_restarts", "weights_version", "params_sha256", "episodes"):
+        assert again[name] == left[name]
 
 
 @pytest.mark.slow
