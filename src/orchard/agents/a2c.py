@@ -14,13 +14,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from orchard.agents.actor_critic import ActorCriticSettings, make_model
+from orchard.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
 from orchard.nets.actor_critic import ActorCritic, acting
 from orchard.ops import policy_losses
-from orchard.ops.batches import average, explained_variance, mean_over_batch, over_batch, transitions
+from orchard.ops.batches import average, explained_variance, mean_over_batch
 from orchard.ops.distributions import Distribution
 from orchard.ops.optimizers import make_clip, make_rule, require
-from orchard.ops.returns import gae
 from orchard.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 
 
@@ -91,14 +90,8 @@ def _make_loss(
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
         del target_params, key
         policy, values, _ = model.apply(params["network"], unroll.timestep, unroll.action, unroll.state)
-        policy, values, bootstraps = policy[:-1], values[:-1], jax.lax.stop_gradient(values)
-        valid, discounts, rewards = transitions(
-            unroll.timestep, discount=settings.discount, reward_clip=settings.reward_clip
-        )
-        advantages = over_batch(lambda *arrays: gae(*arrays, lambda_=settings.trace_lambda))(
-            discounts, rewards, bootstraps, valid
-        )
-        targets = advantages + bootstraps[:-1]
+        valid, advantages, targets = generalized_advantages(settings, unroll.timestep, values)
+        policy, values = policy[:-1], values[:-1]
         entropies = distribution.entropy(policy)
         log_probs = distribution.log_prob(policy, unroll.action)
         policy_loss = mean_over_batch(policy_losses.policy_gradient_loss, log_probs, advantages, valid)

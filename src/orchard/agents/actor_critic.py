@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import jax
+
 from orchard.nets.actor_critic import ActorCritic
 from orchard.ops import distributions
+from orchard.ops.batches import over_batch, transitions
 from orchard.ops.distributions import Distribution
 from orchard.ops.optimizers import OptimizerSettings, require
-from orchard.types import EnvSpec
+from orchard.ops.returns import gae
+from orchard.types import EnvSpec, TimeStep
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,16 @@ def make_model(
     )
     model.check()
     return model, distribution
+
+
+def generalized_advantages(
+    settings: ActorCriticSettings, timestep: TimeStep, values: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Validity, advantages and targets of the values, ``[T, B]``, of the steps and their values ``[T + 1, B]``."""
+    valid, discounts, rewards = transitions(
+        timestep, discount=settings.discount, reward_clip=settings.reward_clip
+    )
+    advantages = over_batch(lambda *arrays: gae(*arrays, lambda_=settings.trace_lambda))(
+        discounts, rewards, values, valid
+    )
+    return valid, advantages, advantages + jax.lax.stop_gradient(values[:-1])

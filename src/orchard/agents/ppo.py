@@ -15,14 +15,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from orchard.agents.actor_critic import ActorCriticSettings, make_model
+from orchard.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
 from orchard.nets.actor_critic import ActorCritic, acting
 from orchard.nets.normalizer import add_observations, initial_statistics, normalized
 from orchard.ops import policy_losses
-from orchard.ops.batches import average, explained_variance, mean_over_batch, over_batch, transitions
+from orchard.ops.batches import average, explained_variance, mean_over_batch
 from orchard.ops.distributions import Distribution
 from orchard.ops.optimizers import make_clip, make_rule, require
-from orchard.ops.returns import gae
 from orchard.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 
@@ -148,13 +147,7 @@ def make_agent(
 
 def _advantages(settings: PPOSettings, timestep: TimeStep, values: jax.Array) -> dict[str, jax.Array]:
     """Old values, advantages and targets ``[T, B]`` of the steps ``[T + 1, B]``."""
-    valid, discounts, rewards = transitions(
-        timestep, discount=settings.discount, reward_clip=settings.reward_clip
-    )
-    advantages = over_batch(lambda *arrays: gae(*arrays, lambda_=settings.trace_lambda))(
-        discounts, rewards, values, valid
-    )
-    targets = advantages + values[:-1]
+    valid, advantages, targets = generalized_advantages(settings, timestep, values)
     if settings.normalize_advantages:
         centred = advantages - average(advantages, valid)
         deviation = jnp.sqrt(average(jnp.square(centred), valid))
