@@ -153,6 +153,7 @@ def test_interrupted_before_the_first_update_and_resumed(
         config = tiny("toy:catch", tmp_path / "run", deterministic=True, transport="inproc", frames=200)
         assert train(config).stopped_because == "interrupted"
     assert summary(tmp_path / "run")["weights_version"] == 0
+    assert len(rows(tmp_path / "run")) == 1  # however short a run was
     assert not checkpoints(tmp_path / "run")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
     again = resume(str(tmp_path / "run"))

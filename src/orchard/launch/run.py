@@ -221,22 +221,25 @@ class _Run:
         self.folder.keep(self.config)
         self._start_actors(seed, addresses[0])
         self.begun = self.row_at = self.saved_at = time.monotonic()
+        reason, latest = "interrupted", {}
         for metrics in seed.updates(self.interrupted):
             if metrics is not None:
                 self.steady.start(seed.ledger.counts()["received"])
-            row = self._row(seed) if self._row_is_due() else None
-            if row is not None:
-                sinks.write({**row, **jax.device_get(metrics or {})})
+                latest = metrics
+            if self._row_is_due():
+                sinks.write({**self._row(seed), **jax.device_get(metrics or {})})
             # Between updates time alone can run out, so that what is counted ends a run at the same update
             # however fast its actors are.
-            reason = self._out_of_time() if metrics is None else self._reason_to_stop(seed)
-            if reason is not None:
-                sinks.write({**self._row(seed), **jax.device_get(metrics or {})})
-                return reason
+            ending = self._out_of_time() if metrics is None else self._reason_to_stop(seed)
+            if ending is not None:
+                reason = ending
+                break
             due = time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes
             if due and metrics is not None:
                 self._save(seed)
-        return "interrupted"
+        # However short the run was, it has a row.
+        sinks.write({**self._row(seed), **jax.device_get(latest)})
+        return reason
 
     def _open(self, seed: Seed) -> list[str]:
         path = self.folder.socket()
