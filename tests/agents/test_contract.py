@@ -18,6 +18,8 @@ _MEMORY = VTraceSettings(
     previous_action=True,
     previous_reward=True,
     target_entropy=0.5,
+    kl_cost=0.1,
+    minibatches=2,
     reward_clip=1.0,
     optimizer="rmsprop",
 )

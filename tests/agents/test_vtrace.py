@@ -58,6 +58,23 @@ def test_the_loss_is_the_weighted_sum_of_its_parts():
     assert metrics["rho_clipped"] == 0
 
 
+def test_leaving_the_policy_that_acted_has_its_price():
+    losses = {}
+    for cost in (0.0, 2.0):
+        subject = Subject(
+            make_agent(dataclasses.replace(SETTINGS, kl_cost=cost), SPECS["vector"]), SPECS["vector"]
+        )
+        unroll = subject.unroll(ENDS)
+        losses[cost, "same"], _, _ = subject.gradient(unroll)
+        # What acted had another opinion.
+        behaviour = unroll.record["policy"] + np.linspace(-1, 1, unroll.record["policy"].shape[-1])
+        losses[cost, "other"], metrics, _ = subject.gradient(unroll._replace(record={"policy": behaviour}))
+    assert losses[2.0, "same"] == pytest.approx(float(losses[0.0, "same"]), abs=1e-6)
+    price = losses[2.0, "other"] - losses[0.0, "other"]
+    assert price == pytest.approx(2 * float(metrics["kl"] * metrics["valid"]), rel=1e-4)
+    assert metrics["kl"] > 0.1
+
+
 def test_rewards_are_clipped_for_learning():
     spec = SPECS["vector"]
     agents = [make_agent(dataclasses.replace(SETTINGS, reward_clip=clip), spec) for clip in (0.0, 0.5)]
@@ -149,6 +166,8 @@ def test_the_learning_rate_is_annealed():
         {"learning_rate": 0.0},
         {"unroll_length": 0},
         {"gradient_clip": -1.0},
+        {"kl_cost": -1.0},
+        {"minibatches": 5},
         {"entropy_cost": 0.0, "target_entropy": 0.0},
     ],
 )

@@ -34,6 +34,12 @@ def test_entropy_loss():
     np.testing.assert_allclose(gradient, -1.0 * VALID / 4)
 
 
+def test_divergence_loss():
+    loss, gradient = jax.value_and_grad(losses.divergence_loss)(A, VALID)
+    assert loss == pytest.approx(2 / 4)
+    np.testing.assert_allclose(gradient, 1.0 * VALID / 4)
+
+
 RATIOS = np.array([1.5, 0.5, 9.0, 1.1], np.float32)
 
 

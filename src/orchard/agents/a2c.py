@@ -41,12 +41,13 @@ class A2CSettings(ActorCriticSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.reuse == 1,
-            "reuse",
-            self.reuse,
-            "1: after an update the data are off-policy, which A2C ignores",
-        )
+        for name in ("reuse", "minibatches"):
+            require(
+                getattr(self, name) == 1,
+                name,
+                getattr(self, name),
+                "1: after an update the data are off-policy, which A2C ignores",
+            )
 
 
 Settings = A2CSettings

@@ -50,12 +50,21 @@ class ActorCriticSettings(OptimizerSettings):
     """Unrolls in a batch (B), over all devices."""
 
     reuse: int = 1
-    """How often each batch is trained on."""
+    """How often each batch is trained on (epochs)."""
+
+    minibatches: int = 1
+    """Parts of a batch, of whole unrolls; each pass over it makes one update with each of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("unroll_length", "batch_size", "reuse"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        require(
+            0 < self.minibatches <= self.batch_size and self.batch_size % self.minibatches == 0,
+            "minibatches",
+            self.minibatches,
+            f"a divisor of the batch size, {self.batch_size}",
+        )
         for name in ("reward_clip", "entropy_cost", "baseline_cost"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("discount", "trace_lambda"):

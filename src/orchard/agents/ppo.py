@@ -51,7 +51,7 @@ class PPOSettings(ActorCriticSettings):
     """Passes over each batch (epochs)."""
 
     minibatches: int = 4
-    """Parts of a batch, of whole unrolls; each pass makes one update with each of them."""
+    """Parts of a batch, of whole unrolls; each pass over it makes one update with each of them."""
 
     clip: float = 0.2
     """How far the ratio of new to old probabilities may leave 1 and still gain (epsilon)."""
@@ -73,12 +73,6 @@ class PPOSettings(ActorCriticSettings):
         require(0 < self.clip < 1, "clip", self.clip, "between 0 and 1")
         require(self.value_clip >= 0, "value_clip", self.value_clip, "0 or more")
         require(self.target_kl is None or self.target_kl > 0, "target_kl", self.target_kl, "more than 0")
-        require(
-            0 < self.minibatches <= self.batch_size and self.batch_size % self.minibatches == 0,
-            "minibatches",
-            self.minibatches,
-            f"a divisor of the batch size, {self.batch_size}",
-        )
 
 
 Settings = PPOSettings

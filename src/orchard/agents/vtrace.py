@@ -43,6 +43,9 @@ class VTraceSettings(ActorCriticSettings):
     clip_pg_rho: float = 1.0
     """V-trace: clip of the importance ratios in the policy gradient."""
 
+    kl_cost: float = 0.0
+    """Weight of the KL divergence of the policy from the one that acted; 0 is off."""
+
     target_entropy: float | None = None
     """Entropy in nats at which the policy is held by adapting the weight of the bonus; none: fixed."""
 
@@ -53,6 +56,7 @@ class VTraceSettings(ActorCriticSettings):
         super().__post_init__()
         for name in ("clip_rho", "clip_c", "clip_pg_rho"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        require(self.kl_cost >= 0, "kl_cost", self.kl_cost, "0 or more")
         if self.target_entropy is not None:
             for name in ("entropy_cost", "entropy_adjustment_speed"):
                 require(
@@ -108,7 +112,7 @@ def make_agent(
         act=act,
         loss=_make_loss(settings, model, distribution),
         optimizer=_make_optimizer(settings, total_updates),
-        data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse),
+        data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.minibatches),
         mode=mode,
     )
 
@@ -130,6 +134,7 @@ def _make_loss(
         log_probs = distribution.log_prob(policy, unroll.action)
         log_rhos = jax.lax.stop_gradient(log_probs - distribution.log_prob(behaviour, unroll.action))
         entropies = distribution.entropy(policy)
+        divergences = distribution.kl(behaviour, policy)
 
         def returns(*trajectory: jax.Array) -> tuple[jax.Array, jax.Array]:
             return vtrace(
@@ -148,13 +153,15 @@ def _make_loss(
         entropy_loss = mean_over_batch(policy_losses.entropy_loss, entropies, valid)
         coefficient, adjustment = _entropy_coefficient(settings, params, entropies, valid)
         total = policy_loss + settings.baseline_cost * value_loss + coefficient * entropy_loss + adjustment
+        if settings.kl_cost:
+            total += settings.kl_cost * mean_over_batch(policy_losses.divergence_loss, divergences, valid)
         metrics = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy_loss": entropy_loss,
             "entropy": average(entropies, valid),
             "entropy_cost": coefficient,
-            "kl": average(distribution.kl(behaviour, policy), valid),
+            "kl": average(divergences, valid),
             "value": average(values[:-1], valid),
             "target": average(targets, valid),
             "advantage": average(advantages, valid),

@@ -32,5 +32,5 @@ def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:
         return None
     settings = config.settings
     frames_a_batch = settings.batch_size * settings.unroll_length * spec.frames_per_step
-    updates_a_batch = settings.reuse * getattr(settings, "minibatches", 1)
+    updates_a_batch = settings.reuse * settings.minibatches
     return max(1, config.stop.frames * updates_a_batch // frames_a_batch)

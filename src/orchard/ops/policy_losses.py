@@ -40,6 +40,13 @@ def entropy_loss(entropies: jax.Array, valid: jax.Array) -> jax.Array:
     return -jnp.mean(jnp.where(valid, entropies, 0.0))
 
 
+def divergence_loss(divergences: jax.Array, valid: jax.Array) -> jax.Array:
+    """``mean_t KL(mu(.|x_t) || pi(.|x_t))``, the price of leaving the policy that acted (Schulman et al. 2017,
+    equation 8, with a fixed coefficient); ``[]``."""
+    check_time_major(divergences=divergences, valid=valid)
+    return jnp.mean(jnp.where(valid, divergences, 0.0))
+
+
 ENTROPY_COEFFICIENT_RANGE = 20.0
 """The adaptive coefficient stays in ``[exp(-20), exp(20)]``, as in SEED RL."""
 
