@@ -202,6 +202,8 @@ def test_another_agent_brings_its_own_settings() -> None:
         configure("CartPole-v1", agent="pppo")
     with pytest.raises(ConfigError, match="settings is a VTraceSettings, and has to be a PPOSettings"):
         RunConfig(agent="ppo")
+    with pytest.raises(ConfigError, match="unknown agent 'pppo': did you mean ppo"):
+        RunConfig(agent="pppo")  # type: ignore[arg-type]
     assert from_json(to_json(config)) == config
 
 

@@ -10,7 +10,7 @@ import tyro
 from orchard.agents.a2c import A2CSettings
 from orchard.agents.ppo import PPOSettings
 from orchard.agents.vtrace import VTraceSettings
-from orchard.errors import ConfigError
+from orchard.errors import ConfigError, unknown_name
 
 
 def _at_least(settings: object, least: float, *names: str, above: bool = False) -> None:
@@ -171,6 +171,8 @@ class RunConfig:
     settings: AgentSettings = field(default_factory=VTraceSettings)
 
     def __post_init__(self) -> None:
+        if self.agent not in SETTINGS:
+            raise ConfigError(unknown_name("agent", self.agent, SETTINGS))
         wanted = SETTINGS[self.agent]
         if type(self.settings) is not wanted:
             raise ConfigError(
