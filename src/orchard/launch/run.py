@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,8 @@ class _Run:
         self.folder.keep(self.config)
         self._start_actors(seed, addresses[0])
         self.begun = self.row_at = self.saved_at = time.monotonic()
-        reason, latest = "interrupted", {}
+        reason = "interrupted"
+        latest: Mapping[str, Any] = {}
         for metrics in seed.updates(self.interrupted):
             if metrics is not None:
                 self.steady.start(seed.ledger.counts()["received"])
