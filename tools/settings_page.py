@@ -97,8 +97,8 @@ def page() -> str:
     for name, preset in sorted(presets().items()):
         match = ", ".join(f"`{pattern}`" for pattern in preset.match) or "only by name"
         values = _pairs(preset.settings)
-        for agent, settings in preset.agents.items():
-            values += f"; with `{agent}` {_pairs(settings)}"
+        for part, settings in [*preset.archs.items(), *preset.agents.items()]:
+            values += f"; with `{part}` {_pairs(settings)}"
         parts.append(f"| `{name}` | {match} | {preset.about} | {values} |\n")
     return "".join(parts)
 

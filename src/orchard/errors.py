@@ -63,9 +63,19 @@ class RunFailed(OrchardError):
     """A run cannot go on; the message names the component, the cause and the log."""
 
 
+_MOST_LINES = 10
+
+
 def cause_of(error: Exception) -> str:
-    """An error's message, with its type before it unless Orchard raised it on purpose."""
-    return str(error) if isinstance(error, OrchardError) else f"{type(error).__name__}: {error}"
+    """An error's message, with its type before it unless Orchard raised it on purpose.
+
+    Of a message that carries a whole traceback (a callback that failed on a device) the first and the last line.
+    """
+    if isinstance(error, OrchardError):
+        return str(error)
+    lines = str(error).splitlines()
+    told = f"{lines[0]} … {lines[-1]}" if len(lines) > _MOST_LINES else str(error)
+    return f"{type(error).__name__}: {told}"
 
 
 def extra_line(extra: str) -> str:

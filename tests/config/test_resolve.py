@@ -18,7 +18,7 @@ from orchard.config.resolve import (
     replace,
     to_json,
 )
-from orchard.config.settings import SETTINGS, RunConfig
+from orchard.config.settings import SETTINGS, Placement, RunConfig
 from orchard.errors import ConfigError
 
 OTHERS: dict[str, Any] = {
@@ -184,8 +184,15 @@ def test_every_preset_fits_every_agent_and_says_what_it_is(agent: str) -> None:
         assert preset.about.endswith(".")
         config = defaults("toy:catch", name, agent)
         assert (config.preset, config.agent) == (name, agent)
-        for key, value in preset.settings_for(agent).items():
+        for key, value in preset.settings_for(agent, config.arch).items():
             assert flat(config)[key] == _plain(value)
+
+
+def test_what_a_preset_sets_for_actors_is_for_architectures_that_have_some() -> None:
+    assert configure("CartPole-v1").placement.transport == "inproc"
+    elsewhere = configure("CartPole-v1", arch="anakin")
+    assert (elsewhere.arch, elsewhere.placement) == ("anakin", Placement())
+    assert elsewhere.stop.until_return == 475
 
 
 def test_another_agent_brings_its_own_settings() -> None:

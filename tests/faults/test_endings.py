@@ -23,7 +23,8 @@ from orchard.errors import ConfigError, RunFailed
 from orchard.launch import run as running
 from orchard.launch.run import resume, train
 from orchard.learning import checkpoint as saving
-from orchard.learning.learner import Learner, TrainState
+from orchard.learning.learner import Learner
+from orchard.learning.update import TrainState
 
 ROOT = Path(__file__).parents[2]
 

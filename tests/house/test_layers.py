@@ -107,6 +107,8 @@ def test_what_an_actor_imports_has_no_jax() -> None:
         for path in EVERY_MODULE
         if room_of(path) in {"types", "errors", "envs", "transport"} or dotted(path) == "orchard.acting.actor"
     ]
+    # Environments that are JAX functions need it, and nobody imports them who has none.
+    actor_side = [name for name in actor_side if not name.startswith("orchard.envs.native.")]
     program = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]:\n"

@@ -43,23 +43,26 @@ def test_the_memory_task_is_solved_with_a_memory_and_only_with_one(
 
 
 def test_a_continuous_task_improves(tmp_path: Path) -> None:
+    # PPO: four seeds of four came to -1000 within 80,000 steps; V-trace needs 250,000 or does not leave chance.
     summary = learn(
         "Pendulum-v1",
         tmp_path,
         preset="none",
+        agent="ppo",
         transport="inproc",
         actors=1,
         envs_per_actor=16,
+        queue_size=16,
         network="mlp",
         unroll_length=32,
-        batch_size=8,
-        reuse=2,
+        batch_size=16,
+        reuse=8,
+        minibatches=4,
         learning_rate=1e-3,
         discount=0.9,
-        trace_lambda=0.95,
-        baseline_cost=0.02,
-        entropy_cost=0.001,
-        frames=1_000_000,
+        entropy_cost=0.0,
+        normalize_observations=True,
+        frames=500_000,
         until_return=-1000,
     )
     # A policy at random gets about -1,250, a good one -200. The budget leaves room for a busy machine.

@@ -14,6 +14,7 @@ import pytest
 
 from orchard.errors import ConfigError
 from orchard.learning.learner import Learner
+from orchard.learning.update import Update
 from orchard.types import ActOutput, Agent, DataPlan, TimeStep, Tree, Unroll
 
 BATCH, LENGTH = 8, 3
@@ -226,6 +227,32 @@ def test_passes_end_when_the_policy_has_gone_too_far_and_the_version_does_not_no
     assert int(learner.state.updates) == 10
     patient = Learner(in_parts(reuse=5, minibatches=2, most_kl=1e9), jax.devices()[:1], jax.random.key(0))
     assert len(list(patient.updates(patient.put(batch())))) == 10
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"reuse": 3},
+        {"minibatches": 4},
+        {"reuse": 3, "minibatches": 2},
+        {"reuse": 5, "minibatches": 2, "most_kl": 0.0},
+        {"reuse": 3, "minibatches": 2, "most_kl": 1e9},
+    ],
+)
+def test_in_one_piece_the_updates_are_the_same(plan: dict[str, Any]) -> None:
+    agent = in_parts(**plan)
+    learner = Learner(agent, jax.devices()[:1], jax.random.key(0))
+    update = Update(agent, jax.devices()[:1])
+    state, put = update.begin(jax.random.key(0)), learner.put(batch())
+    for _ in range(2):
+        *_, (expected, _) = learner.updates(put)
+        state, metrics = jax.jit(update.passes)(state, put)
+        assert int(state.updates) == int(learner.state.updates)
+        np.testing.assert_allclose(values(state.params), values(learner.state.params), rtol=1e-6)
+        assert metrics.keys() == expected.keys()
+        for name in metrics:
+            np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-5, atol=1e-7, err_msg=name)
 
 
 def test_with_one_minibatch_a_pass_is_one_update_with_the_batch(learner: Learner) -> None:

@@ -88,6 +88,16 @@ def test_a_lucky_first_episode_is_not_the_best_window() -> None:
     assert episodes.best_mean_return == 50.0
 
 
+def test_a_window_that_was_counted_elsewhere() -> None:
+    episodes = Episodes(window=3)
+    episodes.show([5.0, 0.0, 0.0], [4, 0, 0], 1)
+    assert (episodes.count, episodes.full, episodes.mean_return, episodes.mean_length) == (1, False, 5.0, 4.0)
+    episodes.show(np.array([6.0, 3.0, 9.0]), np.array([4, 4, 7]), 30)
+    assert (episodes.count, episodes.full, episodes.mean_return, episodes.mean_length) == (30, True, 6.0, 5.0)
+    episodes.show([0.0, 3.0, 9.0], [4, 4, 4], 31)
+    assert (episodes.mean_return, episodes.best_mean_return) == (4.0, 6.0)
+
+
 def test_meters_continue_from_json() -> None:
     episodes, tally = Episodes(window=2), Tally()
     for value in (1.0, 2.0, 5.0):

@@ -36,7 +36,9 @@ def test_a_convolution_is_a_sum_of_products():
         ((12, 12), (3, 3), 2, "VALID"),  # a kernel that no block holds
         ((12, 10), (3, 3), 1, "SAME"),
         ((11, 12), (4, 4), 2, "SAME"),
-        ((5, 5), (5, 5), 1, "VALID"),
+        ((5, 5), (5, 5), 1, "VALID"),  # small ones: products of matrices
+        ((10, 8), (3, 2), 1, "VALID"),
+        ((13, 12), (3, 3), 1, "VALID"),  # not small
     ],
 )
 @pytest.mark.parametrize(
@@ -60,10 +62,20 @@ def test_gradients_are_those_of_the_plain_convolution(
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     out, pull = jax.vjp(lambda *inputs: convolve(*inputs, stride, padding), images, weights)
     expected, pull_plain = jax.vjp(plain, images, weights)
-    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
     towards = jax.random.normal(keys[2], out.shape)
     for gradient, oracle in zip(pull(towards), pull_plain(towards), strict=True):
         np.testing.assert_allclose(gradient, oracle, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "small"),
+    [((10, 10, 4), (3, 3), 1, True), ((10, 10, 4), (3, 3), 2, False), ((9, 9, 64), (3, 3), 1, False)],
+)
+def test_small_convolutions_are_none_to_xla(shape, kernel, stride, small):
+    images, weights = jnp.zeros((2, *shape)), jnp.zeros((*kernel, shape[-1], 16))
+    program = str(jax.make_jaxpr(lambda x, k: convolve(x, k, stride, "VALID"))(images, weights))
+    assert ("conv_general_dilated" in program) != small
 
 
 def test_gradients_for_several_kernels_at_once():

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchard.acting.lanes import Lane, Member, Script, digest_of
-from orchard.acting.recipe import Recipe, lanes_of
+from orchard.acting.recipe import Recipe, half_seeds, lanes_of
 from orchard.acting.unrolls import OpenUnroll, step_fields
 from orchard.acting.worker import Worker
 from orchard.envs.episodes import EpisodeMeter
 from orchard.errors import Refused, SpecError
-from orchard.seeding import integer
 from orchard.transport.seam import PROTOCOL, Layout, Peer
 from orchard.types import EnvSpec
 
@@ -143,11 +142,7 @@ class Desk:
             "options": self.recipe.options,
             "index": index,
             "rows": rows,
-            # 30 bits: seeds of environments are to fit an int32.
-            "seeds": [
-                integer(self.recipe.seed, f"environments/epoch {epoch}/half {half}", index, bits=30)
-                for half in range(lanes)
-            ],
+            "seeds": half_seeds(self.recipe.seed, index, epoch, lanes),
         }
 
     def _index_for(self, asked: Any) -> int:

@@ -64,7 +64,7 @@ class Inference:
         begun = jnp.where(begins == 1, slot, self._capacity)
         firsts = jax.tree.map(lambda table, rows: table.at[begun].set(rows), firsts, state)
         output, state = self._agent.act(
-            params, _row_keys(key, slot, epoch, step), timestep_of(self._spec, arrays), state
+            params, row_keys(key, slot, epoch, step), timestep_of(self._spec, arrays), state
         )
         states = jax.tree.map(lambda table, rows: table.at[slot].set(rows), states, state)
         return output, states, firsts
@@ -150,7 +150,9 @@ def _rows(tables: Tree, slots: Any) -> Tree:
     return jax.tree.map(lambda table: table[slots], tables)
 
 
-def _row_keys(key: Any, slot: Any, epoch: Any, step: Any) -> Any:
+def row_keys(key: Any, slot: Any, epoch: Any, step: Any) -> Any:
+    """One key a row, of int32 ``[B]`` each: what every architecture acts with, so that all draw the same."""
+
     def fold(*counters: Any) -> Any:
         folded = key
         for counter in counters:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchard.errors import ConfigError
+from orchard.seeding import integer
 from orchard.types import EnvSpec
 
 
@@ -17,6 +18,14 @@ def lanes_of(envs: int) -> tuple[int, int]:
             f"use {envs + 1}"
         )
     return (1, 1) if envs == 1 else (2, envs // 2)
+
+
+def half_seeds(run_seed: int, index: int, epoch: int, lanes: int) -> list[int]:
+    """A seed for the environments of each half of the actor ``index``, the ``epoch``-th at that index."""
+    # 30 bits: seeds of environments are to fit an int32.
+    return [
+        integer(run_seed, f"environments/epoch {epoch}/half {half}", index, bits=30) for half in range(lanes)
+    ]
 
 
 @dataclass(frozen=True)

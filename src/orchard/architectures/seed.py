@@ -40,6 +40,7 @@ from orchard.errors import ConfigError, OrchardError, RunFailed
 from orchard.learning.checkpoint import Checkpoint
 from orchard.learning.learner import Learner
 from orchard.learning.prefetch import Prefetch
+from orchard.learning.update import TrainState, require_finite
 from orchard.metrics.meters import Episodes, Share, Tally
 from orchard.replay.queue import UnrollQueue
 from orchard.seeding import key
@@ -80,10 +81,6 @@ class Seed:
         self._agent = agent
         self._spec = spec
         self._lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
-        if agent.data.on_policy and self._lag != 0:
-            raise ConfigError(
-                f"{agent.name} learns only from what its newest weights did, and the lag is {self._lag}: add --lag 0"
-            )
         self._first_epoch = 0
         self._base_version = 0
         self._failure: BaseException | None = None
@@ -241,13 +238,18 @@ class Seed:
             if not counted:
                 self.ledger.train(version.size)
                 counted = True
-            self._check_finite()
+            require_finite(self.learner.state, self._config.safety.max_skipped_updates)
             if not last:
                 self._publish()
         return metrics
 
     def _publish(self) -> None:
         self._store.publish(self.learner.state.params, self.version)
+
+    @property
+    def train_state(self) -> TrainState:
+        """Parameters, optimizer and counters."""
+        return self.learner.state
 
     @property
     def version(self) -> int:
@@ -296,14 +298,6 @@ class Seed:
 
     def _count_lag(self, versions: np.ndarray[Any, Any]) -> None:
         self.lag.add(self.version - versions)
-
-    def _check_finite(self) -> None:
-        skipped = int(self.learner.state.skipped_in_row)
-        if skipped >= self._config.safety.max_skipped_updates:
-            raise RunFailed(
-                f"learner: {skipped} updates in a row had a loss or gradient that is not finite and were skipped; "
-                "the last good weights are in the newest checkpoint. Try a lower --learning-rate."
-            )
 
     # What others read.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from dataclasses import dataclass
 from typing import Annotated
@@ -29,6 +30,8 @@ def run(arguments: list[str]) -> None:
     flags = parse(
         "actor", ActorFlags, arguments, about="Step environments for a learner that runs elsewhere."
     )
+    # An environment that is a JAX function runs on the processor.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     # Ended from outside, as by Ctrl-C: environments are closed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -36,11 +36,12 @@ class BenchFlags:
 def run(arguments: list[str]) -> None:
     """Times, prints the table and appends the row."""
     first = parse("bench", BenchFlags, arguments, BenchFlags(run=agent_named(arguments)), ABOUT).run
-    preset = BenchFlags(run=defaults(first.env, first.preset, first.agent))
+    preset = BenchFlags(run=defaults(first.env, first.preset, first.agent, first.arch))
     flags = parse("bench", BenchFlags, arguments, preset, ABOUT)
     restart_tuned()
-    from orchard.launch.bench import bench
+    from orchard.launch.bench import bench, require_stages
 
+    require_stages(flags.run)
     file = Path(flags.results)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,9 @@ def configuration(arguments: list[str], verb: str = "train", about: str = ABOUT)
     """The flags over the preset of the environment that they name."""
     # Read twice: the first time only to learn which environment and preset the defaults should come from.
     first = parse(verb, RunConfig, arguments, agent_named(arguments), about)
-    return parse(verb, RunConfig, arguments, defaults(first.env, first.preset, first.agent), about)
+    return parse(
+        verb, RunConfig, arguments, defaults(first.env, first.preset, first.agent, first.arch), about
+    )
 
 
 def agent_named(arguments: list[str]) -> RunConfig:

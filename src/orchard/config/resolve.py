@@ -27,6 +27,7 @@ class Preset:
       match: patterns of environment ids that it is chosen for by itself.
       settings: setting names and values, for every agent.
       agents: more of them for single agents, by the agent's name.
+      archs: more of them for single architectures, by the architecture's name.
     """
 
     name: str
@@ -34,10 +35,11 @@ class Preset:
     match: tuple[str, ...]
     settings: Mapping[str, Any]
     agents: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    archs: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
-    def settings_for(self, agent: str) -> dict[str, Any]:
-        """Names and values for one agent."""
-        return {**self.settings, **self.agents.get(agent, {})}
+    def settings_for(self, agent: str, arch: str) -> dict[str, Any]:
+        """Names and values for one agent under one architecture."""
+        return {**self.settings, **self.archs.get(arch, {}), **self.agents.get(agent, {})}
 
 
 @cache
@@ -50,7 +52,8 @@ def presets() -> dict[str, Preset]:
             name = file.name.removesuffix(".toml")
             agents = {agent: content[agent] for agent in SETTINGS if agent in content}
             match = tuple(content.get("match", ()))
-            found[name] = Preset(name, content["about"], match, content["settings"], agents)
+            archs = content.get("arch", {})
+            found[name] = Preset(name, content["about"], match, content["settings"], agents, archs)
     return found
 
 
@@ -65,9 +68,11 @@ def preset_for(env: str) -> Preset | None:
     return max(fits, key=lambda fit: fit[0])[1] if fits else None
 
 
-def defaults(env: str, preset: str = "auto", agent: str = RunConfig.agent) -> RunConfig:
+def defaults(
+    env: str, preset: str = "auto", agent: str = RunConfig.agent, arch: str = RunConfig.arch
+) -> RunConfig:
     """The configuration that ``env`` starts from: the preset's settings over the built-in ones."""
-    base = replace(RunConfig(env=env, preset=preset), agent=agent)
+    base = replace(RunConfig(env=env, preset=preset), agent=agent, arch=arch)
     if preset == "none":
         return base
     if preset == "auto":
@@ -76,18 +81,23 @@ def defaults(env: str, preset: str = "auto", agent: str = RunConfig.agent) -> Ru
         chosen = presets()[preset]
     else:
         raise ConfigError(unknown_name("preset", preset, [*presets(), "auto", "none"]))
-    return replace(base, **chosen.settings_for(agent)) if chosen else base
+    return replace(base, **chosen.settings_for(agent, arch)) if chosen else base
 
 
 def configure(
-    env: str = RunConfig.env, *, preset: str = "auto", agent: str = RunConfig.agent, **settings: Any
+    env: str = RunConfig.env,
+    *,
+    preset: str = "auto",
+    agent: str = RunConfig.agent,
+    arch: str = RunConfig.arch,
+    **settings: Any,
 ) -> RunConfig:
     """A configuration as the command line would make it: ``configure("CartPole-v1", actors=4)``.
 
     Raises:
       ConfigError: a setting does not exist (the nearest name is given) or has a value of the wrong type.
     """
-    return replace(defaults(env, preset, agent), **settings)
+    return replace(defaults(env, preset, agent, arch), **settings)
 
 
 def _sections(config: Any) -> Iterator[tuple[str | None, Any]]:

@@ -87,13 +87,15 @@ class Placement:
     """Unrolls that may wait for the learner; None for one batch. (Free lag only.)"""
     prefetch: int = 1
     """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
+    batches_per_call: int = 8
+    """Batches that one call of the compiled program acts for and learns from. (Anakin only.)"""
     lag: int | Literal["free"] = "free"
     """How far the weights that act may be behind the newest: free (bounded by the queue; counted in updates), or an
     exact number of rounds, in lockstep."""
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "actors", "inference_wait_ms", "prefetch")
-        _at_least(self, 1, "envs_per_actor", "inference_batch", "queue_size", "max_envs")
+        _at_least(self, 1, "envs_per_actor", "inference_batch", "queue_size", "max_envs", "batches_per_call")
         if self.lag != "free":
             _at_least(self, 0, "lag")
         if self.actors == 0 and not self.listen:
@@ -145,8 +147,8 @@ class RunConfig:
     """Train an agent."""
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
-    """Any Gymnasium id, envpool:TASK, toy:NAME, or module:factory of your own."""
-    arch: Literal["seed"] = "seed"
+    """Any Gymnasium id, envpool:TASK, gymnax:NAME, toy:NAME, or module:factory of your own."""
+    arch: Literal["seed", "a2c", "anakin"] = "seed"
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c"] = "vtrace"
     """What is computed."""

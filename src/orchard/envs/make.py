@@ -17,6 +17,9 @@ from orchard.envs.toys import TOYS
 from orchard.errors import ConfigError, EnvironmentFault, OrchardError, SpecError, unknown_name
 from orchard.types import EnvSpec, TimeStep
 
+NATIVE = ("gymnax",)
+"""Libraries of JAX-native environments, by the prefix of their ids; :mod:`orchard.envs.native.makers` makes them."""
+
 
 def make(
     env_id: str, num_envs: int, options: Mapping[str, Any] | None = None, *, render: bool = False
@@ -26,6 +29,7 @@ def make(
     ============================  ==========================================================================
     ``ALE/Pong-v5``               Atari (:class:`orchard.envs.atari.Atari`); also ``PongNoFrameskip-v4``
     ``envpool:Pong-v5``           EnvPool (:class:`orchard.envs.pool.Pool`)
+    ``gymnax:CartPole-v1``        JAX-native environments (:mod:`orchard.envs.native`), stepped on the CPU
     ``toy:catch``                 the toys (:mod:`orchard.envs.toys`)
     ``module:factory``            the user's own (:mod:`orchard.envs.own`)
     anything else                 Gymnasium (:mod:`orchard.envs.standard`)
@@ -127,6 +131,8 @@ def _maker(env_id: str) -> Callable[..., Environment]:
         return _make_toy
     if env_id.startswith(PREFIX):
         return Pool
+    if env_id.partition(":")[0] in NATIVE:
+        return _make_native
     if is_atari(env_id):
         return make_atari
     if is_own(env_id):
@@ -140,6 +146,15 @@ def _make_toy(env_id: str, num_envs: int, options: Mapping[str, Any], *, render:
         raise ConfigError(unknown_name("toy", env_id, TOYS))
     refuse_unknown(env_id, options, option_names(TOYS[env_id], "env_id", "num_envs"))
     return TOYS[env_id](env_id, num_envs, **options)
+
+
+def _make_native(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Environment:
+    del render  # An observation can always be drawn.
+    # Here, since it imports JAX, which no other environment needs.
+    from orchard.envs.native.batch import NativeBatch
+    from orchard.envs.native.makers import make_native
+
+    return NativeBatch(make_native(env_id, options), num_envs)
 
 
 def _one_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 ``factory(**options)`` returns one of
 
 - a ``gymnasium.Env``: it is called once for every environment of the batch;
+- an :class:`~orchard.envs.native.interface.NativeEnvironment`, which ``--arch anakin`` needs: it is called once;
 - a ``gymnasium.vector.VectorEnv`` in autoreset mode ``NEXT_STEP``, or an object that is an
   :class:`~orchard.envs.interface.Environment`: it is called once, with ``num_envs`` if it has that parameter.
 
@@ -13,6 +14,7 @@ If it has a parameter ``render_mode``, it is given ``"rgb_array"`` where picture
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,6 +60,12 @@ def _batched(env_id: str, num_envs: int, make_one: Callable[[], Any]) -> Environ
     from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
     made = make_one()
+    # Only a factory that has imported its class, and so JAX, can have made one.
+    native = sys.modules.get("orchard.envs.native.interface")
+    if native is not None and isinstance(made, native.NativeEnvironment):
+        from orchard.envs.native.batch import NativeBatch
+
+        return NativeBatch(native.settled(made), num_envs)
     if isinstance(made, VectorEnv):
         _require_size(env_id, made.num_envs, num_envs)
         return GymnasiumBatch(env_id, made)

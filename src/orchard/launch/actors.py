@@ -102,7 +102,8 @@ class ProcessActor:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=without_tuning({**os.environ, "ORCHARD_TOKEN": token}),
+                # An environment that is a JAX function runs on the processor; accelerators are the learner's.
+                env=without_tuning({**os.environ, "ORCHARD_TOKEN": token, "JAX_PLATFORMS": "cpu"}),
                 # Ctrl-C on a terminal goes to a whole process group: the learner decides when its actors stop.
                 process_group=0,
             )

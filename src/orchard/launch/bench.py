@@ -34,7 +34,7 @@ from orchard.acting.unrolls import step_fields
 from orchard.architectures.devices import pick
 from orchard.config.resolve import env_options, replace, to_json
 from orchard.config.settings import RunConfig
-from orchard.errors import RunFailed
+from orchard.errors import ConfigError, RunFailed
 from orchard.launch.build import build_agent, build_spec
 from orchard.learning.learner import Learner
 from orchard.metrics.reports import read_summary
@@ -88,6 +88,7 @@ def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage
             ],
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},  # as actors have it
         )
         for _ in range(_cores())
     ]
@@ -216,6 +217,15 @@ def bound(environment: float, inference: float, training: float, *, shared: bool
     return 1 / (1 / environment + accelerator) if shared else min(environment, 1 / accelerator)
 
 
+def require_stages(config: RunConfig) -> None:
+    """Raises :class:`ConfigError` if the architecture has no stages that could be timed alone."""
+    if config.arch != "seed":
+        raise ConfigError(
+            f"bench times the stages of seed, and those of {config.arch} are one piece: the summary of orchard train "
+            "has its steps a second"
+        )
+
+
 def bench(
     config: RunConfig, seconds: float = 3.0, say: Callable[[Stage], None] = lambda stage: None
 ) -> dict[str, Any]:
@@ -226,6 +236,7 @@ def bench(
       seconds: length of a window of each stage; the whole runs ten times as long.
       say: takes each stage as it is known.
     """
+    require_stages(config)
     row = provenance()
     # An annealed learning rate needs a run of stated length, which these are not.
     config = replace(config, frames=None, anneal_to_zero=False)

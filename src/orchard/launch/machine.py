@@ -17,13 +17,16 @@ import psutil
 from orchard import __version__
 from orchard.errors import OrchardError, extra_line
 
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio", "envpool", "vizdoom")
+_OPTIONAL_PACKAGES = {"envpool": "envpool", "vizdoom": "vizdoom", "gymnax": "native"}
+"""With the extra that brings them."""
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio", *_OPTIONAL_PACKAGES)
 _NEEDED_ENVIRONMENTS = ("CartPole-v1", "ALE/Pong-v5", "toy:catch")
 _OPTIONAL_ENVIRONMENTS = (
     "envpool:Pong-v5",
     "envpool:Basic-v1",
     "envpool:gfootball/academy_empty_goal_close-v1",
     "vizdoom.gymnasium_wrapper:VizdoomBasic-v1",
+    "gymnax:CartPole-v1",
 )
 _LEAST_OPEN_FILES = 1024
 
@@ -59,8 +62,8 @@ def _packages() -> Iterator[Finding]:
         try:
             yield name, metadata.version(name), ""
         except metadata.PackageNotFoundError:
-            optional = name in ("envpool", "vizdoom")
-            advice = f"optional: {extra_line(name)}" if optional else "needed: make install"
+            extra = _OPTIONAL_PACKAGES.get(name)
+            advice = f"optional: {extra_line(extra)}" if extra else "needed: make install"
             yield name, "not installed", advice
 
 

@@ -16,6 +16,11 @@ from typing import Any
 import jax
 import psutil
 
+from orchard.acting.desk import Desk
+from orchard.architectures import a2c
+from orchard.architectures.anakin import Anakin
+from orchard.architectures.fits import require_fit
+from orchard.architectures.interface import Architecture
 from orchard.architectures.seed import Seed
 from orchard.config import resolve
 from orchard.config.settings import RunConfig
@@ -47,6 +52,7 @@ def train(config: RunConfig) -> Summary:
     """
     spec = build_spec(config)
     agent = build_agent(config, spec)
+    require_fit(config, agent)
     folder = RunFolder.create(config)
     try:
         with folder.held():
@@ -70,10 +76,17 @@ def resume(path: str, **changes: Any) -> Summary:
     folder = RunFolder.open(path)
     # Held before anything is read: a run that is ending writes one more checkpoint.
     with folder.held():
-        config = resolve.replace(folder.config(), **{**changes, "run_dir": str(folder.path)})
+        before = folder.config()
+        config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
+        if config.arch != before.arch:
+            raise ConfigError(
+                f"arch was {before.arch} and is {config.arch} now: a run keeps its architecture; begin a new one"
+            )
         checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
         spec = build_spec(config)
-        return _Run(config, spec, build_agent(config, spec), folder, checkpoint, resumed=True).run()
+        agent = build_agent(config, spec)
+        require_fit(config, agent)
+        return _Run(config, spec, agent, folder, checkpoint, resumed=True).run()
 
 
 class _Run:
@@ -90,6 +103,8 @@ class _Run:
         resumed: bool = False,
     ) -> None:
         self.config = config
+        # Where the parts stand; the record keeps what was asked for.
+        self.placed = a2c.place(config) if config.arch == "a2c" else config
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -126,32 +141,37 @@ class _Run:
             self.display = display(heading, self.budget)
             with contextlib.closing(Record([self.display, *files])) as sinks:
                 self._announce()
-                seed = self._build()
+                arch = self._build()
                 try:
-                    summary = self._train(seed, sinks)
+                    summary = self._train(arch, sinks)
                 finally:
-                    self._stop(seed)
+                    self._stop(arch)
         try:
             draw_curve([folder.metrics], folder.curve, heading, config.stop.until_return)
         except OSError as error:
             _log.warning("no curve: %s", error)
         return summary
 
-    def _build(self) -> Seed:
+    def _build(self) -> Architecture:
         try:
-            return Seed(
-                self.config,
-                self.agent,
-                self.spec,
-                token=self.folder.token(),
-                checkpoint=self.checkpoint,
-                on_join=self._on_join,
-                on_leave=self._on_leave,
-            )
+            return self._architecture()
         except ConfigError:
             raise
         except Exception as error:
             raise self._failure(error) from error
+
+    def _architecture(self) -> Architecture:
+        if self.config.arch == "anakin":
+            return Anakin(self.config, self.agent, self.spec, checkpoint=self.checkpoint)
+        return Seed(
+            self.placed,
+            self.agent,
+            self.spec,
+            token=self.folder.token(),
+            checkpoint=self.checkpoint,
+            on_join=self._on_join,
+            on_leave=self._on_leave,
+        )
 
     def _failure(self, error: Exception) -> OrchardError:
         """What ends the run, with component, cause and log; the traceback goes to the log."""
@@ -160,26 +180,26 @@ class _Run:
         message = component + cause_of(error)
         return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
 
-    def _train(self, seed: Seed, sinks: Record) -> Summary:
+    def _train(self, arch: Architecture, sinks: Record) -> Summary:
         """Learns, and leaves checkpoint and summary however that ended."""
         failure: OrchardError | None = None
         try:
-            reason = self._learn(seed, sinks)
+            reason = self._learn(arch, sinks)
         except ConfigError:
             raise
         except Exception as error:
             failure = self._failure(error)
             reason = f"failed: {failure}"
         # What the run came to when it was decided to stop: actors go on until they are told.
-        standing = self._standing(seed)
+        standing = self._standing(arch)
         if reason == "interrupted":
             self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
-        unsaved = self._save_at_the_end(seed, failure)
+        unsaved = self._save_at_the_end(arch, failure)
         if unsaved and not failure:
             failure = RunFailed(unsaved)
             reason = f"{reason}, and {unsaved}"
         try:
-            summary = self._summary(seed, reason, standing)
+            summary = self._summary(arch, reason, standing)
             summary.write(self.folder.summary)
         except Exception as error:
             failure = failure or self._failure(error)
@@ -187,14 +207,14 @@ class _Run:
             raise failure
         return summary
 
-    def _save_at_the_end(self, seed: Seed, failure: OrchardError | None) -> str | None:
+    def _save_at_the_end(self, arch: Architecture, failure: OrchardError | None) -> str | None:
         """Writes the last checkpoint if there is something new; returns why it could not."""
-        if seed.version == self.saved_version:
+        if arch.version == self.saved_version:
             return None
-        if failure and self.config.deterministic:
+        if failure and self.config.deterministic and arch.desk is not None:
             return None  # acting will not come to rest any more: the checkpoint before stays the newest
         try:
-            return self._save(seed)
+            return self._save(arch)
         except Exception as error:
             _log.error("no last checkpoint", exc_info=error)
             return cause_of(error)
@@ -207,58 +227,62 @@ class _Run:
         for line in self.checkpoint.skipped:
             self.display.note(f"damaged checkpoint passed over: {line}")
         meta = self.checkpoint.meta
-        exact = meta["exact"] and self.config.deterministic
+        exact = meta["exact"] and (self.config.deterministic or self.config.arch == "anakin")
         rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
         self.display.note(
             f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
             f"random keys; {rest}"
         )
 
-    def _learn(self, seed: Seed, sinks: Record) -> str:
-        if (reason := self._reason_to_stop(seed)) is not None:
+    def _learn(self, arch: Architecture, sinks: Record) -> str:
+        if (reason := self._reason_to_stop(arch)) is not None:
             return reason
-        addresses = self._open(seed)
+        addresses = self._open(arch)
         self.folder.keep(self.config)
-        self._start_actors(seed, addresses[0])
+        if arch.desk is not None:
+            self._start_actors(arch, arch.desk, addresses[0])
         self.begun = self.row_at = self.saved_at = time.monotonic()
+        if arch.desk is None:
+            # All is compiled, and no actor has to come first.
+            self.steady.start(arch.ledger.counts()["received"])
         reason = "interrupted"
         latest: Mapping[str, Any] = {}
-        for metrics in seed.updates(self.interrupted):
+        for metrics in arch.updates(self.interrupted):
             if metrics is not None:
-                self.steady.start(seed.ledger.counts()["received"])
+                self.steady.start(arch.ledger.counts()["received"])
                 latest = metrics
             if self._row_is_due():
-                sinks.write({**self._row(seed), **jax.device_get(metrics or {})})
+                sinks.write({**self._row(arch), **jax.device_get(metrics or {})})
             # Between updates time alone can run out, so that what is counted ends a run at the same update
             # however fast its actors are.
-            ending = self._out_of_time() if metrics is None else self._reason_to_stop(seed)
+            ending = self._out_of_time() if metrics is None else self._reason_to_stop(arch)
             if ending is not None:
                 reason = ending
                 break
             due = time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes
             if due and metrics is not None:
-                self._save(seed)
+                self._save(arch)
         # However short the run was, it has a row.
-        sinks.write({**self._row(seed), **jax.device_get(latest)})
+        sinks.write({**self._row(arch), **jax.device_get(latest)})
         return reason
 
-    def _open(self, seed: Seed) -> list[str]:
+    def _open(self, arch: Architecture) -> list[str]:
         path = self.folder.socket()
         local = {
             "inproc": f"inproc:{path}",
             "shm": f"shm:{path}",
             "grpc": f"unix:{path}",
-        }[self.config.placement.transport]
-        asked = self.config.placement.listen
-        addresses = seed.open([local, *self.folder.addresses(asked)])
+        }[self.placed.placement.transport]
+        asked = self.placed.placement.listen
+        addresses = arch.open([local, *self.folder.addresses(asked)])
         self.folder.keep_addresses(asked, addresses[1:])
         for address in addresses[1:]:
             dialled = seen_from_elsewhere(address)
             self.display.note(f"more actors: orchard actor {dialled} --token {self.folder.token()}")
         return addresses
 
-    def _start_actors(self, seed: Seed, address: str) -> None:
-        in_process = self.config.placement.transport == "inproc"
+    def _start_actors(self, arch: Architecture, desk: Desk, address: str) -> None:
+        in_process = self.placed.placement.transport == "inproc"
         self.guard = None if in_process else Guard()
         token = self.folder.token()
 
@@ -270,21 +294,21 @@ class _Run:
 
         def stalled() -> dict[int, float]:
             found = {}
-            for member, seconds in seed.desk.stalled(self.config.safety.env_timeout):
+            for member, seconds in desk.stalled(self.config.safety.env_timeout):
                 if member.local:
                     found[member.index] = seconds
                 else:
-                    seed.desk.dismiss(member, f"no step for {seconds:.0f} s")
+                    desk.dismiss(member, f"no step for {seconds:.0f} s")
             return found
 
         self.supervisor = Supervisor(
             start,
-            self.config.placement.actors,
+            self.placed.placement.actors,
             env=self.config.env,
             stalled=stalled,
             most_restarts=self.config.safety.actor_restarts,
-            restart=self.config.placement.lag == "free" and not self.config.deterministic,
-            on_failure=seed.fail,
+            restart=self.placed.placement.lag == "free" and not self.config.deterministic,
+            on_failure=arch.fail,
             note=self.display.note,
         )
         self.supervisor.start()
@@ -294,15 +318,15 @@ class _Run:
         """Seconds of training, over all sessions of the run."""
         return self.seconds_before + (time.monotonic() - self.begun if self.begun else 0.0)
 
-    def _reason_to_stop(self, seed: Seed) -> str | None:
+    def _reason_to_stop(self, arch: Architecture) -> str | None:
         stop = self.config.stop
-        frames = seed.env_frames
+        frames = arch.env_frames
         if self.interrupted.is_set():
             return "interrupted"
-        mean = seed.episodes.mean_return
+        mean = arch.episodes.mean_return
         if (
             stop.until_return is not None
-            and seed.episodes.full
+            and arch.episodes.full
             and mean is not None
             and mean >= stop.until_return
         ):
@@ -317,14 +341,14 @@ class _Run:
             return f"{minutes:g} minutes spent"
         return None
 
-    def _standing(self, seed: Seed) -> dict[str, Any]:
+    def _standing(self, arch: Architecture) -> dict[str, Any]:
         """What changes while actors act, all at one moment."""
-        counts, episodes = seed.ledger.counts(), seed.episodes.row()
+        counts, episodes = arch.ledger.counts(), arch.episodes.row()
         steps = counts["received"]
         return {
             "seconds": self.seconds,
             "agent_steps": steps,
-            "env_frames": steps * seed.frames_per_step,
+            "env_frames": steps * arch.frames_per_step,
             "agent_steps_per_second": self.steady.per_second(steps),
             "mean_return": episodes.get("mean_return"),
             "best_mean_return": episodes.get("best_mean_return"),
@@ -332,7 +356,7 @@ class _Run:
             "counts": {f"steps_{name}": value for name, value in counts.items()},
         }
 
-    def _summary(self, seed: Seed, reason: str, standing: dict[str, Any]) -> Summary:
+    def _summary(self, arch: Architecture, reason: str, standing: dict[str, Any]) -> Summary:
         config, counts = self.config, standing.pop("counts")
         restarts = self.supervisor.restarts if self.supervisor else 0
         if self.begun is None and self.resumed and self.folder.summary.exists():
@@ -344,27 +368,27 @@ class _Run:
             env=config.env,
             arch=config.arch,
             agent=config.agent,
-            transport=config.placement.transport,
+            transport=self.placed.placement.transport if arch.desk else "none",
             seed=config.seed,
             **standing,
-            weights_version=seed.version,
-            policy_lag_mean=seed.lag.mean,
-            policy_lag_max=seed.lag.maximum,
-            params_sha256=digest(seed.learner.state.params),
+            weights_version=arch.version,
+            policy_lag_mean=arch.lag.mean,
+            policy_lag_max=arch.lag.maximum,
+            params_sha256=digest(arch.train_state.params),
             stopped_because=reason,
             more={
                 "run_dir": str(self.folder.path),
                 "deterministic": config.deterministic,
                 "actor_restarts": restarts,
-                "skipped_updates": int(seed.learner.state.skipped),
+                "skipped_updates": int(arch.train_state.skipped),
                 **counts,
             },
         )
 
-    def _stop(self, seed: Seed) -> None:
+    def _stop(self, arch: Architecture) -> None:
         if self.supervisor is not None:
             self.supervisor.stand_down()
-        seed.close()
+        arch.close()
         if self.supervisor is not None:
             self.supervisor.stop()
         if self.guard is not None:
@@ -379,28 +403,28 @@ class _Run:
         self.row_at = now
         return True
 
-    def _row(self, seed: Seed) -> dict[str, Any]:
-        meters = seed.meters()
+    def _row(self, arch: Architecture) -> dict[str, Any]:
+        meters = arch.meters()
         self.rate.observe(meters["agent_steps"])
         per_second = self.rate.per_second
         return {
             **meters,
             "seconds": self.seconds,
             "agent_steps_per_second": per_second,
-            "frames_per_second": per_second * seed.frames_per_step,
+            "frames_per_second": per_second * arch.frames_per_step,
             "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
             "memory_bytes": self.process.memory_info().rss,
             "actors_memory_bytes": _memory_of_children(self.process),
         }
 
-    def _save(self, seed: Seed) -> str | None:
+    def _save(self, arch: Architecture) -> str | None:
         """Writes a checkpoint; returns why it could not."""
-        trees, blobs, meta = seed.snapshot()
+        trees, blobs, meta = arch.snapshot()
         self.saved_at = time.monotonic()
         try:
             save(
                 self.folder.checkpoints,
-                seed.version,
+                arch.version,
                 trees,
                 {**meta, "seconds": self.seconds},
                 blobs=blobs,
@@ -410,7 +434,7 @@ class _Run:
             # The run goes on: the disk may have room again by the next one, and the earlier ones are intact.
             self.display.note(str(error))
             return str(error)
-        self.saved_version = seed.version
+        self.saved_version = arch.version
         return None
 
     def _on_join(self, member: Any) -> None:

@@ -99,9 +99,26 @@ class Episodes:
             self._returns.append(float(episode_return))
             self._lengths.append(int(length))
             self._count += 1
-            if self._is_full():
-                mean = float(np.mean(self._returns))
-                self._best = mean if self._best is None else max(self._best, mean)
+            self._note_best()
+
+    def show(self, returns: ArrayLike, lengths: ArrayLike, count: int) -> None:
+        """Takes over a window that was counted elsewhere (on a device), in any order.
+
+        Args:
+          returns, lengths: of the last episodes, as many as the window has; only the first ``count`` are looked at.
+          count: episodes that ended since the run began.
+        """
+        known = min(count, self._returns.maxlen or 0)
+        with self._lock:
+            self._returns = deque(np.asarray(returns, np.float64)[:known].tolist(), self._returns.maxlen)
+            self._lengths = deque(np.asarray(lengths)[:known].tolist(), self._lengths.maxlen)
+            self._count = count
+            self._note_best()
+
+    def _note_best(self) -> None:
+        if self._is_full():
+            mean = float(np.mean(self._returns))
+            self._best = mean if self._best is None else max(self._best, mean)
 
     def _is_full(self) -> bool:
         return len(self._returns) == self._returns.maxlen

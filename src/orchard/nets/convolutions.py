@@ -4,7 +4,8 @@ Arrays are ``[N, H, W, C]``, float32, kernels ``[kh, kw, in, out]``. On accelera
 CPU backend is fast at plain forward convolutions and has four weak points, for which this module makes up:
 
 - a convolution inside a loop (``while``, hence ``lax.scan``) is some twenty times slower: time is folded into
-  N before anything comes here;
+  N before anything comes here, and small convolutions, as of MinAtar's 10x10 images, are products of matrices (in
+  Anakin they do stand in loops; outside of one the product is a little faster too);
 - ``reduce_window`` is slow: max-pool is a maximum over strided slices;
 - the gradient of a kernel reads its images many times over, and two to three times slower if they do not fit
   into the cache: it is summed over pieces of the batch that do;
@@ -30,6 +31,9 @@ Padding = Literal["SAME", "VALID"]
 _CACHE_BYTES = 2 << 20
 """About what a core has for itself; measured with benchmarks/convolutions.py."""
 
+_SMALL_PIXELS, _SMALL_PATCH = 144, 128
+"""Of an image, and numbers in the patch under the kernel: what counts as small, by the same measurements."""
+
 _MOST_PIECES = 64
 """Every piece takes some 30 ms to compile."""
 
@@ -39,6 +43,8 @@ def convolve(images: jax.Array, kernel: jax.Array, stride: int, padding: Padding
 
     It can be differentiated in reverse mode, once.
     """
+    if _is_small(images, kernel, stride, padding):
+        return _multiply(images, kernel)
     return jnp.asarray(_with_gradients(stride, padding, images, kernel))
 
 
@@ -46,6 +52,22 @@ def _convolve(stride: int, padding: Padding, images: jax.Array, kernel: jax.Arra
     return lax.conv_general_dilated(
         images, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
+
+
+def _is_small(images: jax.Array, kernel: jax.Array, stride: int, padding: Padding) -> bool:
+    """Whether the product of matrices is the faster way."""
+    pixels = images.shape[1] * images.shape[2]
+    patch = kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
+    plain = stride == 1 and padding == "VALID" and jax.default_backend() == "cpu"
+    return plain and pixels <= _SMALL_PIXELS and patch <= _SMALL_PATCH
+
+
+def _multiply(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The convolution of stride 1 without padding, as patches ``[N, H', W', kh * kw * in]`` times the kernel."""
+    height, width, _, features = kernel.shape
+    rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
+    shifted = [images[:, y : y + rows, x : x + columns] for y in range(height) for x in range(width)]
+    return jnp.concatenate(shifted, axis=-1) @ kernel.reshape(-1, features)
 
 
 def _forward(

@@ -1,0 +1,78 @@
+"""Which agent and which settings go with which architecture, and why not."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from orchard.config.settings import Placement, RunConfig, Safety
+from orchard.errors import ConfigError
+from orchard.types import Agent
+
+_FOR_ACTORS = (
+    "actors",
+    "envs_per_actor",
+    "transport",
+    "listen",
+    "max_envs",
+    "inference_batch",
+    "inference_wait_ms",
+    "inference_devices",
+    "queue_size",
+    "prefetch",
+)
+
+
+def require_fit(config: RunConfig, agent: Agent) -> None:
+    """Raises :class:`ConfigError` with the reason if they do not go together."""
+    if (reason := why_not(config, agent)) is not None:
+        raise ConfigError(reason)
+
+
+def why_not(config: RunConfig, agent: Agent) -> str | None:
+    """Why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
+    return {"seed": _seed, "a2c": _a2c, "anakin": _anakin}[config.arch](config, agent)
+
+
+def _seed(config: RunConfig, agent: Agent) -> str | None:
+    lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
+    if agent.data.on_policy and lag != 0:
+        return f"{agent.name} learns only from what its newest weights did, and the lag is {lag}: add --lag 0"
+    return _without_effect(
+        config.placement, ("batches_per_call",), "seed has no compiled program of many batches: leave it out"
+    )
+
+
+def _a2c(config: RunConfig, agent: Agent) -> str | None:
+    del agent
+    return _without_lag(config) or _without_effect(
+        config.placement,
+        (*_FOR_ACTORS, "batches_per_call"),
+        "a2c has one actor, in the learner's process: leave it out; the number of its environments is --batch-size",
+    )
+
+
+def _anakin(config: RunConfig, agent: Agent) -> str | None:
+    del agent  # Any: what is learned from is what the newest weights did.
+    advice = "anakin has no actors: leave it out; the number of environments in its program is --batch-size"
+    return (
+        _without_lag(config)
+        or _without_effect(config.placement, _FOR_ACTORS, advice)
+        or _without_effect(config.safety, ("env_timeout", "actor_restarts"), advice)
+    )
+
+
+def _without_lag(config: RunConfig) -> str | None:
+    if config.placement.lag in ("free", 0):
+        return None
+    return (
+        f"lag is {config.placement.lag}, and {config.arch} always learns from what its newest weights did: "
+        "leave it out"
+    )
+
+
+def _without_effect(section: Placement | Safety, names: tuple[str, ...], advice: str) -> str | None:
+    for part in fields(section):
+        given = getattr(section, part.name)
+        if part.name in names and given != part.default:
+            return f"{part.name} is {given}, but {advice}"
+    return None

@@ -1,0 +1,63 @@
+"""What a run needs of its architecture, whichever it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from orchard.acting.desk import Desk
+from orchard.acting.ledger import Ledger
+from orchard.learning.update import TrainState
+from orchard.metrics.meters import Episodes, Tally
+
+
+class Architecture(Protocol):
+    """The parts of one run, put together; used by one thread but for :meth:`fail`."""
+
+    ledger: Ledger
+    episodes: Episodes
+    lag: Tally
+
+    @property
+    def desk(self) -> Desk | None:
+        """Where actors report; None if the architecture steps its environments itself."""
+
+    @property
+    def train_state(self) -> TrainState:
+        """Parameters, optimizer and counters."""
+
+    @property
+    def version(self) -> int:
+        """Updates so far; known whatever has failed."""
+
+    @property
+    def frames_per_step(self) -> int:
+        """Environment frames in one agent step."""
+
+    @property
+    def env_frames(self) -> int:
+        """Environment frames so far."""
+
+    def open(self, addresses: list[str]) -> list[str]:
+        """Compiles, and lets actors in at these addresses; returns them as actors can reach them."""
+
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
+        """Learns until ``stop`` is set: yields metrics (scalars on the device) after some of the updates, and None
+        now and then while there is nothing to learn from.
+
+        Raises:
+          RunFailed: a part of the run failed.
+        """
+
+    def meters(self) -> dict[str, float]:
+        """Metrics since the last call, by name."""
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
+        """``(trees, blobs, meta)`` of a checkpoint; ``meta["exact"]`` says whether it holds the environments too."""
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run with this error; from any thread."""
+
+    def close(self) -> None:
+        """Stops everything; safe to call twice."""

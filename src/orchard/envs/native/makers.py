@@ -1,0 +1,116 @@
+"""Native environments by name: ``gymnax:CartPole-v1``, or ``module:factory`` of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from orchard.envs.native.interface import NativeEnvironment, settled
+from orchard.envs.options import option_names, refuse_unknown, whole
+from orchard.envs.own import is_own
+from orchard.errors import ConfigError, OrchardError, extra_line, unknown_name
+from orchard.plugins import load
+from orchard.types import ArraySpec, EnvSpec
+
+_UNLIMITED = 2**30
+_ON_HOSTS = ("toy", "envpool")
+
+
+def make_native(env_id: str, options: Mapping[str, Any] | None = None) -> NativeEnvironment:
+    """Makes a native environment.
+
+    Raises:
+      ConfigError: the environment is not native, its library is missing, or an option is wrong.
+      SpecError: it does not give what its spec says.
+    """
+    library = env_id.partition(":")[0]
+    try:
+        made: Any = None
+        if library in MAKERS:
+            made = MAKERS[library](env_id, dict(options or {}))
+        elif is_own(env_id) and library not in _ON_HOSTS:
+            made = _own(env_id, dict(options or {}))
+        if isinstance(made, NativeEnvironment):
+            return settled(made)
+    except OrchardError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{env_id} cannot be made: {type(error).__name__}: {error}") from error
+    raise ConfigError(
+        f"{env_id} is no JAX-native environment, and this needs one: use --arch seed, or an environment that is "
+        f"({', '.join(f'{name}:…' for name in MAKERS)}, or module:factory that returns a NativeEnvironment)"
+    )
+
+
+def _own(env_id: str, options: dict[str, Any]) -> Any:
+    """What the user's factory returns."""
+    factory = load(env_id)
+    names = option_names(factory)
+    refuse_unknown(env_id, options, names)
+    return factory(**options, **({"num_envs": 1} if names is not None and "num_envs" in names else {}))
+
+
+def _make_gymnax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+    """Of gymnax. Its options are its parameters (``max_steps_in_episode`` is the time limit)."""
+    try:
+        import gymnax
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs gymnax ({error}): {extra_line('native')}") from error
+    name = env_id.partition(":")[2]
+    if name not in gymnax.registered_envs:
+        raise ConfigError(unknown_name("gymnax environment", name, gymnax.registered_envs))
+    env, params = gymnax.make(name)
+    refuse_unknown(env_id, options, vars(params))
+    limit = options.pop("max_steps_in_episode", int(params.max_steps_in_episode))
+    limit = whole(env_id, "max_steps_in_episode", limit, 1)
+    params = params.replace(**options, max_steps_in_episode=limit)
+    # Its own limit would pass for a termination: ours marks the truncation, and its own is put out of reach. What it
+    # shows may depend on the limit, and is as it was; what both calls have in common is compiled once.
+    unlimited = params.replace(max_steps_in_episode=_UNLIMITED)
+    shown, _ = jax.eval_shape(env.reset_env, jax.random.key(0), params)
+    action, encode = _gymnax_action(env_id, env.action_space(params))
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        observation, world = env.reset_env(key, params)
+        return world, observation
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        observation, *_ = env.step_env(key, world, encode(action), params)
+        _, world, reward, done, _ = env.step_env(key, world, encode(action), unlimited)
+        return world, observation, reward, done
+
+    return NativeEnvironment(
+        EnvSpec(env_id, ArraySpec(shown.shape, _dtype_of(shown)), action),
+        reset,
+        step,
+        time_limit=limit,
+    )
+
+
+def _gymnax_action(env_id: str, space: Any) -> tuple[ArraySpec, Callable[[Any], Any]]:
+    """The spec of an action, and what makes of a policy's action one that the environment takes."""
+    if hasattr(space, "n"):
+        return ArraySpec((), "int32", (int(space.n),)), lambda action: action
+    if np.ndim(space.low) == 0 or np.shape(space.low) == tuple(space.shape):
+        low, high = (np.broadcast_to(np.asarray(b, np.float32), space.shape) for b in (space.low, space.high))
+        spec = ArraySpec(
+            tuple(space.shape),
+            "float32",
+            low=tuple(map(float, low.ravel())),
+            high=tuple(map(float, high.ravel())),
+        )
+        return spec, lambda action: jnp.clip(action, low, high)
+    raise ConfigError(f"{env_id}: actions of {type(space).__name__} are not supported")
+
+
+def _dtype_of(shown: Any) -> str:
+    """Of an observation as it travels: pictures of 0 and 1 are float32 too, so that no network divides them by 255."""
+    return "float32" if np.issubdtype(shown.dtype, np.floating) or shown.dtype == bool else "int32"
+
+
+MAKERS: dict[str, Callable[[str, dict[str, Any]], NativeEnvironment]] = {"gymnax": _make_gymnax}
+"""Libraries of native environments, by the prefix of their ids."""

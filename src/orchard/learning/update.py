@@ -1,0 +1,207 @@
+"""One batch in, new parameters out: the arithmetic of learning, the same on one device and on many.
+
+Everything here can be traced: :class:`~orchard.learning.learner.Learner` compiles the parts and goes over passes and
+minibatches in Python; Anakin compiles the whole, and acting with it, into one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from orchard.errors import ConfigError, RunFailed
+from orchard.types import Agent, TimeStep, Tree, Unroll
+
+DEVICES = "devices"
+"""The mesh axis over which batches are divided."""
+
+
+class TrainState(NamedTuple):
+    """Everything that the next update depends on, beside the batch.
+
+    Attributes:
+      params: the parameters.
+      opt_state: the optimizer's state.
+      key: raw data of the key from which each update's key is folded, uint32.
+      updates: int32, updates so far, skipped ones too; it is the weights' version.
+      skipped: int32, updates so far that were not finite and changed nothing but the counters.
+      skipped_in_row: int32, how many of the latest ones were skipped.
+    """
+
+    params: Tree
+    opt_state: Tree
+    key: Any
+    updates: Any
+    skipped: Any
+    skipped_in_row: Any
+
+
+class Update:
+    """The updates of one agent over a mesh of devices; holds no state.
+
+    Each device takes an equal share of the batch's environments. A loss is a mean over the batch, so the
+    average of the devices' gradients is the gradient of the whole batch: one device and k devices give the
+    same update for the same batch, unless the loss draws random numbers.
+
+    Args:
+      agent: loss and optimizer.
+      devices: the JAX devices that train.
+
+    Raises:
+      ConfigError: the batch or its minibatches cannot be shared equally by the devices.
+    """
+
+    def __init__(self, agent: Agent, devices: Sequence[Any]) -> None:
+        _require_equal_shares(agent, len(devices))
+        self._agent = agent
+        self.mesh = Mesh(list(devices), (DEVICES,))
+        time_major, batch_major = PartitionSpec(None, DEVICES), PartitionSpec(DEVICES)
+        specs = Unroll(TimeStep(*[time_major] * 5), time_major, time_major, batch_major, time_major)
+        self.specs = specs
+        """Along which axis the parts of a batch are divided."""
+        self.whole = NamedSharding(self.mesh, PartitionSpec())
+        self.shares = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs)
+        """Where the parts of a batch stand: each device has its share of B."""
+        self._averaged = jax.shard_map(
+            self._gradients,
+            mesh=self.mesh,
+            in_specs=(PartitionSpec(), specs, PartitionSpec()),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )
+
+    def begin(self, key: Any) -> TrainState:
+        """The state before the first update."""
+        init_key, update_key = jax.random.split(key)
+        params = self._agent.init(init_key)
+        zero = jnp.zeros((), jnp.int32)
+        opt_state = self._agent.optimizer.init(params)
+        return TrainState(params, opt_state, jax.random.key_data(update_key), zero, zero, zero)
+
+    def prepare(self, params: Tree, batch: Unroll) -> tuple[Tree, Unroll]:
+        """What is done once with a whole batch before it is trained on."""
+        return self._agent.prepare(params, batch) if self._agent.prepare else (params, batch)
+
+    def order(self, key: Any, updates: Any) -> Any:
+        """Which rows of a batch are in which minibatch, int32 ``[parts, B / parts]``; other ones at every pass."""
+        plan = self._agent.data
+        # Not the key of the loss of the same update.
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(key), updates), 1)
+        return jax.random.permutation(key, plan.batch_size).reshape(plan.minibatches, -1)
+
+    def minibatch(self, batch: Unroll, rows: Any) -> Unroll:
+        """The unrolls ``rows`` of a batch."""
+
+        def take(tree: Tree, axis: int) -> Tree:
+            return jax.tree.map(lambda array: jnp.take(array, rows, axis), tree)
+
+        return Unroll(
+            take(batch.timestep, 1),
+            take(batch.action, 1),
+            take(batch.record, 1),
+            take(batch.state, 0),
+            take(batch.version, 1),
+        )
+
+    def step(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
+        """One update with a prepared minibatch; one that is not finite changes nothing but the counters."""
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.updates)
+        loss, metrics, grads = self._averaged(state.params, batch, key)
+        norm = optax.tree.norm(grads)
+        changes, opt_state = self._agent.optimizer.update(grads, state.opt_state, state.params)
+        # The changes too: an optimizer without an epsilon divides 0 by 0.
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
+        params = optax.apply_updates(state.params, changes)
+
+        def keep(new: Tree, old: Tree) -> Tree:
+            return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+
+        skip = 1 - finite.astype(jnp.int32)
+        return TrainState(
+            keep(params, state.params),
+            keep(opt_state, state.opt_state),
+            state.key,
+            state.updates + 1,
+            state.skipped + skip,
+            (state.skipped_in_row + skip) * skip,
+        ), {
+            **{f"loss/{name}": value for name, value in metrics.items()},
+            "loss/total": loss,
+            "loss/gradient_norm": norm,
+            "skipped_updates": state.skipped + skip,
+        }
+
+    def passes(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
+        """All updates with one batch, in one piece; returns the metrics of the last one.
+
+        The same updates as :meth:`orchard.learning.learner.Learner.updates` makes one by one.
+        """
+        plan = self._agent.data
+        params, batch = self.prepare(state.params, batch)
+        state = state._replace(params=params)
+        if plan.reuse == 1:
+            return self._one_pass(state, batch)
+        shape = jax.eval_shape(self._one_pass, state, batch)[1]
+        metrics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+
+        def one_more(
+            carry: tuple[TrainState, Tree, Any], _: None
+        ) -> tuple[tuple[TrainState, Tree, Any], None]:
+            state, metrics, over = carry
+            left_out = state._replace(updates=state.updates + plan.minibatches)
+            state, metrics = jax.lax.cond(
+                over, lambda: (left_out, metrics), lambda: self._one_pass(state, batch)
+            )
+            over = over if plan.most_kl is None else over | (metrics["loss/kl"] > plan.most_kl)
+            return (state, metrics, over), None
+
+        carry = (state, metrics, jnp.zeros((), bool))
+        (state, metrics, _), _ = jax.lax.scan(one_more, carry, None, plan.reuse)
+        return state, metrics
+
+    def _one_pass(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
+        if self._agent.data.minibatches == 1:
+            return self.step(state, batch)
+
+        def one(state: TrainState, rows: Any) -> tuple[TrainState, Tree]:
+            part = jax.lax.with_sharding_constraint(self.minibatch(batch, rows), self.shares)
+            return self.step(state, part)
+
+        state, metrics = jax.lax.scan(one, state, self.order(state.key, state.updates))
+        return state, jax.tree.map(lambda leaf: leaf[-1], metrics)
+
+    def _gradients(self, params: Tree, batch: Unroll, key: Any) -> tuple[Any, Tree, Tree]:
+        key = jax.random.fold_in(key, jax.lax.axis_index(DEVICES))
+        (loss, (metrics, _)), gradients = jax.value_and_grad(self._agent.loss, has_aux=True)(
+            params, None, batch, key
+        )
+        return jax.lax.pmean((loss, metrics, gradients), DEVICES)
+
+
+def _require_equal_shares(agent: Agent, devices: int) -> None:
+    batch, parts = agent.data.batch_size, agent.data.minibatches
+    if batch % devices:
+        raise ConfigError(
+            f"a batch of {batch} unrolls cannot be shared equally by {devices} training devices: "
+            f"use --batch-size {-(-batch // devices) * devices}"
+        )
+    if batch // parts % devices:
+        raise ConfigError(
+            f"{parts} minibatches of {batch // parts} unrolls cannot be shared equally by {devices} training "
+            f"devices: use --batch-size {parts * devices} or a multiple of it"
+        )
+
+
+def require_finite(state: TrainState, most_skipped: int) -> None:
+    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped."""
+    skipped = int(state.skipped_in_row)
+    if skipped >= most_skipped:
+        raise RunFailed(
+            f"learner: {skipped} updates in a row had a loss or gradient that is not finite and were skipped; "
+            "the last good weights are in the newest checkpoint. Try a lower --learning-rate."
+        )

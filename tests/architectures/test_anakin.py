@@ -1,0 +1,218 @@
+"""Anakin: that it computes what SEED computes, is exact, resumes and refuses what does not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Command, checkpoints, rows, until
+
+import orchard
+from orchard.config.resolve import configure
+from orchard.errors import ConfigError, RunFailed
+from orchard.launch.run import resume, train
+from orchard.learning.checkpoint import load_latest
+from orchard.metrics.reports import Summary
+
+ENVS, STEPS = 8, 10
+AGENTS: dict[str, dict[str, Any]] = {
+    "vtrace": {"agent": "vtrace", "reuse": 2, "minibatches": 2},
+    "vtrace lstm": {"agent": "vtrace", "lstm": 8, "previous_action": True, "previous_reward": True},
+    "ppo": {"agent": "ppo", "reuse": 3, "minibatches": 2, "normalize_observations": True},
+    "ppo until too far": {"agent": "ppo", "reuse": 4, "minibatches": 2, "target_kl": 1e-5},
+    "a2c": {"agent": "a2c"},
+}
+
+
+def run(folder: Path, batches: int = 6, **settings: Any) -> Summary:
+    return train(
+        configure(
+            **{
+                "env": "gymnax:CartPole-v1",
+                "preset": "none",
+                "arch": "anakin",
+                "run_dir": str(folder),
+                "batch_size": ENVS,
+                "unroll_length": STEPS,
+                "hidden": (16,),
+                "learning_rate": 1e-2,
+                "frames": batches * ENVS * STEPS,
+                **settings,
+            },
+        )
+    )
+
+
+def params(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+    kept = load_latest(folder / "checkpoints")._load("train.safetensors")
+    return {name: leaf for name, leaf in kept.items() if name.startswith("params")}
+
+
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "seed": {"arch": "seed", "transport": "inproc", "lag": 0, "actors": 1, "envs_per_actor": ENVS},
+    "a2c": {"arch": "a2c"},
+}
+
+
+@pytest.mark.parametrize(("name", "other"), [*((name, "seed") for name in AGENTS), ("vtrace", "a2c")])
+def test_the_same_agent_computes_the_same_everywhere(name: str, other: str, tmp_path: Path) -> None:
+    program = run(tmp_path / "anakin", **AGENTS[name])
+    served = run(tmp_path / other, **AGENTS[name], **ELSEWHERE[other])
+    assert program.weights_version == served.weights_version > 0
+    assert program.agent_steps == served.agent_steps == 6 * ENVS * STEPS
+    assert program.episodes == served.episodes > 0
+    assert program.mean_return == served.mean_return
+    if name != "ppo until too far":  # Anakin counts the passes that were left out.
+        assert program.policy_lag_mean == pytest.approx(served.policy_lag_mean)
+    ours, theirs = params(tmp_path / "anakin"), params(tmp_path / other)
+    assert ours.keys() == theirs.keys()
+    for leaf, array in ours.items():
+        np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
+
+
+def test_how_many_batches_a_call_has_changes_nothing(tmp_path: Path) -> None:
+    # Deterministic: calls have all the batches that they may have, however long they take.
+    digests = [
+        run(tmp_path / str(count), batches_per_call=count, deterministic=True).params_sha256
+        for count in (1, 4, 100)
+    ]
+    assert len(set(digests)) == 1
+
+
+@pytest.mark.parametrize("name", ["vtrace lstm", "ppo"])
+def test_a_run_in_two_parts_is_the_whole_run(name: str, tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 8, **AGENTS[name])
+    run(tmp_path / "parts", 5, **AGENTS[name])
+    again = resume(str(tmp_path / "parts"), frames=8 * ENVS * STEPS)
+    told = [each.to_json() for each in (again, whole)]
+    for each in told:
+        for varies in ("run_dir", "seconds", "agent_steps_per_second", "best_mean_return"):
+            del each[varies]
+    assert told[0] == told[1]
+    assert len(checkpoints(tmp_path / "parts")) == 2
+    assert rows(tmp_path / "parts")[-1]["steps_trained"] == 8 * ENVS * STEPS
+    for change in ({"batch_size": 2 * ENVS}, {"env_options": ("max_steps_in_episode=7",)}):
+        with pytest.raises(ConfigError, match=r"was .* and is .* now: a resumed run goes on in its worlds"):
+            resume(str(tmp_path / "parts"), frames=100 * ENVS * STEPS, **change)
+    with pytest.raises(ConfigError, match="arch was anakin and is seed now"):
+        resume(str(tmp_path / "parts"), arch="seed")
+
+
+def test_what_was_trained_is_evaluated_and_recorded(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
+    video = orchard.record(tmp_path / "run")
+    assert Path(video).stat().st_size > 1000
+
+
+def test_it_stops_at_its_goal(tmp_path: Path) -> None:
+    # Returns of CartPole are 1 a step: 100 episodes of at least 8 steps are there soon.
+    done = run(tmp_path / "run", 1000, until_return=8.0)
+    assert done.stopped_because.startswith("mean return")
+    assert done.agent_steps < 1000 * ENVS * STEPS
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "says"),
+    [
+        ("CartPole-v1", {}, "CartPole-v1 is no JAX-native environment"),
+        ("gymnax:CartPole-v1", {"training_devices": (7,)}, "training device 7 does not exist"),
+        ("gymnax:CartPole-v1", {"listen": ("127.0.0.1:0",)}, "listen is .* anakin has no actors"),
+        ("gymnax:CartPole-v1", {"envs_per_actor": 64}, "envs_per_actor is 64, but anakin has no actors"),
+        ("gymnax:CartPole-v1", {"actor_restarts": 1}, "actor_restarts is 1, but anakin has no actors"),
+        ("gymnax:CartPole-v1", {"lag": 1}, "lag is 1, and anakin always learns"),
+        ("gymnax:CartPole-v1", {"arch": "a2c", "lag": 1}, "lag is 1, and a2c always learns"),
+        (
+            "gymnax:CartPole-v1",
+            {"arch": "a2c", "transport": "grpc"},
+            "transport is grpc, but a2c has one actor",
+        ),
+        ("gymnax:CartPole-v1", {"arch": "seed", "batches_per_call": 2}, "batches_per_call is 2, but seed"),
+    ],
+)
+def test_what_does_not_fit_is_refused(env: str, settings: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        train(configure(env, **{"arch": "anakin", "run_dir": str(tmp_path / "run"), **settings}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_world_that_breaks_on_the_device_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "envs"))
+    with pytest.raises(RunFailed, match=r"learner: .*the world has ended.*\(log: "):
+        run(tmp_path / "run", 100, env="native_worlds:breaking", checkpoint_minutes=1e-9)
+    assert checkpoints(tmp_path / "run"), "those from before it broke"
+    assert "the world has ended" in (tmp_path / "run/logs/learner.log").read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> None:
+    words = [
+        "train",
+        "gymnax:CartPole-v1",
+        "--arch",
+        "anakin",
+        "--agent",
+        "ppo",
+        "--run-dir",
+        "run",
+        "--no-video",
+    ]
+    with Command(*words, cwd=tmp_path) as learner:
+        until(lambda: len(rows(tmp_path / "run")) > 2, "rows", 60)
+        learner.interrupt()
+        assert learner.wait() == 0, learner.output
+        assert "stopped: interrupted" in learner.output
+    reached = int(checkpoints(tmp_path / "run")[-1].name)
+    again = resume(str(tmp_path / "run"), minutes=1e-6)
+    assert again.weights_version >= reached > 0
+
+
+def test_updates_that_are_not_finite_end_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"updates in a row .* not finite"):
+        run(tmp_path / "run", 100, learning_rate=1e38, gradient_clip=0.0, max_skipped_updates=3)
+    assert checkpoints(tmp_path / "run")
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import jax
+from test_anakin import params, run
+
+assert len(jax.devices()) == 4
+for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):
+    done = run(Path(sys.argv[1]) / name, agent="ppo", reuse=2, minibatches=2, training_devices=devices)
+    told = {key: leaf.ravel().tolist() for key, leaf in params(Path(sys.argv[1]) / name).items()}
+    print("told", json.dumps([done.episodes, done.mean_return, told]))
+"""
+
+
+def test_one_device_and_four_compute_the_same(tmp_path: Path) -> None:
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "PYTHONPATH": os.pathsep.join(paths),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    one, four = (
+        json.loads(line.removeprefix("told ")) for line in done.stdout.splitlines() if line.startswith("told")
+    )
+    assert one[0] == four[0]
+    for leaf in one[2]:
+        np.testing.assert_allclose(four[2][leaf], one[2][leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
