@@ -63,9 +63,6 @@ class RunFailed(OrchardError):
     """A run cannot go on; the message names the component, the cause and the log."""
 
 
-_MOST_LINES = 10
-
-
 def cause_of(error: Exception) -> str:
     """An error's message, with its type before it unless Orchard raised it on purpose.
 
@@ -73,8 +70,9 @@ def cause_of(error: Exception) -> str:
     """
     if isinstance(error, OrchardError):
         return str(error)
-    lines = str(error).splitlines()
-    told = f"{lines[0]} … {lines[-1]}" if len(lines) > _MOST_LINES else str(error)
+    told = str(error)
+    if "Traceback (most recent call last)" in told:
+        told = f"{told.splitlines()[0]} … {told.splitlines()[-1]}"
     return f"{type(error).__name__}: {told}"
 
 
