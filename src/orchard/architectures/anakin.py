@@ -31,6 +31,7 @@ from orchard.acting.inference import row_keys
 from orchard.acting.ledger import Ledger
 from orchard.acting.recipe import half_seeds, lanes_of
 from orchard.architectures.devices import pick
+from orchard.architectures.interface import progress
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.envs.native.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
@@ -256,17 +257,7 @@ class Anakin:
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        counts = self.ledger.counts()
-        lag = self.lag.take()
-        return {
-            **self.episodes.row(),
-            **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
-            "agent_steps": counts["received"],
-            "env_frames": self.env_frames,
-            "updates": self.version,
-            "weights_version": self.version,
-            **{f"steps_{name}": value for name, value in counts.items()},
-        }
+        return progress(self)
 
     # Checkpoints.
 

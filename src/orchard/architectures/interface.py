@@ -61,3 +61,17 @@ class Architecture(Protocol):
 
     def close(self) -> None:
         """Stops everything; safe to call twice."""
+
+
+def progress(arch: Architecture) -> dict[str, float]:
+    """How far a run has come, by the names of the metrics: what every architecture reports alike."""
+    counts, lag = arch.ledger.counts(), arch.lag.take()
+    return {
+        **arch.episodes.row(),
+        **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
+        "agent_steps": counts["received"],
+        "env_frames": counts["received"] * arch.frames_per_step,
+        "updates": arch.version,
+        "weights_version": arch.version,
+        **{f"steps_{name}": value for name, value in counts.items()},
+    }

@@ -34,6 +34,7 @@ from orchard.acting.pace import Free, Lockstep, Pace, Round, updates_per_round
 from orchard.acting.recipe import Recipe, lanes_of
 from orchard.acting.worker import Meters, Worker
 from orchard.architectures.devices import pick
+from orchard.architectures.interface import progress
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, OrchardError, RunFailed
@@ -303,20 +304,12 @@ class Seed:
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        counts = self.ledger.counts()
-        lag = self.lag.take()
         return {
-            **self.episodes.row(),
+            **progress(self),
             **self._meters.take(),
-            **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
-            "agent_steps": counts["received"],
-            "env_frames": self.env_frames,
-            "updates": self.version,
-            "weights_version": self.version,
             "actors": len(self.desk.members()),
             "queue_fill": len(self.queue) / self.queue.capacity,
             "learner_busy": self.learner_time.take(),
-            **{f"steps_{name}": value for name, value in counts.items()},
         }
 
     # Checkpoints.
