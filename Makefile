@@ -31,7 +31,7 @@ train: $(INSTALLED) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C lea
 	@exec $(BIN)/orchard train $(ENV) $(ARGS)
 
 test: $(INSTALLED)-test ## run the fast tests, then the slow ones
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n logical --maxprocesses 4
 	$(BIN)/python -m pytest -m slow
 
 check: $(INSTALLED)-test $(INSTALLED)-check ## format, lint, types, and which folder may import which

@@ -86,7 +86,7 @@ def main() -> None:
         config = RunFolder.open(folders[0]).config()
         env = " ".join([config.env, *config.env_options])
         heading = title(env, config.arch, config.agent, arguments.seeds)
-        draw_curve([folder / "metrics.jsonl" for folder in folders], picture, heading, arguments.goal)
+        draw_curve({"": [folder / "metrics.jsonl" for folder in folders]}, picture, heading, arguments.goal)
         ran = [
             {**{key: summary[key] for key in KEPT}, "megabytes": memory(folder)}
             for summary, folder in zip(summaries, folders, strict=True)

@@ -1,8 +1,24 @@
 """What all tests need."""
 
+import os
+import shutil
 import signal
+import tempfile
+
+import pytest
 
 # Whoever starts the tests in the background of a script has them ignore Ctrl-C, and every process that they start
 # would inherit that; tests that interrupt one would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiling is most of the time of a tiny run: every program is compiled once for all tests and processes."""
+    if hasattr(config, "workerinput"):
+        return  # its environment has what the process that started it set
+    cache = tempfile.mkdtemp(prefix="orchard-compiled-")
+    config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

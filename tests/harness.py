@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jax
 import psutil
 
 from orchard.config.resolve import configure
@@ -35,22 +31,6 @@ TINY: dict[str, Any] = {
     "video": False,
 }
 Found = TypeVar("Found")
-
-
-def _compile_once() -> None:
-    """Compiling is most of the time of a tiny run: every program is compiled once for all tests."""
-    cache = tempfile.mkdtemp(prefix="orchard-compiled-")
-    atexit.register(shutil.rmtree, cache, ignore_errors=True)
-    for name, value in {
-        "jax_compilation_cache_dir": cache,
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }.items():
-        os.environ[name.upper()] = str(value)
-        jax.config.update(name, value)
-
-
-_compile_once()
 
 
 def tiny(env: str, folder: Path, **settings: Any) -> RunConfig:

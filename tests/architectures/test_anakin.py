@@ -12,68 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import Command, checkpoints, rows, until
+from small_runs import AGENTS, ENVS, STEPS, run
 
 import orchard
 from orchard.config.resolve import configure
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.run import resume, train
-from orchard.learning.checkpoint import load_latest
-from orchard.metrics.reports import Summary
-
-ENVS, STEPS = 8, 10
-AGENTS: dict[str, dict[str, Any]] = {
-    "vtrace": {"agent": "vtrace", "reuse": 2, "minibatches": 2},
-    "vtrace lstm": {"agent": "vtrace", "lstm": 8, "previous_action": True, "previous_reward": True},
-    "ppo": {"agent": "ppo", "reuse": 3, "minibatches": 2, "normalize_observations": True},
-    "ppo until too far": {"agent": "ppo", "reuse": 4, "minibatches": 2, "target_kl": 1e-5},
-    "a2c": {"agent": "a2c"},
-}
-
-
-def run(folder: Path, batches: int = 6, **settings: Any) -> Summary:
-    return train(
-        configure(
-            **{
-                "env": "gymnax:CartPole-v1",
-                "preset": "none",
-                "arch": "anakin",
-                "run_dir": str(folder),
-                "batch_size": ENVS,
-                "unroll_length": STEPS,
-                "hidden": (16,),
-                "learning_rate": 1e-2,
-                "frames": batches * ENVS * STEPS,
-                **settings,
-            },
-        )
-    )
-
-
-def params(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
-    kept = load_latest(folder / "checkpoints")._load("train.safetensors")
-    return {name: leaf for name, leaf in kept.items() if name.startswith("params")}
-
-
-ELSEWHERE: dict[str, dict[str, Any]] = {
-    "seed": {"arch": "seed", "transport": "inproc", "lag": 0, "actors": 1, "envs_per_actor": ENVS},
-    "a2c": {"arch": "a2c"},
-}
-
-
-@pytest.mark.parametrize(("name", "other"), [*((name, "seed") for name in AGENTS), ("vtrace", "a2c")])
-def test_the_same_agent_computes_the_same_everywhere(name: str, other: str, tmp_path: Path) -> None:
-    program = run(tmp_path / "anakin", **AGENTS[name])
-    served = run(tmp_path / other, **AGENTS[name], **ELSEWHERE[other])
-    assert program.weights_version == served.weights_version > 0
-    assert program.agent_steps == served.agent_steps == 6 * ENVS * STEPS
-    assert program.episodes == served.episodes > 0
-    assert program.mean_return == served.mean_return
-    if name != "ppo until too far":  # Anakin counts the passes that were left out.
-        assert program.policy_lag_mean == pytest.approx(served.policy_lag_mean)
-    ours, theirs = params(tmp_path / "anakin"), params(tmp_path / other)
-    assert ours.keys() == theirs.keys()
-    for leaf, array in ours.items():
-        np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
 
 
 def test_how_many_batches_a_call_has_changes_nothing(tmp_path: Path) -> None:
@@ -83,6 +27,22 @@ def test_how_many_batches_a_call_has_changes_nothing(tmp_path: Path) -> None:
         for count in (1, 4, 100)
     ]
     assert len(set(digests)) == 1
+
+
+def test_metrics_are_means_over_a_call(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"agent": "ppo", "reuse": 1, "minibatches": 1, "deterministic": True}
+    singly, told = tmp_path / "singly", []
+    for batches in (1, 2, 3):
+        if batches == 1:
+            run(singly, batches, batches_per_call=1, **settings)
+        else:
+            resume(str(singly), frames=batches * ENVS * STEPS)
+        told.append(rows(singly)[-1])
+    run(tmp_path / "together", 3, batches_per_call=3, **settings)
+    together = rows(tmp_path / "together")[-1]
+    for name in ("loss/total", "loss/entropy", "loss/gradient_norm"):
+        assert together[name] == pytest.approx(np.mean([row[name] for row in told]), rel=1e-5), name
+    assert together["skipped_updates"] == 0
 
 
 @pytest.mark.parametrize("name", ["vtrace lstm", "ppo"])
@@ -185,7 +145,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import jax
-from test_anakin import params, run
+from small_runs import params, run
 
 assert len(jax.devices()) == 4
 for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):

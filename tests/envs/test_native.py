@@ -33,6 +33,8 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
         "gymnax:CartPole-v1",
         "gymnax:MountainCarContinuous-v0",
         pytest.param("gymnax:Breakout-MinAtar", marks=pytest.mark.slow),
+        pytest.param("brax:inverted_pendulum", marks=pytest.mark.slow),
+        pytest.param("craftax:Craftax-Classic-Symbolic-v1", marks=pytest.mark.slow),
     ],
 )
 def test_it_keeps_the_rules_of_the_stream(env: str) -> None:
@@ -148,6 +150,9 @@ def test_pictures() -> None:
     ("env", "options", "says"),
     [
         ("gymnax:CartPole-v2", {}, "did you mean CartPole-v1"),
+        ("brax:hoper", {}, "unknown brax environment 'hoper': did you mean hopper"),
+        ("brax:hopper", {"episode_length": 0}, "episode_length"),
+        ("craftax:Craftax-v1", {}, "unknown craftax environment"),
         ("gymnax:CartPole-v1", {"max_steps": 3}, "max_steps_in_episode"),
         ("gymnax:CartPole-v1", {"max_steps_in_episode": 0}, "at least 1"),
         ("ALE/Pong-v5", {}, "no JAX-native environment"),

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from orchard.errors import ConfigError
 from orchard.learning.learner import Learner
 from orchard.learning.update import Update
+from orchard.replay.queue import rows_of, select
 from orchard.types import ActOutput, Agent, DataPlan, TimeStep, Tree, Unroll
 
 BATCH, LENGTH = 8, 3
@@ -98,6 +100,16 @@ def test_warm_up_changes_nothing(learner: Learner) -> None:
     before = values(learner.state)
     learner.warm_up(batch())
     assert values(learner.state) == before
+
+
+@pytest.mark.parametrize("cuts", [(), (3,), (1, 4, 5)])
+def test_a_batch_gathered_from_devices_is_the_batch(learner: Learner, cuts: tuple[int, ...]) -> None:
+    whole = batch()
+    edges = [0, *cuts, rows_of(whole)]
+    pieces = [jax.device_put(select(whole, *edge)) for edge in pairwise(edges)]
+    gathered, put = learner.gather(pieces), learner.put(whole)
+    assert jax.tree.map(lambda leaf: leaf.sharding, gathered) == jax.tree.map(lambda leaf: leaf.sharding, put)
+    jax.tree.map(np.testing.assert_array_equal, gathered, put)
 
 
 def test_a_snapshot_outlives_the_updates_after_it(learner: Learner) -> None:

@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from orchard.metrics.meters import Episodes, Rate, Share, SteadyRate, Tally
+from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Rate, Share, SteadyRate, Tally
 
 
 class FakeClock:
@@ -96,6 +96,27 @@ def test_a_window_that_was_counted_elsewhere() -> None:
     assert (episodes.count, episodes.full, episodes.mean_return, episodes.mean_length) == (30, True, 6.0, 5.0)
     episodes.show([0.0, 3.0, 9.0], [4, 4, 4], 31)
     assert (episodes.mean_return, episodes.best_mean_return) == (4.0, 6.0)
+
+
+def test_episodes_of_several_agents_are_means_over_them() -> None:
+    each = [Episodes(2), Episodes(2)]
+    both = EpisodesOfSeveral(each)
+    each[0].add(1.0, 5)
+    assert both.mean_return is None
+    assert both.row() == {"episodes": 0.5}
+    each[1].add(4.0, 7)
+    assert (both.mean_return, both.full) == (2.5, False)
+    for one, value in zip(each, (3.0, 6.0), strict=True):
+        one.add(value, 9)
+    both.look()
+    assert both.full
+    each[0].add(-5.0, 1)
+    both.look()
+    row = {"episodes": 2.5, "mean_return": 2.0, "best_mean_return": 3.5, "episode_length": 6.5}
+    assert both.row() == row, "the best is that of the mean, not the mean of each one's best"
+    again = EpisodesOfSeveral([Episodes(2), Episodes(2)])
+    again.restore(json.loads(json.dumps(both.to_json())))
+    assert again.row() == row
 
 
 def test_meters_continue_from_json() -> None:

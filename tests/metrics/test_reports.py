@@ -92,12 +92,19 @@ def test_curves_are_pictures(tmp_path: Path) -> None:
     ]
     heading = title("CartPole-v1", "seed", "vtrace", [0, 1, 2])
     pictures = []
-    for name, chosen in (("one", files[:1]), ("three", files), ("none", [metrics(tmp_path / "e", [])])):
+    several: dict[str, dict[str, list[Path]]] = {
+        "one": {"": files[:1]},
+        "three": {"": files},
+        "none": {"": [metrics(tmp_path / "e", [])]},
+        "groups": {"rate 1": files[:2], "rate 2": files[2:]},
+    }
+    for name, chosen in several.items():
         draw_curve(chosen, tmp_path / "out" / f"{name}.png", heading, goal=30)
         pictures.append(picture(tmp_path / "out" / f"{name}.png"))
     assert pictures[0].shape[0] > 400
     assert not np.array_equal(pictures[0], pictures[1])
     assert not np.array_equal(pictures[0], pictures[2])
+    assert not np.array_equal(pictures[1], pictures[3])
 
 
 def test_titles_and_ticks() -> None:

@@ -53,7 +53,7 @@ def test_the_queue_against_a_list(capacity: int, batch: int, actions: list[int |
                 assert taken is None
             else:
                 assert taken is not None
-                assert names(taken) == [oracle.popleft() for _ in range(batch)]
+                assert names(join(taken)) == [oracle.popleft() for _ in range(batch)]
         else:
             accepted = queue.offer(numbered(LENGTH, range(name, name + rows)))
             assert accepted == (len(oracle) < batch or len(oracle) + rows <= capacity)
@@ -75,9 +75,9 @@ def test_it_never_stalls_whatever_sizes_come(rows: list[int], batch: int, extra:
     for size in rows:
         unroll = numbered(LENGTH, range(offered, offered + size))
         while not queue.offer(unroll):
-            part = queue.take(0.0)
-            assert part is not None, "neither room nor a batch: it stalls"
-            taken += rows_of(part)
+            parts = queue.take(0.0)
+            assert parts is not None, "neither room nor a batch: it stalls"
+            taken += sum(map(rows_of, parts))
         offered += size
     while queue.take(0.0) is not None:
         taken += batch
@@ -107,7 +107,7 @@ def test_take_waits_for_a_batch() -> None:
     for name in range(4):
         assert queue.offer(numbered(LENGTH, [name]))
     taker.join(PATIENCE)
-    assert names(taken[0]) == [0, 1, 2, 3]
+    assert names(join(taken[0])) == [0, 1, 2, 3]
 
 
 def test_close_wakes_whoever_waits_and_is_final() -> None:
@@ -143,7 +143,7 @@ def test_threads_lose_and_double_nothing() -> None:
     for _ in range(each * sum(sizes) // 5):
         batch = queue.take(PATIENCE)
         assert batch is not None
-        taken += names(batch)
+        taken += names(join(batch))
     for producer in producers:
         producer.join(PATIENCE)
     expected = [

@@ -78,15 +78,17 @@ class Round:
         self._lock = threading.Lock()
         self._collected: dict[int, dict[tuple[int, int], tuple[Unroll, Episodes]]] = {}
 
-    def add(self, lane: Lane) -> bool:
-        """Takes the lane's outbox. Always True: the lag bounds what is collected."""
-        assert lane.outbox is not None
+    def add(self, number: int, order: tuple[int, int], unroll: Unroll, finished: Episodes) -> bool:
+        """Takes an unroll of round ``number`` from the lane at ``order``, with the episodes that ended in it.
+
+        Always True: the lag bounds what is collected.
+        """
         with self._lock:
-            parts = self._collected.setdefault(lane.rounds, {})
-            parts[lane.order] = (lane.outbox, lane.finished)
+            parts = self._collected.setdefault(number, {})
+            parts[order] = (unroll, finished)
             if len(parts) == self._lanes:
-                for _, (unroll, episodes) in sorted(self._collected.pop(lane.rounds).items()):
-                    if not self._hand_over(unroll, episodes):
+                for _, (each, episodes) in sorted(self._collected.pop(number).items()):
+                    if not self._hand_over(each, episodes):
                         raise AssertionError("the queue was sized for the lag and cannot be full")
         return True
 
@@ -124,7 +126,7 @@ class Lockstep:
 
     def version(self, lane: Lane) -> int:
         """The version that the lane's present round acts with."""
-        return self._base + max(0, lane.rounds - self._lag) * self._updates_per_round
+        return version_of_round(lane.rounds, self._lag, self._updates_per_round, self._base)
 
     def choose(self, lanes: Sequence[Lane], now: float) -> tuple[list[Lane], float | None]:
         """See :class:`Pace`: a half whose lanes have all arrived, once its weights are published."""
@@ -152,7 +154,13 @@ class Lockstep:
 
     def hand_over(self, lane: Lane) -> bool:
         """Once the round is complete, in the order of the lanes."""
-        return self._collect.add(lane)
+        assert lane.outbox is not None
+        return self._collect.add(lane.rounds, lane.order, lane.outbox, lane.finished)
+
+
+def version_of_round(number: int, lag: int, updates_a_round: int, base: int = 0) -> int:
+    """The version that round ``number`` acts with, if the round 0 acted with ``base``: ``lag`` rounds behind."""
+    return base + max(0, number - lag) * updates_a_round
 
 
 def updates_per_round(rows: int, batch_size: int) -> int:

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +33,8 @@ from orchard.acting.inference import row_keys
 from orchard.acting.ledger import Ledger
 from orchard.acting.recipe import half_seeds, lanes_of
 from orchard.architectures.devices import pick
-from orchard.architectures.interface import progress
+from orchard.architectures.interface import progress, records, restore
+from orchard.config.members import Member, members
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.envs.native.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
@@ -41,7 +44,7 @@ from orchard.envs.seeds import environment_seeds
 from orchard.errors import ConfigError
 from orchard.learning.checkpoint import Checkpoint
 from orchard.learning.update import DEVICES, TrainState, Update, require_finite
-from orchard.metrics.meters import Episodes, Tally
+from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 from orchard.seeding import key
 from orchard.types import Agent, EnvSpec, TimeStep, Tree, Unroll
 
@@ -77,6 +80,20 @@ class Carry(NamedTuple):
     last: LastEpisodes
 
 
+class Own(NamedTuple):
+    """What an agent has of its own, of those that are trained side by side; constant over the run.
+
+    Attributes:
+      learner: its key for parameters and updates.
+      acting: its key for actions.
+      values: numbers of the agent that are swept, by name.
+    """
+
+    learner: Any
+    acting: Any
+    values: dict[str, Any]
+
+
 class Anakin:
     """One run of Anakin.
 
@@ -84,78 +101,117 @@ class Anakin:
       config: the run's settings.
       agent: what is computed.
       spec: of the environments.
+      agent_with: makes the agent with other values for some of its numbers, which are traced.
       checkpoint: where to go on from; None to begin.
 
     Raises:
-      ConfigError: the environment is not native, the devices do not exist or cannot share the batch, or the
-        checkpoint is of other environments.
+      ConfigError: the environment is not native, the devices do not exist or cannot share the batch, a setting cannot
+        be swept, or the checkpoint is of other environments.
     """
 
-    desk = None
+    desk = crew = None
 
     def __init__(
-        self, config: RunConfig, agent: Agent, spec: EnvSpec, *, checkpoint: Checkpoint | None = None
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        agent_with: Callable[[Mapping[str, Any]], Agent],
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self._config = config
         self._agent = agent
+        self._agent_with = agent_with
         self._spec = spec
         self._num_envs = agent.data.batch_size
         self._env = make_native(config.env, env_options(config))
-        self._update = Update(agent, pick("training", config.placement.training_devices))
-        self._acting_key = key(config.seed, "acting")
+        self._devices = pick("training", config.placement.training_devices)
+        self._update = Update(agent, self._devices)
         self._steps_a_batch = self._num_envs * agent.data.unroll_length
         # Environments that began together end together: fewer than all of them would be a biased sample.
         self._window = max(_WINDOW, self._num_envs)
+        self._members = members(config)
+        self._several = len(self._members) > 1
         self.ledger = Ledger()
-        self.episodes = Episodes(self._window)
+        each = [Episodes(self._window) for _ in self._members]
+        self.episodes = EpisodesOfSeveral(each) if self._several else each[0]
         self.lag = Tally()
         self._batch_seconds: float | None = None
-        across, whole, over_time = PartitionSpec(DEVICES), PartitionSpec(), PartitionSpec(None, DEVICES)
-        self._act = jax.shard_map(
-            self._unroll,
-            mesh=self._update.mesh,
-            in_specs=(whole, whole, across),
-            out_specs=(across, self._update.specs, over_time),
-            check_vma=False,
-        )
-        whole_of, share_of = self._update.whole, NamedSharding(self._update.mesh, across)
-        places: Any = (whole_of, share_of, whole_of)
-        self._places = Carry(*places)
-        self._call: Any = jax.jit(
-            self._batches, donate_argnums=0, out_shardings=(self._places, self._update.whole)
-        )
-        begin_all = jax.jit(self._begin, out_shardings=self._places)
+        begin_all, seeds = self._compile_parts()
         if checkpoint is None:
-            self._carry: Carry = begin_all(self._seeds())
+            self._carry: Carry = begin_all(seeds)
         else:
             # By its shapes alone: two of them might not fit into the devices' memory.
-            self._restore(checkpoint, jax.eval_shape(begin_all, self._seeds()))
+            self._restore(checkpoint, jax.eval_shape(begin_all, seeds))
         # On the host: if the program fails, what it carried is gone with it.
-        self.version = int(self._carry.train.updates)
+        self.version = self._updates()
+
+    def _compile_parts(self) -> tuple[Any, Any]:
+        """Makes what will be called; returns what begins, and the environments' seeds that it takes."""
+        own = [_own(member) for member in self._members]
+        seeds = [self._seeds(member.seed) for member in self._members]
+        self._one_batch: Callable[[Carry], tuple[Carry, Tree]]
+        if self._several:
+            together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
+            self._require_sweepable(together)
+            begin = partial(jax.vmap(self._begin), together)
+            self._one_batch = partial(jax.vmap(self._batch), together)
+            share = PartitionSpec(None, DEVICES)
+        else:
+            begin = partial(self._begin, own[0])
+            self._one_batch = partial(self._batch, own[0])
+            share = PartitionSpec(DEVICES)
+        whole = self._update.whole
+        places: Any = (whole, NamedSharding(self._update.mesh, share), whole)
+        self._places = Carry(*places)
+        self._call: Any = jax.jit(self._batches, donate_argnums=0, out_shardings=(self._places, whole))
+        return jax.jit(begin, out_shardings=self._places), np.stack(seeds) if self._several else seeds[0]
+
+    def _require_sweepable(self, own: Own) -> None:
+        """Raises :class:`ConfigError` if a swept number decides what is computed, so that no one program has all."""
+        for name in own.values:
+            one = own._replace(values={name: own.values[name]})
+            seeds = np.zeros((len(self._members), self._num_envs), np.uint32)
+            try:
+                carry = jax.eval_shape(jax.vmap(self._begin), one, seeds)
+                jax.eval_shape(jax.vmap(self._batch), one, carry)
+            except jax.errors.ConcretizationTypeError:
+                raise ConfigError(
+                    f"{name} decides what {self._agent.name} computes, and one program computes one thing: "
+                    "start a run for each of its values"
+                ) from None
 
     # The program.
 
-    def _seeds(self) -> np.ndarray[Any, Any]:
+    def _seeds(self, seed: int) -> np.ndarray[Any, Any]:
         """Those of one actor with all the environments, so that SEED with one actor has the same worlds."""
         lanes, rows = (1, self._num_envs) if self._num_envs % 2 else lanes_of(self._num_envs)
-        halves = half_seeds(self._config.seed, 0, 0, lanes)
-        return np.concatenate([environment_seeds(seed, rows) for seed in halves]).astype(np.uint32)
+        halves = half_seeds(seed, 0, 0, lanes)
+        return np.concatenate([environment_seeds(half, rows) for half in halves]).astype(np.uint32)
 
-    def _begin(self, seeds: Any) -> Carry:
+    def _learner_of(self, own: Own) -> tuple[Agent, Update]:
+        if not own.values:
+            return self._agent, self._update
+        agent = self._agent_with(own.values)
+        return agent, Update(agent, self._devices)
+
+    def _begin(self, own: Own, seeds: Any) -> Carry:
+        agent, update = self._learner_of(own)
         stage, timestep = begin(self._env, seeds)
         sums, last = no_episodes(self._num_envs, self._window)
         slots = jnp.arange(self._num_envs, dtype=jnp.int32)
-        memory = self._agent.initial_state(self._num_envs)
+        memory = agent.initial_state(self._num_envs)
         acting = Acting(slots, stage, timestep, memory, jnp.zeros_like(slots), sums)
-        return Carry(self._update.begin(key(self._config.seed, "learner")), acting, last)
+        return Carry(update.begin(own.learner), acting, last)
 
     def _unroll(
-        self, params: Tree, version: Any, before: Acting
+        self, key: Any, params: Tree, version: Any, before: Acting
     ) -> tuple[Acting, Unroll, tuple[OpenEpisodes, Any]]:
         """T steps of the environments of one device; also their sums and ends, ``[T, B]``."""
 
         def step(acting: Acting, _: None) -> tuple[Acting, Any]:
-            keys = row_keys(self._acting_key, acting.slot, jnp.zeros_like(acting.slot), acting.step)
+            keys = row_keys(key, acting.slot, jnp.zeros_like(acting.slot), acting.step)
             output, memory = self._agent.act(params, keys, acting.timestep, acting.memory)
             stage, timestep = advance(self._env, acting.stage, output.action)
             sums = go_on(acting.sums, timestep)
@@ -172,17 +228,34 @@ class Anakin:
         versions = jnp.full(actions.shape[:2], version, jnp.int32)
         return after, Unroll(timesteps, actions, records, before.memory, versions), episodes
 
-    def _batch(self, carry: Carry) -> tuple[Carry, Tree]:
+    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree]:
         """Acts for one batch and learns from it."""
-        acting, unroll, (sums, ended) = self._act(carry.train.params, carry.train.updates, carry.acting)
-        train, metrics = self._update.passes(carry.train, unroll)
+        _, update = self._learner_of(own)
+        across, whole, over_time = PartitionSpec(DEVICES), PartitionSpec(), PartitionSpec(None, DEVICES)
+        act = jax.shard_map(
+            self._unroll,
+            mesh=update.mesh,
+            in_specs=(whole, whole, whole, across),
+            out_specs=(across, update.specs, over_time),
+            check_vma=False,
+        )
+        acting, unroll, (sums, ended) = act(own.acting, carry.train.params, carry.train.updates, carry.acting)
+        train, metrics = update.passes(carry.train, unroll)
         return Carry(train, acting, finish(carry.last, sums, ended)), metrics
 
     def _batches(self, carry: Carry, count: Any) -> tuple[Carry, Tree]:
-        """``count`` batches (no constant, so that it is compiled for any); the metrics of the last update."""
-        shape = jax.eval_shape(self._batch, carry)[1]
-        metrics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        return jax.lax.fori_loop(0, count, lambda _, now: self._batch(now[0]), (carry, metrics))
+        """``count`` batches (no constant, so that it is compiled for any); means of their metrics, newest counts."""
+        shape = jax.eval_shape(self._one_batch, carry)[1]
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+
+        def one_more(_: Any, now: tuple[Carry, Tree]) -> tuple[Carry, Tree]:
+            carry, metrics = self._one_batch(now[0])
+            return carry, jax.tree.map(lambda old, new: old + new if _is_mean(new) else new, now[1], metrics)
+
+        carry, metrics = jax.lax.fori_loop(0, count, one_more, (carry, nothing))
+        metrics = jax.tree.map(lambda leaf: leaf / count if _is_mean(leaf) else leaf, metrics)
+        # One that learns no more must not hide how the others do.
+        return carry, jax.tree.map(partial(jnp.nanmean, axis=0), metrics) if self._several else metrics
 
     # Life.
 
@@ -193,10 +266,10 @@ class Anakin:
         return []
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Learns: yields the metrics of the last update of each call; ends when ``stop`` is set.
+        """Learns: yields the metrics of each call; ends when ``stop`` is set.
 
         Raises:
-          RunFailed: too many updates in a row were not finite.
+          RunFailed: too many updates in a row were not finite (of every agent, where there are several).
         """
         while not stop.is_set():
             count, begun = self._count(), time.monotonic()
@@ -204,8 +277,11 @@ class Anakin:
             self._carry, metrics = jax.block_until_ready(self._call(self._carry, np.int32(count)))
             self._batch_seconds = (time.monotonic() - begun) / count
             self._book(count)
-            require_finite(self.train_state, self._config.safety.max_skipped_updates)
+            require_finite(self._carry.train.skipped_in_row, self._config.safety.max_skipped_updates)
             yield metrics
+
+    def _updates(self) -> int:
+        return int(np.max(self._carry.train.updates))
 
     def _count(self) -> int:
         """Batches in the next call: about a second of them, and no more than the frame budget has left."""
@@ -225,16 +301,28 @@ class Anakin:
         self.ledger.cut(steps)
         self.ledger.train(steps)
         self.lag.add(np.arange(self._agent.data.updates_a_batch))
-        self.version = int(self._carry.train.updates)
+        self.version = self._updates()
         last = jax.device_get(self._carry.last)
-        # The count on the device begins anew at 2**32.
-        ended = (int(last.count) - self.episodes.count) % 2**32
-        self.episodes.show(last.returns, last.lengths, self.episodes.count + ended)
+        if isinstance(self.episodes, EpisodesOfSeveral):
+            for index, episodes in enumerate(self.episodes.each):
+                _show(episodes, jax.tree.map(itemgetter(index), last))
+            self.episodes.look()
+        else:
+            _show(self.episodes, last)
 
     @property
     def train_state(self) -> TrainState:
-        """Parameters, optimizer and counters."""
-        return self._carry.train
+        """Parameters, optimizer and counters; of the best agent, where there are several."""
+        return self._of_member(self._best()) if self._several else self._carry.train
+
+    def _of_member(self, index: int) -> TrainState:
+        state: TrainState = jax.tree.map(itemgetter(index), self._carry.train)
+        return state
+
+    def _best(self) -> int:
+        assert isinstance(self.episodes, EpisodesOfSeveral)
+        means = [one.mean_return for one in self.episodes.each]
+        return max(range(len(means)), key=lambda index: -np.inf if (mean := means[index]) is None else mean)
 
     @property
     def frames_per_step(self) -> int:
@@ -259,20 +347,29 @@ class Anakin:
         """Metrics since the last call, by name."""
         return progress(self)
 
+    def members(self) -> list[dict[str, Any]]:
+        """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
+        if not isinstance(self.episodes, EpisodesOfSeveral):
+            return []
+        skipped = np.asarray(self._carry.train.skipped)
+        return [
+            {"agent": str(one), "skipped_updates": int(skipped[index]), **episodes.row()}
+            for index, (one, episodes) in enumerate(zip(self._members, self.episodes.each, strict=True))
+        ]
+
     # Checkpoints.
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
         """``(trees, blobs, meta)`` of everything that the next update depends on."""
         carry = jax.device_get(self._carry)
+        # Whoever plays with the agent finds the best of them where the only one would be.
+        trees = {"train": self.train_state, "members": carry} if self._several else carry._asdict()
         meta = {
-            "version": self.version,
-            "ledger": self.ledger.counts(),
-            "episodes": self.episodes.to_json(),
-            "lag": self.lag.to_json(),
+            **records(self),
             "exact": True,
             "worlds": self._worlds(),
         }
-        return carry._asdict(), {}, meta
+        return trees, {}, meta
 
     def _worlds(self) -> dict[str, Any]:
         """What a resumed run has to have in common with the run before."""
@@ -280,6 +377,8 @@ class Anakin:
             "environment": self._config.env,
             "options": list(self._config.env_options),
             "number of environments (--batch-size)": self._num_envs,
+            "number of agents": len(self._members),
+            "agents": [str(member) for member in self._members],
         }
 
     def _restore(self, checkpoint: Checkpoint, like: Carry) -> None:
@@ -289,8 +388,25 @@ class Anakin:
                 raise ConfigError(
                     f"the {name} was {meta['worlds'][name]} and is {now} now: a resumed run goes on in its worlds"
                 )
-        trees = [checkpoint.tree(name, part) for name, part in like._asdict().items()]
-        self._carry = jax.device_put(Carry(*trees), self._places)
-        self.ledger.restore(meta["ledger"])
-        self.episodes.restore(meta["episodes"])
-        self.lag.restore(meta["lag"])
+        if self._several:
+            carry = checkpoint.tree("members", like)
+        else:
+            carry = Carry(*(checkpoint.tree(name, part) for name, part in like._asdict().items()))
+        self._carry = jax.device_put(carry, self._places)
+        restore(self, meta, open_steps=True)
+
+
+def _own(member: Member) -> Own:
+    values = {name: np.float32(value) for name, value in member.values.items()}
+    return Own(key(member.seed, "learner"), key(member.seed, "acting"), values)
+
+
+def _show(episodes: Episodes, last: LastEpisodes) -> None:
+    # The count on the device begins anew at 2**32.
+    ended = (int(last.count) - episodes.count) % 2**32
+    episodes.show(last.returns, last.lengths, episodes.count + ended)
+
+
+def _is_mean(leaf: Any) -> bool:
+    """Whether a metric is a mean; what counts is a whole number."""
+    return jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from orchard.config.settings import Placement, RunConfig, Safety
+from orchard.config.settings import Placement, Population, RunConfig, Safety
 from orchard.errors import ConfigError
 from orchard.types import Agent
 
+_FOR_SERVING = ("transport", "listen", "max_envs", "inference_batch", "inference_wait_ms", "batches_per_call")
 _FOR_ACTORS = (
     "actors",
     "envs_per_actor",
@@ -22,6 +23,9 @@ _FOR_ACTORS = (
 )
 
 
+_ONE = "only anakin trains several agents in one program: start a run for each"
+
+
 def require_fit(config: RunConfig, agent: Agent) -> None:
     """Raises :class:`ConfigError` with the reason if they do not go together."""
     if (reason := why_not(config, agent)) is not None:
@@ -30,16 +34,31 @@ def require_fit(config: RunConfig, agent: Agent) -> None:
 
 def why_not(config: RunConfig, agent: Agent) -> str | None:
     """Why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
-    return {"seed": _seed, "a2c": _a2c, "anakin": _anakin}[config.arch](config, agent)
+    if config.arch != "anakin" and (reason := _without_effect(config.population, ("seeds", "sweep"), _ONE)):
+        return reason
+    return {"seed": _seed, "a2c": _a2c, "anakin": _anakin, "sebulba": _sebulba}[config.arch](config, agent)
 
 
 def _seed(config: RunConfig, agent: Agent) -> str | None:
+    return _too_far_behind(config, agent) or _without_effect(
+        config.placement, ("batches_per_call",), "seed has no compiled program of many batches: leave it out"
+    )
+
+
+def _sebulba(config: RunConfig, agent: Agent) -> str | None:
+    place = config.placement
+    if place.actors == 0:
+        return "actors is 0, but only sebulba's own threads act: give one or more"
+    return _too_far_behind(config, agent) or _without_effect(
+        place, _FOR_SERVING, "sebulba's threads act each for their own environments: leave it out"
+    )
+
+
+def _too_far_behind(config: RunConfig, agent: Agent) -> str | None:
     lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
     if agent.data.on_policy and lag != 0:
         return f"{agent.name} learns only from what its newest weights did, and the lag is {lag}: add --lag 0"
-    return _without_effect(
-        config.placement, ("batches_per_call",), "seed has no compiled program of many batches: leave it out"
-    )
+    return None
 
 
 def _a2c(config: RunConfig, agent: Agent) -> str | None:
@@ -70,7 +89,9 @@ def _without_lag(config: RunConfig) -> str | None:
     )
 
 
-def _without_effect(section: Placement | Safety, names: tuple[str, ...], advice: str) -> str | None:
+def _without_effect(
+    section: Placement | Safety | Population, names: tuple[str, ...], advice: str
+) -> str | None:
     for part in fields(section):
         given = getattr(section, part.name)
         if part.name in names and given != part.default:

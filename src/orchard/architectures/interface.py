@@ -6,22 +6,30 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from orchard.acting.crew import Crew
 from orchard.acting.desk import Desk
 from orchard.acting.ledger import Ledger
 from orchard.learning.update import TrainState
-from orchard.metrics.meters import Episodes, Tally
+from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 
 
 class Architecture(Protocol):
     """The parts of one run, put together; used by one thread but for :meth:`fail`."""
 
     ledger: Ledger
-    episodes: Episodes
     lag: Tally
 
     @property
+    def episodes(self) -> Episodes | EpisodesOfSeveral:
+        """Returns and lengths of the last episodes."""
+
+    @property
     def desk(self) -> Desk | None:
-        """Where actors report; None if the architecture steps its environments itself."""
+        """Where actors report; None if none come."""
+
+    @property
+    def crew(self) -> Crew | None:
+        """The actor threads, to be started; None if there are none."""
 
     @property
     def train_state(self) -> TrainState:
@@ -53,6 +61,9 @@ class Architecture(Protocol):
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
 
+    def members(self) -> list[dict[str, Any]]:
+        """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
+
     def snapshot(self) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
         """``(trees, blobs, meta)`` of a checkpoint; ``meta["exact"]`` says whether it holds the environments too."""
 
@@ -75,3 +86,24 @@ def progress(arch: Architecture) -> dict[str, float]:
         "weights_version": arch.version,
         **{f"steps_{name}": value for name, value in counts.items()},
     }
+
+
+def records(arch: Architecture) -> dict[str, Any]:
+    """What every architecture keeps in a checkpoint beside its arrays."""
+    return {
+        "version": arch.version,
+        "ledger": arch.ledger.counts(),
+        "episodes": arch.episodes.to_json(),
+        "lag": arch.lag.to_json(),
+    }
+
+
+def restore(arch: Architecture, meta: Mapping[str, Any], *, open_steps: bool) -> None:
+    """Takes over what :func:`records` gave; steps that were not trained on yet are kept (``open_steps``) or dropped."""
+    arch.episodes.restore(meta["episodes"])
+    arch.lag.restore(meta["lag"])
+    counts = dict(meta["ledger"])
+    if not open_steps:
+        counts["dropped"] += counts["open"] + counts["queued"]
+        counts["open"] = counts["queued"] = 0
+    arch.ledger.restore(counts)

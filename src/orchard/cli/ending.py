@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from orchard.cli.parse import print_line
 from orchard.config.settings import RunConfig
@@ -21,6 +23,8 @@ def report(summary: Summary, config: RunConfig) -> int:
         f"{summary.agent_steps_per_second or 0:,.0f} steps/s; "
         f"mean return {_number(mean)}, best {_number(best)}, {summary.episodes:,} episodes"
     )
+    for line in _side_by_side(values):
+        print_line(f"  {line}")
     if config.video and summary.stopped_because != "interrupted":
         _video(folder)
     print_line(
@@ -31,6 +35,23 @@ def report(summary: Summary, config: RunConfig) -> int:
     if config.json:
         print_line(json.dumps(values))
     return 0
+
+
+def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:
+    """How the agents did that were trained side by side; nothing if there was one."""
+    if "members" not in values:
+        return
+    agents = values["members"]
+    speed = len(agents) * (values["agent_steps_per_second"] or 0)
+    yield f"{len(agents)} agents side by side: the numbers above are of one (means); {speed:,.0f} steps/s together"
+    for name, found in values["compared"].items():
+        what = f"{name}: " if name else ""
+        yield (
+            f"{what}interquartile mean {found['interquartile_mean']:.4g}, "
+            f"95% interval {found['low']:.4g} to {found['high']:.4g} over {found['count']} seeds"
+        )
+    best = agents[values["best_member"]]
+    yield f"the checkpoint plays the best: {best['agent']}, mean return {_number(best.get('mean_return'))}"
 
 
 def _video(folder: str) -> None:

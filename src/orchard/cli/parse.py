@@ -18,7 +18,7 @@ _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
 """What tyro draws boxes with, on terminals with and without UTF-8."""
 
 
-_LISTS = ("--inference-devices", "--training-devices", "--hidden")
+_LISTS = ("--inference-devices", "--actor-devices", "--training-devices", "--learner-devices", "--hidden")
 """Flags that take whole numbers, with spaces between them or commas."""
 
 

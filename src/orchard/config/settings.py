@@ -66,9 +66,10 @@ class Placement:
     """Where the parts stand."""
 
     actors: int = 2
-    """Actors that this run starts on this machine; 0 if all come from elsewhere."""
+    """Actors that this run starts on this machine (sebulba: threads); 0 if all come from elsewhere."""
     envs_per_actor: int = 16
-    """Environments of each actor; one half steps while the other waits for its actions."""
+    """Environments of each actor; one half steps while the other waits for its actions (sebulba: while another
+    thread's do)."""
     transport: Literal["inproc", "shm", "grpc"] = "shm"
     """How the actors of this machine are reached: threads, shared memory or gRPC on a Unix socket."""
     listen: tuple[str, ...] = ()
@@ -79,9 +80,9 @@ class Placement:
     """Environments in a full inference batch; None for half of those of this run's actors. (Free lag only.)"""
     inference_wait_ms: float = 2.0
     """How long a partial batch waits for more, in milliseconds. (Free lag only.)"""
-    inference_devices: tuple[int, ...] = (0,)
+    inference_devices: Annotated[tuple[int, ...], tyro.conf.arg(aliases=("--actor-devices",))] = (0,)
     """Devices that act, by index (see orchard doctor)."""
-    training_devices: tuple[int, ...] = (0,)
+    training_devices: Annotated[tuple[int, ...], tyro.conf.arg(aliases=("--learner-devices",))] = (0,)
     """Devices that train, by index; each takes an equal share of the batch."""
     queue_size: int | None = None
     """Unrolls that may wait for the learner; None for one batch. (Free lag only.)"""
@@ -117,6 +118,19 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Population:
+    """How many agents are trained side by side."""
+
+    seeds: int = 1
+    """Independent agents in one program, with the seeds from seed on. (Anakin only.)"""
+    sweep: tuple[str, ...] = ()
+    """Numbers of the agent to compare, as name=value,value,…; every value is trained with every seed. (Anakin only.)"""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "seeds")
+
+
+@dataclass(frozen=True)
 class Safety:
     """What happens when something breaks."""
 
@@ -148,7 +162,7 @@ class RunConfig:
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, toy:NAME, or module:factory of your own."""
-    arch: Literal["seed", "a2c", "anakin"] = "seed"
+    arch: Literal["seed", "a2c", "sebulba", "anakin"] = "seed"
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c"] = "vtrace"
     """What is computed."""
@@ -169,6 +183,7 @@ class RunConfig:
     net: Network = field(default_factory=Network)
     stop: Stop = field(default_factory=Stop)
     placement: Placement = field(default_factory=Placement)
+    population: Population = field(default_factory=Population)
     safety: Safety = field(default_factory=Safety)
     settings: AgentSettings = field(default_factory=VTraceSettings)
 

@@ -17,7 +17,7 @@ from orchard.envs.toys import TOYS
 from orchard.errors import ConfigError, EnvironmentFault, OrchardError, SpecError, unknown_name
 from orchard.types import EnvSpec, TimeStep
 
-NATIVE = ("gymnax",)
+NATIVE = ("gymnax", "brax", "craftax")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`orchard.envs.native.makers` makes them."""
 
 
@@ -29,7 +29,8 @@ def make(
     ============================  ==========================================================================
     ``ALE/Pong-v5``               Atari (:class:`orchard.envs.atari.Atari`); also ``PongNoFrameskip-v4``
     ``envpool:Pong-v5``           EnvPool (:class:`orchard.envs.pool.Pool`)
-    ``gymnax:CartPole-v1``        JAX-native environments (:mod:`orchard.envs.native`), stepped on the CPU
+    ``gymnax:CartPole-v1``        JAX-native environments (:mod:`orchard.envs.native`), stepped on the CPU; also
+                                  ``brax:`` and ``craftax:``
     ``toy:catch``                 the toys (:mod:`orchard.envs.toys`)
     ``module:factory``            the user's own (:mod:`orchard.envs.own`)
     anything else                 Gymnasium (:mod:`orchard.envs.standard`)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from orchard.agents.registry import load_agent
+from orchard.config.members import with_values
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.envs.make import spec_of
@@ -14,10 +18,10 @@ def build_spec(config: RunConfig) -> EnvSpec:
     return spec_of(config.env, env_options(config))
 
 
-def build_agent(config: RunConfig, spec: EnvSpec) -> Agent:
-    """The run's agent."""
+def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:
+    """The run's agent; with ``values`` for some of its numbers, which may be traced, if they are given."""
     return load_agent(config.agent).make_agent(
-        config.settings,
+        with_values(config.settings, values) if values else config.settings,
         spec,
         network=config.net.network,
         hidden=config.net.hidden,

@@ -146,6 +146,10 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return [*asked]
 
+    def metrics_of(self, member: int) -> Path:
+        """Where the returns of one of several agents are kept."""
+        return self.path / "members" / str(member) / "metrics.jsonl"
+
     def discard(self) -> None:
         """Removes what a run that could not start has made here; nothing if anything was trained."""
         if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):

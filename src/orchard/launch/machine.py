@@ -17,7 +17,14 @@ import psutil
 from orchard import __version__
 from orchard.errors import OrchardError, extra_line
 
-_OPTIONAL_PACKAGES = {"envpool": "envpool", "vizdoom": "vizdoom", "gymnax": "native"}
+_OPTIONAL_PACKAGES = {
+    "envpool": "envpool",
+    "vizdoom": "vizdoom",
+    "mujoco": "mujoco",
+    "gymnax": "native",
+    "brax": "brax",
+    "craftax": "craftax",
+}
 """With the extra that brings them."""
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio", *_OPTIONAL_PACKAGES)
 _NEEDED_ENVIRONMENTS = ("CartPole-v1", "ALE/Pong-v5", "toy:catch")
@@ -27,6 +34,7 @@ _OPTIONAL_ENVIRONMENTS = (
     "envpool:gfootball/academy_empty_goal_close-v1",
     "vizdoom.gymnasium_wrapper:VizdoomBasic-v1",
     "gymnax:CartPole-v1",
+    "HalfCheetah-v5",
 )
 _LEAST_OPEN_FILES = 1024
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,10 @@ from orchard.architectures import a2c
 from orchard.architectures.anakin import Anakin
 from orchard.architectures.fits import require_fit
 from orchard.architectures.interface import Architecture
+from orchard.architectures.sebulba import Sebulba
 from orchard.architectures.seed import Seed
 from orchard.config import resolve
+from orchard.config.members import members
 from orchard.config.settings import RunConfig
 from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed, cause_of
 from orchard.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
@@ -33,6 +38,7 @@ from orchard.metrics.console import Budget, display
 from orchard.metrics.meters import Rate, SteadyRate
 from orchard.metrics.reports import Summary, draw_curve, read_summary, title
 from orchard.metrics.sinks import JsonLines, Record, Sink, TensorBoard
+from orchard.metrics.statistics import estimate
 from orchard.transport.connect import seen_from_elsewhere
 from orchard.types import Agent, EnvSpec
 
@@ -40,6 +46,7 @@ _log = logging.getLogger(__name__)
 _ROW_SECONDS = 1.0
 _RATE_WINDOW_SECONDS = 10.0
 _HURRY_SECONDS = 3.0
+_OF_MEMBERS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -135,7 +142,9 @@ class _Run:
         config, folder = self.config, self.folder
         # With its options: a preset may have set one that changes what the returns mean.
         env = " ".join([config.env, *config.env_options])
-        heading = title(env, config.arch, config.agent, [config.seed])
+        self.members = members(config)
+        seeds = sorted({member.seed for member in self.members})
+        heading = title(env, config.arch, config.agent, seeds)
         with self._signals(), _logging_to(folder.log):
             files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events)]
             self.display = display(heading, self.budget)
@@ -147,10 +156,20 @@ class _Run:
                 finally:
                     self._stop(arch)
         try:
-            draw_curve([folder.metrics], folder.curve, heading, config.stop.until_return)
+            draw_curve(self._curves(), folder.curve, heading, config.stop.until_return)
         except OSError as error:
             _log.warning("no curve: %s", error)
         return summary
+
+    def _curves(self) -> dict[str, list[Path]]:
+        """The metrics of every agent, by what was swept."""
+        if len(self.members) == 1:
+            return {"": [self.folder.metrics]}
+        curves: dict[str, list[Path]] = {}
+        for index, member in enumerate(self.members):
+            swept = ", ".join(f"{name} {value:g}" for name, value in member.values.items())
+            curves.setdefault(swept, []).append(self.folder.metrics_of(index))
+        return curves
 
     def _build(self) -> Architecture:
         try:
@@ -162,7 +181,17 @@ class _Run:
 
     def _architecture(self) -> Architecture:
         if self.config.arch == "anakin":
-            return Anakin(self.config, self.agent, self.spec, checkpoint=self.checkpoint)
+            return Anakin(
+                self.config,
+                self.agent,
+                self.spec,
+                agent_with=partial(build_agent, self.config, self.spec),
+                checkpoint=self.checkpoint,
+            )
+        if self.config.arch == "sebulba":
+            return Sebulba(
+                self.config, self.agent, self.spec, log=self.folder.log, checkpoint=self.checkpoint
+            )
         return Seed(
             self.placed,
             self.agent,
@@ -211,7 +240,7 @@ class _Run:
         """Writes the last checkpoint if there is something new; returns why it could not."""
         if arch.version == self.saved_version:
             return None
-        if failure and self.config.deterministic and arch.desk is not None:
+        if failure and self.config.deterministic and _has_actors(arch):
             return None  # acting will not come to rest any more: the checkpoint before stays the newest
         try:
             return self._save(arch)
@@ -241,8 +270,11 @@ class _Run:
         self.folder.keep(self.config)
         if arch.desk is not None:
             self._start_actors(arch, arch.desk, addresses[0])
+        if arch.crew is not None:
+            timeout = self.config.safety.env_timeout
+            self._supervise(arch, arch.crew.start, partial(arch.crew.stalled, timeout))
         self.begun = self.row_at = self.saved_at = time.monotonic()
-        if arch.desk is None:
+        if not _has_actors(arch):
             # All is compiled, and no actor has to come first.
             self.steady.start(arch.ledger.counts()["received"])
         reason = "interrupted"
@@ -252,7 +284,7 @@ class _Run:
                 self.steady.start(arch.ledger.counts()["received"])
                 latest = metrics
             if self._row_is_due():
-                sinks.write({**self._row(arch), **jax.device_get(metrics or {})})
+                self._write(arch, sinks, metrics or {})
             # Between updates time alone can run out, so that what is counted ends a run at the same update
             # however fast its actors are.
             ending = self._out_of_time() if metrics is None else self._reason_to_stop(arch)
@@ -263,8 +295,17 @@ class _Run:
             if due and metrics is not None:
                 self._save(arch)
         # However short the run was, it has a row.
-        sinks.write({**self._row(arch), **jax.device_get(latest)})
+        self._write(arch, sinks, latest)
         return reason
+
+    def _write(self, arch: Architecture, sinks: Record, metrics: Mapping[str, Any]) -> None:
+        row = self._row(arch)
+        sinks.write({**row, **jax.device_get(metrics)})
+        for index, member in enumerate(arch.members()):
+            known = {name: row[name] for name in ("seconds", "agent_steps", "env_frames")}
+            returns = {name: member[name] for name in _OF_MEMBERS if name in member}
+            with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
+                file.write({**known, **returns})
 
     def _open(self, arch: Architecture) -> list[str]:
         path = self.folder.socket()
@@ -301,6 +342,11 @@ class _Run:
                     desk.dismiss(member, f"no step for {seconds:.0f} s")
             return found
 
+        self._supervise(arch, start, stalled)
+
+    def _supervise(
+        self, arch: Architecture, start: Callable[[int], Actor], stalled: Callable[[], dict[int, float]]
+    ) -> None:
         self.supervisor = Supervisor(
             start,
             self.placed.placement.actors,
@@ -382,8 +428,24 @@ class _Run:
                 "actor_restarts": restarts,
                 "skipped_updates": int(arch.train_state.skipped),
                 **counts,
+                **self._side_by_side(arch),
             },
         )
+
+    def _side_by_side(self, arch: Architecture) -> dict[str, Any]:
+        """How the agents compare that were trained side by side, and which of them the checkpoint holds."""
+        if not (agents := arch.members()):
+            return {}
+        groups: dict[str, list[float]] = {}
+        for member, found in zip(self.members, agents, strict=True):
+            swept = ", ".join(f"{name}={value:g}" for name, value in member.values.items())
+            groups.setdefault(swept, []).append(found.get("mean_return", math.nan))
+        best = max(range(len(agents)), key=lambda index: agents[index].get("mean_return", -math.inf))
+        return {
+            "members": agents,
+            "best_member": best,
+            "compared": {name: asdict(estimate(means)) for name, means in groups.items()},
+        }
 
     def _stop(self, arch: Architecture) -> None:
         if self.supervisor is not None:
@@ -468,6 +530,10 @@ class _Run:
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)
+
+
+def _has_actors(arch: Architecture) -> bool:
+    return arch.desk is not None or arch.crew is not None
 
 
 def _ignored(number: int) -> bool:

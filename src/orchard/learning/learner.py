@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from orchard.learning.update import TrainState, Update
+from orchard.replay.queue import join, rows_of, select
 from orchard.types import Agent, TimeStep, Tree, Unroll
 
 
@@ -31,6 +34,7 @@ class Learner:
         self._step = jax.jit(self._update.step)
         self._prepare = jax.jit(self._update.prepare) if agent.prepare else self._update.prepare
         self._order = jax.jit(self._update.order)
+        self._join = jax.jit(partial(join, concatenate=jnp.concatenate))
         self._take = jax.jit(self._update.minibatch, out_shardings=self._update.shares)
 
     def _replicate(self, tree: Tree) -> Tree:
@@ -44,6 +48,36 @@ class Learner:
                 *(jax.device_put(part, s) for part, s in zip(unroll.timestep, shares.timestep, strict=True))
             ),
             *(jax.device_put(part, s) for part, s in zip(unroll[1:], shares[1:], strict=True)),
+        )
+
+    def gather(self, unrolls: Sequence[Unroll]) -> Unroll:
+        """One batch ``[T+1, B, ...]`` of unrolls that lie on other devices, in order, each training device its share.
+
+        They go from device to device, and only to the one that needs them.
+        """
+        devices = list(self._update.mesh.devices.flat)
+        share = self._plan.batch_size // len(devices)
+        parts = []
+        for index, device in enumerate(devices):
+            pieces = _between(unrolls, index * share, (index + 1) * share)
+            moved = [jax.device_put(piece, device) for piece in pieces]
+            parts.append(moved[0] if len(moved) == 1 else self._join(moved))
+
+        def whole(sharding: Any, axis: int, trees: Sequence[Tree]) -> Tree:
+            def one(*shards: Any) -> Any:
+                shape = list(shards[0].shape)
+                shape[axis] = self._plan.batch_size
+                return jax.make_array_from_single_device_arrays(tuple(shape), sharding, list(shards))
+
+            return jax.tree.map(one, *trees)
+
+        time_major, rows = self._update.shares.version, self._update.shares.state
+        return Unroll(
+            whole(time_major, 1, [part.timestep for part in parts]),
+            whole(time_major, 1, [part.action for part in parts]),
+            whole(time_major, 1, [part.record for part in parts]),
+            whole(rows, 0, [part.state for part in parts]),
+            whole(time_major, 1, [part.version for part in parts]),
         )
 
     def warm_up(self, example: Unroll) -> None:
@@ -96,3 +130,15 @@ class Learner:
     def restore(self, state: TrainState) -> None:
         """Takes over a state with the structure of ``self.state``."""
         self.state = self._replicate(state)
+
+
+def _between(unrolls: Sequence[Unroll], start: int, stop: int) -> list[Unroll]:
+    """The environments ``start … stop-1`` of several unrolls in a row, in pieces."""
+    pieces, begin = [], 0
+    for unroll in unrolls:
+        rows = rows_of(unroll)
+        first, last = max(start - begin, 0), min(stop - begin, rows)
+        if first < last:
+            pieces.append(unroll if (first, last) == (0, rows) else select(unroll, first, last))
+        begin += rows
+    return pieces

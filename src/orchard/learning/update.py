@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -197,9 +198,9 @@ def _require_equal_shares(agent: Agent, devices: int) -> None:
         )
 
 
-def require_finite(state: TrainState, most_skipped: int) -> None:
-    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped."""
-    skipped = int(state.skipped_in_row)
+def require_finite(skipped_in_row: Any, most_skipped: int) -> None:
+    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped (of each of several agents)."""
+    skipped = int(np.min(skipped_in_row))
     if skipped >= most_skipped:
         raise RunFailed(
             f"learner: {skipped} updates in a row had a loss or gradient that is not finite and were skipped; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -180,6 +180,55 @@ class Episodes:
             self._lengths = deque(value["lengths"], self._lengths.maxlen)
             self._count = int(value["count"])
             self._best = value["best"]
+
+
+class EpisodesOfSeveral:
+    """The episodes of agents that are trained side by side: means over the agents. Used by one thread.
+
+    Args:
+      each: the episodes of one agent each.
+    """
+
+    def __init__(self, each: Sequence[Episodes]) -> None:
+        self.each = tuple(each)
+        self._best: float | None = None
+
+    def look(self) -> None:
+        """Notes the mean over all, once each has a whole window."""
+        mean = self.mean_return
+        if self.full and mean is not None:
+            self._best = mean if self._best is None else max(self._best, mean)
+
+    @property
+    def full(self) -> bool:
+        """Whether the mean of each is over a whole window."""
+        return all(one.full for one in self.each)
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean of the agents' mean returns; None before each has one."""
+        means = [one.mean_return for one in self.each]
+        known = [mean for mean in means if mean is not None]
+        return float(np.mean(known)) if len(known) == len(means) else None
+
+    def row(self) -> dict[str, float]:
+        """The metrics, as :meth:`Episodes.row` has them; means over the agents."""
+        rows = [one.row() for one in self.each]
+        names = set.intersection(*(set(row) for row in rows))
+        values = {name: float(np.mean([row[name] for row in rows])) for name in sorted(names)}
+        if self._best is not None:
+            values["best_mean_return"] = self._best
+        return values
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that a checkpoint must keep."""
+        return {"each": [one.to_json() for one in self.each], "best": self._best}
+
+    def restore(self, value: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`to_json` gave."""
+        for one, kept in zip(self.each, value["each"], strict=True):
+            one.restore(kept)
+        self._best = value["best"]
 
 
 class Tally:

@@ -128,18 +128,23 @@ def together(
     return grid, np.stack([np.interp(grid, x, y) for x, y in zip(xs, ys, strict=True)])
 
 
-def draw_curve(metrics: Sequence[Path], picture: Path, heading: str, goal: float | None = None) -> None:
-    """Draws mean return over agent steps and over minutes, from one or more ``metrics.jsonl``.
+def draw_curve(
+    metrics: Mapping[str, Sequence[Path]], picture: Path, heading: str, goal: float | None = None
+) -> None:
+    """Draws mean return over agent steps and over minutes, from ``metrics.jsonl`` files.
 
-    One run is a line. Several are thin lines, with their interquartile mean and its 95% bootstrap interval.
+    One run is a line. Several of one name are thin lines, with their interquartile mean and its 95% bootstrap interval.
 
     Args:
-      metrics: the files, one a run.
+      metrics: by what the runs have in common, the files, one a run; each name gets a colour. "" for no name.
       picture: the PNG to write.
       heading: stands above, see :func:`title`.
       goal: a return to mark with a dashed line.
     """
-    curves = [curve for curve in map(read_curve, metrics) if len(curve.agent_steps)]
+    groups = {
+        name: [curve for curve in map(read_curve, files) if len(curve.agent_steps)]
+        for name, files in metrics.items()
+    }
     # An object of its own instead of pyplot: no global state, and no window system is looked for.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -148,42 +153,56 @@ def draw_curve(metrics: Sequence[Path], picture: Path, heading: str, goal: float
     FigureCanvasAgg(figure)
     figure.suptitle(heading)
     left, right = figure.subplots(1, 2, sharey=True)
-    _panel(left, [curve.agent_steps for curve in curves], curves, "agent steps", goal)
-    _panel(right, [curve.minutes for curve in curves], curves, "minutes of training", goal)
+    for axes, label in ((left, "agent steps"), (right, "minutes of training")):
+        _panel(axes, groups, label, goal)
     left.set_ylabel("mean return of the last 100 episodes")
     left.xaxis.set_major_formatter(_short)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=130)
 
 
-def _panel(
-    axes: Any, xs: Sequence[NDArray[np.float64]], curves: Sequence[Curve], label: str, goal: float | None
-) -> None:
+def _panel(axes: Any, groups: Mapping[str, Sequence[Curve]], label: str, goal: float | None) -> None:
     axes.set_xlabel(label)
     axes.grid(alpha=0.3)
     if goal is not None:
         axes.axhline(goal, color="grey", linestyle="--", linewidth=1)
-    if not curves:
+    if not any(groups.values()):
         axes.text(0.5, 0.5, "no episode has ended yet", ha="center", va="center", transform=axes.transAxes)
         return
+    for number, (name, curves) in enumerate(groups.items()):
+        if curves:
+            _group(axes, label, curves, name, f"C{number}")
+    if len(groups) > 1 or any(len(curves) > 1 for curves in groups.values()):
+        axes.legend(loc="lower right", frameon=False)
+
+
+def _group(axes: Any, label: str, curves: Sequence[Curve], name: str, colour: str) -> None:
+    xs = [curve.minutes if label.startswith("minutes") else curve.agent_steps for curve in curves]
     several = len(curves) > 1
     for x, curve in zip(xs, curves, strict=True):
         axes.plot(
-            x, curve.mean_return, color="C0", linewidth=0.7 if several else 1.8, alpha=0.4 if several else 1
+            x,
+            curve.mean_return,
+            color=colour,
+            linewidth=0.7 if several else 1.8,
+            alpha=0.4 if several else 1,
+            label=None if several else name or None,
         )
     if several:
-        _middle(axes, xs, curves)
+        _middle(axes, xs, curves, name, colour)
 
 
-def _middle(axes: Any, xs: Sequence[NDArray[np.float64]], curves: Sequence[Curve]) -> None:
+def _middle(
+    axes: Any, xs: Sequence[NDArray[np.float64]], curves: Sequence[Curve], name: str, colour: str
+) -> None:
     # SciPy takes a second to import; a run that draws one line does not need it.
     from orchard.metrics.statistics import bootstrap_interval, interquartile_mean
 
     grid, returns = together(xs, [curve.mean_return for curve in curves])
     low, high = bootstrap_interval(returns, resamples=500)
-    axes.plot(grid, interquartile_mean(returns), color="C0", linewidth=2, label="interquartile mean")
-    axes.fill_between(grid, low, high, color="C0", alpha=0.2, linewidth=0, label="95% interval")
-    axes.legend(loc="lower right", frameon=False)
+    middle, interval = name or "interquartile mean", None if name else "95% interval"
+    axes.plot(grid, interquartile_mean(returns), color=colour, linewidth=2, label=middle)
+    axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0, label=interval)
 
 
 def _short(value: float, _: int | None = None) -> str:

@@ -38,11 +38,16 @@ def _per_part(function: Callable[..., Any], unrolls: Sequence[Unroll]) -> Unroll
     )
 
 
-def join(unrolls: Sequence[Unroll]) -> Unroll:
-    """One unroll ``[T+1, sum of B, ...]`` of several ``[T+1, B, ...]``, in order (NumPy arrays)."""
+def join(unrolls: Sequence[Unroll], concatenate: Callable[..., Any] = np.concatenate) -> Unroll:
+    """One unroll ``[T+1, sum of B, ...]`` of several ``[T+1, B, ...]``, in order.
+
+    Args:
+      unrolls: one or more.
+      concatenate: of arrays along an axis; NumPy's, or that of the library whose arrays they are.
+    """
     if len(unrolls) == 1:
         return unrolls[0]
-    return _per_part(np.concatenate, unrolls)
+    return _per_part(concatenate, unrolls)
 
 
 def select(unroll: Unroll, start: int, stop: int) -> Unroll:
@@ -92,8 +97,8 @@ class UnrollQueue:
             self._changed.notify_all()
             return True
 
-    def take(self, timeout: float | None = None) -> Unroll | None:
-        """The oldest ``batch_size`` unrolls as one ``[T+1, batch_size, ...]``.
+    def take(self, timeout: float | None = None) -> list[Unroll] | None:
+        """The oldest unrolls, ``batch_size`` environments of them, in order; :func:`join` makes one of them.
 
         None when ``timeout`` s have passed or the queue is closed.
         """
@@ -104,7 +109,7 @@ class UnrollQueue:
             parts = self._pop(self._batch_size)
         for wake in self._listeners:
             wake()
-        return join(parts)
+        return parts
 
     def _pop(self, rows: int) -> list[Unroll]:
         parts: list[Unroll] = []

@@ -12,6 +12,7 @@ Nothing here sleeps: what must happen is waited for, with a limit of ``PATIENCE`
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
@@ -610,6 +611,8 @@ def a_killed_server_is_noticed(stage: Stage) -> None:
             client.send(0, example(UP, 0))
             received(client)
             server.send_signal(signal.SIGSTOP)
+            # Until it stands still it might answer.
+            os.waitid(os.P_PID, server.pid, os.WSTOPPED)
             client.send(1, example(UP, 1))
             killer = threading.Timer(0.05, server.kill)
             killer.start()

@@ -1,8 +1,8 @@
-"""Native environments by name: ``gymnax:CartPole-v1``, or ``module:factory`` of one's own."""
+"""Native environments by name: ``gymnax:CartPole-v1``, ``brax:hopper``, or ``module:factory`` of one's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -17,6 +17,13 @@ from orchard.plugins import load
 from orchard.types import ArraySpec, EnvSpec
 
 _UNLIMITED = 2**30
+_BRAX_LIMIT = 1000
+_CRAFTAX = (
+    "Craftax-Symbolic-v1",
+    "Craftax-Pixels-v1",
+    "Craftax-Classic-Symbolic-v1",
+    "Craftax-Classic-Pixels-v1",
+)
 _ON_HOSTS = ("toy", "envpool")
 
 
@@ -60,17 +67,65 @@ def _make_gymnax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
         import gymnax
     except ImportError as error:
         raise ConfigError(f"{env_id} needs gymnax ({error}): {extra_line('native')}") from error
-    name = env_id.partition(":")[2]
-    if name not in gymnax.registered_envs:
-        raise ConfigError(unknown_name("gymnax environment", name, gymnax.registered_envs))
+    name = _known(env_id, gymnax.registered_envs)
     env, params = gymnax.make(name)
+    return _with_parameters(env_id, env, params, options, limit="max_steps_in_episode")
+
+
+def _make_craftax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+    """Of Craftax. Its options are its parameters (``max_timesteps`` is the time limit)."""
+    try:
+        from craftax.craftax_env import make_craftax_env_from_name
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs craftax ({error}): {extra_line('craftax')}") from error
+    env = make_craftax_env_from_name(_known(env_id, _CRAFTAX), auto_reset=False)
+    return _with_parameters(env_id, env, env.default_params, options, limit="max_timesteps")
+
+
+def _make_brax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+    """Of Brax. Its options are those of the environment (``backend``, …), and ``episode_length``, the time limit."""
+    try:
+        from brax import envs
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs brax ({error}): {extra_line('brax')}") from error
+    name = _known(env_id, envs._envs)
+    limit = whole(env_id, "episode_length", options.pop("episode_length", _BRAX_LIMIT), 1)
+    env = envs.get_environment(name, **options)
+    shown = jax.eval_shape(env.reset, jax.random.key(0)).obs
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        world = env.reset(key)
+        return world, world.obs
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        del key  # What happens in it follows from where it stands.
+        world = env.step(world, jnp.clip(action, -1.0, 1.0))
+        return world, world.obs, world.reward, world.done > 0.5
+
+    size = env.action_size
+    action = ArraySpec((size,), "float32", low=(-1.0,) * size, high=(1.0,) * size)
+    return NativeEnvironment(
+        EnvSpec(env_id, ArraySpec(shown.shape, "float32"), action), reset, step, time_limit=limit
+    )
+
+
+def _known(env_id: str, names: Iterable[str]) -> str:
+    library, _, name = env_id.partition(":")
+    if name not in names:
+        raise ConfigError(unknown_name(f"{library} environment", name, names))
+    return name
+
+
+def _with_parameters(
+    env_id: str, env: Any, params: Any, options: dict[str, Any], *, limit: str
+) -> NativeEnvironment:
+    """Of an environment with gymnax's interface, whose parameters have a time limit of that name."""
     refuse_unknown(env_id, options, vars(params))
-    limit = options.pop("max_steps_in_episode", int(params.max_steps_in_episode))
-    limit = whole(env_id, "max_steps_in_episode", limit, 1)
-    params = params.replace(**options, max_steps_in_episode=limit)
+    steps = whole(env_id, limit, options.pop(limit, int(getattr(params, limit))), 1)
+    params = params.replace(**options, **{limit: steps})
     # Its own limit would pass for a termination: ours marks the truncation, and its own is put out of reach. What it
     # shows may depend on the limit, and is as it was; what both calls have in common is compiled once.
-    unlimited = params.replace(max_steps_in_episode=_UNLIMITED)
+    unlimited = params.replace(**{limit: _UNLIMITED})
     shown, _ = jax.eval_shape(env.reset_env, jax.random.key(0), params)
     action, encode = _gymnax_action(env_id, env.action_space(params))
 
@@ -87,7 +142,7 @@ def _make_gymnax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
         EnvSpec(env_id, ArraySpec(shown.shape, _dtype_of(shown)), action),
         reset,
         step,
-        time_limit=limit,
+        time_limit=steps,
     )
 
 
@@ -112,5 +167,9 @@ def _dtype_of(shown: Any) -> str:
     return "float32" if np.issubdtype(shown.dtype, np.floating) or shown.dtype == bool else "int32"
 
 
-MAKERS: dict[str, Callable[[str, dict[str, Any]], NativeEnvironment]] = {"gymnax": _make_gymnax}
+MAKERS: dict[str, Callable[[str, dict[str, Any]], NativeEnvironment]] = {
+    "gymnax": _make_gymnax,
+    "brax": _make_brax,
+    "craftax": _make_craftax,
+}
 """Libraries of native environments, by the prefix of their ids."""

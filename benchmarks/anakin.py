@@ -1,0 +1,79 @@
+"""Anakin beside PureJaxRL on this machine: PPO with the same environments, sizes, epochs and minibatches.
+
+``.venv/bin/python benchmarks/anakin.py PYTHON_OF_THE_PEER CHECKOUT`` runs the two in turn on CartPole and on MinAtar's
+Breakout and appends a row for each to ``benchmarks/results/peers.jsonl``; what the peer needs stands in
+``benchmarks/peers/purejaxrl_ppo.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from orchard.launch.bench import provenance
+
+HERE = Path(__file__).parent
+STEPS, EPOCHS, MINIBATCHES = 128, 4, 8
+# Environments, updates of the peer in one call (a few seconds of them), and seconds of Orchard.
+WORK = {"CartPole-v1": (512, 10), "Breakout-MinAtar": (1024, 3)}
+
+
+def last_line(*command: str) -> dict[str, object]:
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def flags(env: str, envs: int) -> str:
+    return (
+        f"gymnax:{env} --arch anakin --agent ppo --preset none --network mlp --hidden 64 64 --lag 0 "
+        f"--batch-size {envs} --unroll-length {STEPS} --reuse {EPOCHS} --minibatches {MINIBATCHES} --no-video --json"
+    )
+
+
+def orchard(env: str, envs: int, seconds: float) -> float:
+    with tempfile.TemporaryDirectory(prefix="orchard-peers-") as scratch:
+        command = [str(Path(sys.executable).parent / "orchard"), "train", *flags(env, envs).split()]
+        summary = last_line(*command, "--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run")
+    return float(str(summary["agent_steps_per_second"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("python")
+    parser.add_argument("checkout")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    given = parser.parse_args()
+    for env, (envs, updates) in WORK.items():
+        measured_on = provenance()
+        ours, theirs, versions = [], [], {}
+        for _ in range(given.rounds):
+            ours.append(orchard(env, envs, given.seconds))
+            command = [given.python, str(HERE / "peers" / "purejaxrl_ppo.py"), "--checkout", given.checkout]
+            command += ["--env", env, "--envs", str(envs), "--updates", str(updates)]
+            peer = last_line(*command)
+            theirs.append(float(str(peer["steps_per_second"])))
+            versions = peer["versions"]
+            print(f"{env}: orchard {ours[-1]:,.0f} steps/s, PureJaxRL {theirs[-1]:,.0f} steps/s", flush=True)
+        ratio = median(ours) / median(theirs)
+        print(f"{env}: medians {median(ours):,.0f} and {median(theirs):,.0f}: {ratio:.2f} times")
+        row = {
+            "peer": f"PureJaxRL's PPO, {env}, {envs} environments",
+            "peer_versions": versions,
+            "command": f"orchard train {flags(env, envs)}",
+            "orchard": [round(rate) for rate in ours],
+            "theirs": [round(rate) for rate in theirs],
+            "ratio": round(ratio, 2),
+            **measured_on,
+        }
+        with (HERE / "results" / "peers.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The agreement test: one definition of each agent, wherever it runs.
+
+With a lag of 0 and the same seed, the same agent on the same JAX-native environment computes the same parameters under
+every architecture.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import AGENTS, ENVS, STEPS, params, run
+
+SERVED = {"arch": "seed", "transport": "inproc", "actors": 1, "envs_per_actor": ENVS}
+# Two threads have the environments of one of SEED's actors with its two halves.
+THREADS = {"arch": "sebulba", "actors": 2, "envs_per_actor": ENVS // 2}
+BATCHES = 6
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_same_agent_computes_the_same_everywhere(name: str, tmp_path: Path) -> None:
+    elsewhere = {"seed": {**SERVED, "lag": 0}, "sebulba": {**THREADS, "lag": 0}}
+    if name == "vtrace":
+        elsewhere["a2c"] = {"arch": "a2c"}
+    program = run(tmp_path / "anakin", BATCHES, **AGENTS[name])
+    ours = params(tmp_path / "anakin")
+    for arch, placed in elsewhere.items():
+        other = run(tmp_path / arch, BATCHES, **AGENTS[name], **placed)
+        assert program.weights_version == other.weights_version > 0, arch
+        assert program.agent_steps == other.agent_steps == BATCHES * ENVS * STEPS, arch
+        assert program.episodes == other.episodes > 0, arch
+        assert program.mean_return == other.mean_return, arch
+        if name != "ppo until too far":  # Anakin counts the passes that were left out.
+            assert program.policy_lag_mean == pytest.approx(other.policy_lag_mean), arch
+        theirs = params(tmp_path / arch)
+        assert ours.keys() == theirs.keys()
+        for leaf, array in ours.items():
+            np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_seed_and_sebulba_lag_alike(lag: int, tmp_path: Path) -> None:
+    # Deterministic, so that both end after the same update: acting is ahead, and by how much would be chance.
+    settings = {**AGENTS["vtrace lstm"], "lag": lag, "deterministic": True}
+    served = run(tmp_path / "seed", BATCHES, **settings, **SERVED)
+    threads = run(tmp_path / "sebulba", BATCHES, **settings, **THREADS)
+    assert served.weights_version == threads.weights_version >= BATCHES - lag
+    assert served.agent_steps == threads.agent_steps
+    # The first rounds act with the first weights; from round ``lag`` on, all are behind by ``lag``.
+    assert served.policy_lag_mean == threads.policy_lag_mean
+    assert served.policy_lag_max == threads.policy_lag_max == lag
+    ours, theirs = params(tmp_path / "seed"), params(tmp_path / "sebulba")
+    for leaf, array in ours.items():
+        np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)

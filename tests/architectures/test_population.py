@@ -1,0 +1,170 @@
+"""Several agents in one program: each is the agent of a run of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import rows, summary
+from small_runs import AGENTS, ENVS, STEPS, params, run
+
+import orchard
+from orchard.config.resolve import configure
+from orchard.errors import ConfigError, RunFailed
+from orchard.launch.run import resume, train
+from orchard.learning.checkpoint import load_latest
+
+RATES = (1e-2, 3e-3)
+SWEEP = ("learning_rate=1e-2,3e-3",)
+
+
+def kept(folder: Path, member: int) -> dict[str, np.ndarray[Any, Any]]:
+    tree = load_latest(folder / "checkpoints")._load("members.safetensors")
+    return {
+        name.removeprefix("train/"): leaf[member]
+        for name, leaf in tree.items()
+        if name.startswith("train/params")
+    }
+
+
+@pytest.mark.parametrize("name", ["vtrace lstm", "ppo until too far"])
+def test_each_member_is_the_agent_of_a_run_of_its_own(name: str, tmp_path: Path) -> None:
+    together = run(tmp_path / "together", **AGENTS[name], seeds=2, sweep=SWEEP).to_json()
+    assert together["agent_steps"] == 6 * ENVS * STEPS, "counts are those of one agent"
+    assert len(together["members"]) == 4
+    for member, (rate, seed) in enumerate((rate, seed) for rate in RATES for seed in (0, 1)):
+        if member in (1, 2):  # another seed, and another rate
+            alone = run(tmp_path / f"{member}", **{**AGENTS[name], "learning_rate": rate, "seed": seed})
+            assert together["members"][member]["mean_return"] == pytest.approx(alone.mean_return)
+            assert together["members"][member]["episodes"] == alone.episodes
+            theirs = params(tmp_path / f"{member}")
+            ours = kept(tmp_path / "together", member)
+            assert ours.keys() == theirs.keys()
+            for leaf, array in ours.items():
+                np.testing.assert_allclose(array, theirs[leaf], rtol=1e-3, atol=1e-5, err_msg=leaf)
+
+
+def test_the_best_one_is_what_is_played_and_all_are_compared(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", 20, agent="ppo", seeds=3, sweep=SWEEP).to_json()
+    means = [member["mean_return"] for member in done["members"]]
+    best = done["best_member"]
+    assert means[best] == max(means)
+    assert done["mean_return"] == pytest.approx(np.mean(means))
+    assert [member["agent"] for member in done["members"]][3] == "learning_rate 0.003, seed 0"
+    assert list(done["compared"]) == ["learning_rate=0.01", "learning_rate=0.003"]
+    assert done["compared"]["learning_rate=0.01"]["mean"] == pytest.approx(np.mean(means[:3]))
+    ours, played = kept(tmp_path / "run", best), params(tmp_path / "run")
+    for leaf, array in ours.items():
+        np.testing.assert_array_equal(array, played[leaf], err_msg=leaf)
+    assert orchard.evaluate(tmp_path / "run", episodes=2).count == 2
+    for member, mean in enumerate(means):
+        last = json.loads((tmp_path / f"run/members/{member}/metrics.jsonl").read_text().splitlines()[-1])
+        assert last["mean_return"] == mean
+        assert last["agent_steps"] == 20 * ENVS * STEPS
+    assert (tmp_path / "run/curve.png").stat().st_size > 10_000
+
+
+def test_a_population_in_two_parts_is_the_whole(tmp_path: Path) -> None:
+    settings = {"agent": "ppo", "seeds": 2, "sweep": SWEEP, "deterministic": True}
+    whole = run(tmp_path / "whole", 8, **settings)
+    run(tmp_path / "parts", 5, **settings)
+    again = resume(str(tmp_path / "parts"), frames=8 * ENVS * STEPS)
+    assert again.params_sha256 == whole.params_sha256
+    for member in range(4):
+        for leaf, array in kept(tmp_path / "whole", member).items():
+            np.testing.assert_array_equal(array, kept(tmp_path / "parts", member)[leaf], err_msg=leaf)
+    told, meant = (each.to_json()["members"] for each in (again, whole))
+    for member in (*told, *meant):
+        del member["best_mean_return"]
+    assert told == meant
+    with pytest.raises(ConfigError, match="number of agents was 4 and is 6 now"):
+        resume(str(tmp_path / "parts"), frames=100 * ENVS * STEPS, seeds=3)
+    with pytest.raises(ConfigError, match="the agents was"):
+        resume(str(tmp_path / "parts"), frames=100 * ENVS * STEPS, seed=5)
+
+
+def test_one_that_breaks_does_not_stop_the_others(tmp_path: Path) -> None:
+    sweep = ("learning_rate=1e-2,1e38",)
+    done = run(tmp_path / "run", 30, gradient_clip=0.0, max_skipped_updates=3, sweep=sweep).to_json()
+    fine, broken = done["members"]
+    assert fine["skipped_updates"] == 0
+    assert broken["skipped_updates"] > 3
+    assert done["best_member"] == 0 or broken["mean_return"] > fine["mean_return"]
+    assert np.isfinite(rows(tmp_path / "run")[-1]["loss/total"])
+    with pytest.raises(RunFailed, match=r"updates in a row .* not finite"):
+        run(
+            tmp_path / "all",
+            100,
+            gradient_clip=0.0,
+            max_skipped_updates=3,
+            sweep=("learning_rate=1e38,2e38",),
+        )
+
+
+def test_it_ends_when_the_mean_over_all_is_reached(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", 1000, until_return=8.0, seeds=3)
+    assert done.stopped_because.startswith("mean return")
+    assert summary(tmp_path / "run")["agent_steps"] < 1000 * ENVS * STEPS
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"sweep": ("gradient_clip=0.5,1",)}, "gradient_clip decides what vtrace computes"),
+        ({"sweep": ("learning_rate=1e-3,2e-3", "kl_cost=0.1,0.2")}, "kl_cost decides what vtrace computes"),
+        ({"arch": "seed", "seeds": 2}, "seeds is 2, but only anakin trains several"),
+        ({"arch": "a2c", "sweep": SWEEP}, "sweep is .*, but only anakin trains several"),
+        ({"seeds": 0}, "seeds is 0, and has to be 1 or more"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        train(
+            configure(
+                "gymnax:CartPole-v1",
+                **{"arch": "anakin", "preset": "none", "run_dir": str(tmp_path / "run"), **settings},
+            )
+        )
+    assert not (tmp_path / "run").exists()
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import jax
+from small_runs import run
+
+assert len(jax.devices()) == 4
+for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):
+    done = run(
+        Path(sys.argv[1]) / name, agent="ppo", reuse=2, minibatches=2, seeds=3, training_devices=devices
+    ).to_json()
+    print("told", json.dumps([[each["mean_return"], each["episodes"]] for each in done["members"]]))
+"""
+
+
+def test_agents_and_environments_over_several_devices(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    one, four = (
+        json.loads(line.removeprefix("told ")) for line in done.stdout.splitlines() if line.startswith("told")
+    )
+    assert one == four
+    assert len(one) == 3

@@ -1,0 +1,255 @@
+"""Sebulba, end to end: exact, resumed, audited, and ended by its cause when a thread fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Command, balanced, checkpoints, flags, rows, summary, tiny, until
+
+import orchard
+from orchard.acting.rollout import Rollout
+from orchard.config.resolve import configure
+from orchard.envs.seeds import environment_seeds
+from orchard.errors import ConfigError, RunFailed
+from orchard.launch.run import resume, train
+from orchard.learning.learner import Learner
+from orchard.metrics.reports import Summary
+from orchard.types import Unroll
+
+FRAMES_A_ROUND = 2 * 4 * 5  # threads, environments, steps: see harness.TINY
+CASES: dict[str, dict[str, Any]] = {
+    "cartpole": {"env": "CartPole-v1"},
+    "catch lstm lag 1": {"env": "toy:catch", "lstm": 8, "batch_size": 4, "lag": 1},
+    "catch ppo": {
+        "env": "toy:catch",
+        "agent": "ppo",
+        "batch_size": 4,
+        "unroll_length": 5,
+        "reuse": 2,
+        "minibatches": 2,
+    },
+}
+TOLD = ("params_sha256", "weights_version", "agent_steps", "episodes", "mean_return", "best_mean_return")
+TOLD += ("policy_lag_mean", "policy_lag_max", "steps_trained", "steps_open", "steps_queued", "steps_dropped")
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "faults"))
+    import worlds
+
+    worlds.released.clear()
+    yield
+    worlds.released.set()
+
+
+def sebulba(env: str, folder: Path, **settings: Any) -> Summary:
+    return train(tiny(env, folder, arch="sebulba", **settings))
+
+
+def outcome(run: Summary) -> dict[str, Any]:
+    values = run.to_json()
+    return {name: values[name] for name in TOLD}
+
+
+@contextmanager
+def ctrl_c_at(decision: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sends SIGINT when a thread's policy is asked for the ``decision``-th time."""
+    left = [decision]
+    original = Rollout.act
+
+    def act(self: Rollout, *arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rollout, "act", act)
+        yield
+    assert left[0] <= 0, "the run ended before the interruption"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_interrupted_and_resumed_is_the_same_as_never_interrupted(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**CASES[case], "deterministic": True, "frames": 14 * FRAMES_A_ROUND}
+    env = settings.pop("env")
+    whole = outcome(sebulba(env, tmp_path / "whole", **settings))
+    with ctrl_c_at(50, monkeypatch):
+        first = sebulba(env, tmp_path / "parts", **settings)
+    assert first.stopped_because == "interrupted"
+    assert 0 < first.weights_version < whole["weights_version"]
+    assert checkpoints(tmp_path / "parts")
+    assert outcome(resume(str(tmp_path / "parts"))) == whole
+    assert outcome(sebulba(env, tmp_path / "other", **settings, seed=1)) != whole
+
+
+def test_freely_every_step_is_trained_once_and_the_lag_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[np.ndarray[Any, Any]] = []
+    gather = Learner.gather
+
+    def watch(self: Learner, unrolls: list[Unroll]) -> Unroll:
+        batch = gather(self, unrolls)
+        taken.append(np.asarray(batch.timestep.observation))
+        return batch
+
+    monkeypatch.setattr(Learner, "gather", watch)
+    run = sebulba("toy:count", tmp_path / "run", actors=3, batch_size=6, frames=40 * 30).to_json()
+    assert balanced(run)
+    assert run["steps_dropped"] == 0
+    assert run["transport"] == "none"
+    # Each of its 12 environments counts its episodes and steps: no transition comes twice.
+    seen = [tuple(row) for batch in taken for row in batch[:-1].reshape(-1, batch.shape[-1]).tolist()]
+    assert len(seen) == len(taken) * 5 * 6 >= run["steps_trained"]
+    assert len(set(seen)) > 100
+    row = rows(tmp_path / "run")[-1]
+    assert row["actors"] == 3
+    assert row["batch_fill"] == 1.0
+    # What waits in the queue, is being prepared, or is being acted on by three threads.
+    assert 0 < run["policy_lag_max"] <= 8
+
+
+def test_what_was_trained_goes_on_with_new_episodes_and_is_evaluated(tmp_path: Path) -> None:
+    first = sebulba("CartPole-v1", tmp_path / "run", frames=2000)
+    again = resume(str(tmp_path / "run"), frames=3000)
+    assert again.weights_version > first.weights_version
+    assert balanced(again.to_json())
+    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
+
+
+@pytest.mark.usefixtures("worlds")
+def test_a_thread_that_fails_ends_a_run_with_an_exact_lag(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunFailed, match=r"actor \d: EnvironmentFault: worlds:raising .*the world has ended.*log: "
+    ):
+        sebulba("worlds:raising", tmp_path / "run", lag=0)
+    assert "the world has ended" in (tmp_path / "run/logs/learner.log").read_text()
+    left = summary(tmp_path / "run")
+    assert left["stopped_because"].startswith("failed: actor")
+    assert checkpoints(tmp_path / "run"), "what was learned before"
+
+
+@pytest.mark.usefixtures("worlds")
+def test_a_thread_that_fails_is_replaced_within_a_bound(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="restarted 1 times already"):
+        sebulba("worlds:raising", tmp_path / "run", actors=1, batch_size=4, actor_restarts=1)
+    left = summary(tmp_path / "run")
+    assert left["actor_restarts"] == 1
+    assert balanced(left)
+    # Stepped 30 times and then 30 times: the step that raised was decided, and its unroll was open.
+    assert left["agent_steps"] == 2 * 30 * 4
+    assert left["steps_dropped"] == 2 * 5 * 4
+
+
+@pytest.mark.usefixtures("worlds")
+@pytest.mark.parametrize("lag", ["free", 0])
+def test_environments_that_hang_end_the_run(lag: int | str, tmp_path: Path) -> None:
+    with pytest.raises(
+        RunFailed, match=r"actor \d: its environments \(worlds:hanging\) took more than \d+ s"
+    ):
+        sebulba("worlds:hanging", tmp_path / "run", lag=lag, env_timeout=1.0)
+
+
+def test_all_environments_of_all_threads_differ() -> None:
+    from orchard.acting.crew import seed_of
+
+    seeds = [
+        seed
+        for epoch in range(3)
+        for index in range(8)
+        for seed in environment_seeds(seed_of(0, index, epoch), 16).tolist()
+    ]
+    assert len(set(seeds)) == len(seeds)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"transport": "grpc"}, "transport is grpc, but sebulba's threads"),
+        ({"listen": ("127.0.0.1:0",)}, "listen is .*, but sebulba's threads"),
+        ({"batches_per_call": 2}, "batches_per_call is 2, but sebulba's threads"),
+        ({"inference_devices": (0, 7)}, "inference device 7 does not exist"),
+        ({"training_devices": (7,)}, "training device 7 does not exist"),
+        ({"lag": 0, "batch_size": 6}, "the 8 environments must be a multiple of the batch size 6"),
+        ({"agent": "a2c"}, "the lag is free: add --lag 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        sebulba("CartPole-v1", tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_devices_have_the_names_of_the_report_too() -> None:
+    from orchard.cli.parse import parse
+    from orchard.config.settings import RunConfig
+
+    words = ["--actor-devices", "0,1", "--learner-devices=2,3"]
+    placed = parse("train", RunConfig, words, default=configure("CartPole-v1")).placement
+    assert (placed.inference_devices, placed.training_devices) == ((0, 1), (2, 3))
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> None:
+    words = flags("CartPole-v1", "run", arch="sebulba")
+    with Command(*words, cwd=tmp_path) as learner:
+        until(lambda: len(rows(tmp_path / "run")) > 2, "rows", 60)
+        learner.interrupt()
+        assert learner.wait() == 0, learner.output
+        assert "stopped: interrupted" in learner.output
+    reached = int(checkpoints(tmp_path / "run")[-1].name)
+    assert resume(str(tmp_path / "run"), minutes=1e-6).weights_version >= reached > 0
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import jax
+from small_runs import params, run
+
+assert len(jax.devices()) == 4
+apart = {"inference_devices": (0, 1), "training_devices": (2, 3)}
+for name, place in (("one", {}), ("apart", apart)):
+    done = run(
+        Path(sys.argv[1]) / name,
+        arch="sebulba", lag=0, actors=4, envs_per_actor=2, agent="ppo", reuse=2, minibatches=2, **place,
+    )
+    told = {key: leaf.ravel().tolist() for key, leaf in params(Path(sys.argv[1]) / name).items()}
+    print("told", json.dumps([done.episodes, done.mean_return, told]))
+"""
+
+
+def test_devices_that_act_and_devices_that_learn_compute_what_one_does(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    one, apart = (
+        json.loads(line.removeprefix("told ")) for line in done.stdout.splitlines() if line.startswith("told")
+    )
+    assert one[:2] == apart[:2]
+    for leaf in one[2]:
+        np.testing.assert_allclose(apart[2][leaf], one[2][leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)

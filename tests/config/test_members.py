@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchard.config.members import Member, members, with_values
+from orchard.config.resolve import configure
+from orchard.errors import ConfigError
+
+
+def population(**settings: Any) -> list[Member]:
+    return members(configure("gymnax:CartPole-v1", preset="none", arch="anakin", **settings))
+
+
+def test_one_run_is_one_agent() -> None:
+    assert population(seed=7) == [Member(7)]
+
+
+def test_every_value_is_trained_with_every_seed() -> None:
+    found = population(seed=7, seeds=2, sweep=("learning_rate=1e-4,1e-3", "entropy-cost=0,0.5"))
+    assert len(found) == 8
+    assert found[:3] == [
+        Member(7, {"learning_rate": 1e-4, "entropy_cost": 0.0}),
+        Member(8, {"learning_rate": 1e-4, "entropy_cost": 0.0}),
+        Member(7, {"learning_rate": 1e-4, "entropy_cost": 0.5}),
+    ]
+    assert str(found[1]) == "learning_rate 0.0001, entropy_cost 0, seed 8"
+    assert str(Member(3)) == "seed 3"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "says"),
+    [
+        (("learning_rat=1,2",), "unknown number to sweep 'learning_rat': did you mean learning_rate"),
+        (("learning_rate",), "write name=value,value"),
+        (("learning_rate=",), "write name=value,value"),
+        (("learning_rate=1e-3,fast",), "learning_rate has the value 'fast', which is no number"),
+        (("learning_rate=1e-3,-1",), "learning_rate is -1"),
+        (("learning_rate=1e-3,1e-3",), "a value is given twice"),
+        (("learning_rate=1,2", "learning-rate=3"), "name each setting once"),
+        (("batch_size=8,16",), "unknown number to sweep 'batch_size'"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(sweep: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        population(sweep=sweep)
+
+
+def test_settings_with_values_that_no_one_looks_at() -> None:
+    settings = configure("CartPole-v1", preset="none").settings
+    nothing_to_compare = object()
+    changed = with_values(settings, {"learning_rate": nothing_to_compare})
+    assert changed.learning_rate is nothing_to_compare  # type: ignore[comparison-overlap]
+    assert type(changed) is type(settings)
+    assert changed.entropy_cost == settings.entropy_cost

@@ -1,0 +1,46 @@
+"""Small runs on a JAX-native environment, by any architecture, and the parameters that came of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchard.config.resolve import configure
+from orchard.launch.run import train
+from orchard.learning.checkpoint import load_latest
+from orchard.metrics.reports import Summary
+
+ENVS, STEPS = 8, 10
+AGENTS: dict[str, dict[str, Any]] = {
+    "vtrace": {"agent": "vtrace", "reuse": 2, "minibatches": 2},
+    "vtrace lstm": {"agent": "vtrace", "lstm": 8, "previous_action": True, "previous_reward": True},
+    "ppo": {"agent": "ppo", "reuse": 3, "minibatches": 2, "normalize_observations": True},
+    "ppo until too far": {"agent": "ppo", "reuse": 4, "minibatches": 2, "target_kl": 1e-5},
+    "a2c": {"agent": "a2c"},
+}
+
+
+def run(folder: Path, batches: int = 6, **settings: Any) -> Summary:
+    return train(
+        configure(
+            **{
+                "env": "gymnax:CartPole-v1",
+                "preset": "none",
+                "arch": "anakin",
+                "run_dir": str(folder),
+                "batch_size": ENVS,
+                "unroll_length": STEPS,
+                "hidden": (16,),
+                "learning_rate": 1e-2,
+                "frames": batches * ENVS * STEPS,
+                **settings,
+            },
+        )
+    )
+
+
+def params(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+    kept = load_latest(folder / "checkpoints")._load("train.safetensors")
+    return {name: leaf for name, leaf in kept.items() if name.startswith("params")}
