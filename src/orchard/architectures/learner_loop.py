@@ -163,7 +163,7 @@ class LearnerLoop(ABC):
         updates = self.learner.updates(unroll)
         counted = last = False
         while not last:
-            self.lag.add(self.version - version)
+            self._count_lag(version)
             with self.learner_time:
                 metrics, last = next(updates)
             if not counted:
@@ -173,6 +173,9 @@ class LearnerLoop(ABC):
             if not last:
                 self._publish()
         return metrics
+
+    def _count_lag(self, versions: np.ndarray[Any, Any]) -> None:
+        self.lag.add(self.version - versions)
 
     def _publish(self) -> None:
         self._store.publish(self.learner.state.params, self.version)

@@ -79,7 +79,10 @@ def _make_craftax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
     except ImportError as error:
         raise ConfigError(f"{env_id} needs craftax ({error}): {extra_line('craftax')}") from error
     env = make_craftax_env_from_name(_known(env_id, _CRAFTAX), auto_reset=False)
-    return _with_parameters(env_id, env, env.default_params, options, limit="max_timesteps")
+    # It keeps its key in the world, and no checkpoint could keep a typed one.
+    return _with_parameters(
+        env_id, env, env.default_params, options, limit="max_timesteps", key_of=jax.random.key_data
+    )
 
 
 def _make_brax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
@@ -117,25 +120,34 @@ def _known(env_id: str, names: Iterable[str]) -> str:
 
 
 def _with_parameters(
-    env_id: str, env: Any, params: Any, options: dict[str, Any], *, limit: str
+    env_id: str,
+    env: Any,
+    params: Any,
+    options: dict[str, Any],
+    *,
+    limit: str,
+    key_of: Callable[[Any], Any] = lambda key: key,
 ) -> NativeEnvironment:
-    """Of an environment with gymnax's interface, whose parameters have a time limit of that name."""
+    """Of an environment with gymnax's interface, whose parameters have a time limit of that name.
+
+    ``key_of`` makes of a key what the environment takes for one.
+    """
     refuse_unknown(env_id, options, vars(params))
     steps = whole(env_id, limit, options.pop(limit, int(getattr(params, limit))), 1)
     params = params.replace(**options, **{limit: steps})
     # Its own limit would pass for a termination: ours marks the truncation, and its own is put out of reach. What it
     # shows may depend on the limit, and is as it was; what both calls have in common is compiled once.
     unlimited = params.replace(**{limit: _UNLIMITED})
-    shown, _ = jax.eval_shape(env.reset_env, jax.random.key(0), params)
+    shown, _ = jax.eval_shape(env.reset_env, key_of(jax.random.key(0)), params)
     action, encode = _gymnax_action(env_id, env.action_space(params))
 
     def reset(key: Any) -> tuple[Any, Any]:
-        observation, world = env.reset_env(key, params)
+        observation, world = env.reset_env(key_of(key), params)
         return world, observation
 
     def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
-        observation, *_ = env.step_env(key, world, encode(action), params)
-        _, world, reward, done, _ = env.step_env(key, world, encode(action), unlimited)
+        observation, *_ = env.step_env(key_of(key), world, encode(action), params)
+        _, world, reward, done, _ = env.step_env(key_of(key), world, encode(action), unlimited)
         return world, observation, reward, done
 
     return NativeEnvironment(
