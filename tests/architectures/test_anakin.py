@@ -121,6 +121,8 @@ def test_ctrl_c_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> None:
         "anakin",
         "--agent",
         "ppo",
+        "--preset",
+        "none",
         "--run-dir",
         "run",
         "--no-video",
