@@ -8,12 +8,10 @@ Breakout and appends a row for each to ``benchmarks/results/peers.jsonl``; what 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from statistics import median
+
+from side_by_side import keep, last_line, orchard
 
 from orchard.launch.bench import provenance
 
@@ -23,23 +21,11 @@ STEPS, EPOCHS, MINIBATCHES = 128, 4, 8
 WORK = {"CartPole-v1": (512, 10), "Breakout-MinAtar": (1024, 3)}
 
 
-def last_line(*command: str) -> dict[str, object]:
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def flags(env: str, envs: int) -> str:
     return (
         f"gymnax:{env} --arch anakin --agent ppo --preset none --network mlp --hidden 64 64 --lag 0 "
-        f"--batch-size {envs} --unroll-length {STEPS} --reuse {EPOCHS} --minibatches {MINIBATCHES} --no-video --json"
+        f"--batch-size {envs} --unroll-length {STEPS} --reuse {EPOCHS} --minibatches {MINIBATCHES}"
     )
-
-
-def orchard(env: str, envs: int, seconds: float) -> float:
-    with tempfile.TemporaryDirectory(prefix="orchard-peers-") as scratch:
-        command = [str(Path(sys.executable).parent / "orchard"), "train", *flags(env, envs).split()]
-        summary = last_line(*command, "--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run")
-    return float(str(summary["agent_steps_per_second"]))
 
 
 def main() -> None:
@@ -53,11 +39,11 @@ def main() -> None:
         measured_on = provenance()
         ours, theirs, versions = [], [], {}
         for _ in range(given.rounds):
-            ours.append(orchard(env, envs, given.seconds))
+            ours.append(orchard(flags(env, envs), given.seconds))
             command = [given.python, str(HERE / "peers" / "purejaxrl_ppo.py"), "--checkout", given.checkout]
             command += ["--env", env, "--envs", str(envs), "--updates", str(updates)]
             peer = last_line(*command)
-            theirs.append(float(str(peer["steps_per_second"])))
+            theirs.append(peer["steps_per_second"])
             versions = peer["versions"]
             print(f"{env}: orchard {ours[-1]:,.0f} steps/s, PureJaxRL {theirs[-1]:,.0f} steps/s", flush=True)
         ratio = median(ours) / median(theirs)
@@ -71,8 +57,7 @@ def main() -> None:
             "ratio": round(ratio, 2),
             **measured_on,
         }
-        with (HERE / "results" / "peers.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        keep("peers.jsonl", row)
 
 
 if __name__ == "__main__":

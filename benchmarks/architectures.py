@@ -7,34 +7,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from statistics import median
+
+from side_by_side import keep, orchard
 
 from orchard.launch.bench import provenance
 
-HERE = Path(__file__).parent
-GAME = "ALE/Breakout-v5 --network nature --no-video --json"
+GAME = "ALE/Breakout-v5 --network nature"
 PLACES = {
     "sebulba": "--arch sebulba --actors 2 --envs-per-actor 16",
     "seed": "--arch seed --transport inproc --actors 1 --envs-per-actor 32",
 }
-
-
-def steps_a_second(place: str, seconds: float) -> float:
-    with tempfile.TemporaryDirectory(prefix="orchard-architectures-") as scratch:
-        command = [
-            str(Path(sys.executable).parent / "orchard"),
-            "train",
-            *GAME.split(),
-            *PLACES[place].split(),
-        ]
-        command += ["--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["agent_steps_per_second"])
 
 
 def main() -> None:
@@ -46,7 +29,7 @@ def main() -> None:
     found: dict[str, list[float]] = {place: [] for place in PLACES}
     for _ in range(given.rounds):
         for place, rates in found.items():
-            rates.append(round(steps_a_second(place, given.seconds)))
+            rates.append(round(orchard(f"{GAME} {PLACES[place]}", given.seconds)))
             print(f"{place} {rates[-1]:,.0f} steps/s", flush=True)
     row = {
         "commands": {place: f"orchard train {GAME} {flags}" for place, flags in PLACES.items()},
@@ -54,8 +37,7 @@ def main() -> None:
         "medians": {place: median(rates) for place, rates in found.items()},
         **measured_on,
     }
-    with (HERE / "results" / "architectures.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    keep("architectures.jsonl", row)
     print(row["medians"])
 
 

@@ -7,29 +7,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from statistics import median
+
+from side_by_side import keep, last_line, orchard
 
 from orchard.launch.bench import provenance
 
 HERE = Path(__file__).parent
-FLAGS = "ALE/Breakout-v5 --network nature --actors 2 --envs-per-actor 32 --no-video --json"
-
-
-def last_line(*command: str) -> dict[str, object]:
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def orchard(seconds: float) -> float:
-    with tempfile.TemporaryDirectory(prefix="orchard-peers-") as scratch:
-        command = [str(Path(sys.executable).parent / "orchard"), "train", *FLAGS.split()]
-        summary = last_line(*command, "--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run")
-    return float(str(summary["agent_steps_per_second"]))
+FLAGS = "ALE/Breakout-v5 --network nature --actors 2 --envs-per-actor 32"
 
 
 def main() -> None:
@@ -41,11 +27,11 @@ def main() -> None:
     measured_on = provenance()
     ours, theirs, versions = [], [], {}
     for _ in range(arguments.rounds):
-        ours.append(orchard(arguments.seconds))
+        ours.append(orchard(FLAGS, arguments.seconds))
         peer = last_line(
             arguments.python, str(HERE / "peers" / "sb3_a2c.py"), "--seconds", str(arguments.seconds)
         )
-        theirs.append(float(str(peer["steps_per_second"])))
+        theirs.append(peer["steps_per_second"])
         versions = peer["versions"]
         print(f"orchard {ours[-1]:.0f} steps/s, Stable-Baselines3 A2C {theirs[-1]:.0f} steps/s", flush=True)
     ratio = median(ours) / median(theirs)
@@ -59,8 +45,7 @@ def main() -> None:
         "ratio": round(ratio, 2),
         **measured_on,
     }
-    with (HERE / "results" / "peers.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    keep("peers.jsonl", row)
 
 
 if __name__ == "__main__":

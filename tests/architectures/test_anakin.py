@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import Command, checkpoints, rows, until
-from small_runs import AGENTS, ENVS, STEPS, run
+from small_runs import AGENTS, ENVS, STEPS, on_four_devices, run
 
 import orchard
 from orchard.config.resolve import configure
@@ -158,23 +154,7 @@ for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):
 
 
 def test_one_device_and_four_compute_the_same(tmp_path: Path) -> None:
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            "PYTHONPATH": os.pathsep.join(paths),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    one, four = (
-        json.loads(line.removeprefix("told ")) for line in done.stdout.splitlines() if line.startswith("told")
-    )
+    one, four = on_four_devices(PROGRAM, tmp_path)
     assert one[0] == four[0]
     for leaf in one[2]:
         np.testing.assert_allclose(four[2][leaf], one[2][leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)

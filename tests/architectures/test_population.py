@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import rows, summary
-from small_runs import AGENTS, ENVS, STEPS, params, run
+from small_runs import AGENTS, ENVS, STEPS, on_four_devices, params, run
 
 import orchard
 from orchard.config.resolve import configure
@@ -150,21 +147,6 @@ for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):
 
 
 def test_agents_and_environments_over_several_devices(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    one, four = (
-        json.loads(line.removeprefix("told ")) for line in done.stdout.splitlines() if line.startswith("told")
-    )
+    one, four = on_four_devices(PROGRAM, tmp_path)
     assert one == four
     assert len(one) == 3

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import Command, balanced, checkpoints, flags, rows, summary, tiny, until
+from small_runs import on_four_devices
 
 import orchard
 from orchard.acting.rollout import Rollout
@@ -234,22 +232,7 @@ for name, place in (("one", {}), ("apart", apart)):
 
 
 def test_devices_that_act_and_devices_that_learn_compute_what_one_does(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    one, apart = (
-        json.loads(line.removeprefix("told ")) for line in done.stdout.splitlines() if line.startswith("told")
-    )
+    one, apart = on_four_devices(PROGRAM, tmp_path)
     assert one[:2] == apart[:2]
     for leaf in one[2]:
         np.testing.assert_allclose(apart[2][leaf], one[2][leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
