@@ -117,7 +117,7 @@ class Gate:
 
 
 def seed_of(run_seed: int, index: int, epoch: int) -> int:
-    """The seed of the environments of the thread ``index``, the ``epoch``-th at that index.
+    """The seed of the environments of the thread ``index`` (among those of all hosts), the ``epoch``-th there.
 
     Two threads have the environments of one of SEED's actors with its two halves.
     """
@@ -142,9 +142,9 @@ class ActorThread:
         self._index = index
         recipe, rows = crew.recipe, crew.recipe.envs
         self._device = index % len(crew.devices)
-        slots = np.arange(index * rows, (index + 1) * rows, dtype=np.int32)
+        slots = np.array([recipe.slot_number(index * rows + row) for row in range(rows)], np.int32)
         self._rollout = Rollout(crew.program, crew.devices[self._device], slots, epoch)
-        self._seed = seed_of(recipe.seed, index, epoch)
+        self._seed = seed_of(recipe.seed, recipe.actor_number(index), epoch)
         self._meter = EpisodeMeter(rows)
         self._finished: Episodes = []
         self._actions: list[Any] = []

@@ -142,7 +142,7 @@ class Desk:
             "options": self.recipe.options,
             "index": index,
             "rows": rows,
-            "seeds": half_seeds(self.recipe.seed, index, epoch, lanes),
+            "seeds": half_seeds(self.recipe.seed, self.recipe.actor_number(index), epoch, lanes),
         }
 
     def _index_for(self, asked: Any) -> int:

@@ -30,16 +30,26 @@ class Inference:
       device: the JAX device.
       key: the root of all randomness of acting. What is drawn depends on the slot, on the epoch of the actor
         that holds it and on the lane's step count, never on what is batched together.
+      numbers: int32 ``[capacity]``, each slot's number among those of all hosts; None if there is one host.
     """
 
     def __init__(
-        self, agent: Agent, spec: EnvSpec, capacity: int, sizes: Sequence[int], device: Any, key: Any
+        self,
+        agent: Agent,
+        spec: EnvSpec,
+        capacity: int,
+        sizes: Sequence[int],
+        device: Any,
+        key: Any,
+        numbers: NDArray[np.int32] | None = None,
     ) -> None:
         self._agent = agent
         self._spec = spec
         self._capacity = capacity
         self._sizes = tuple(sizes)
         self._device = device
+        numbers = np.arange(capacity, dtype=np.int32) if numbers is None else numbers
+        self._numbers = np.append(numbers, np.int32(0))
         self._key = jax.device_put(key, device)
         # Committed to the device, as what every call gives back is: otherwise the first size compiles twice.
         initial = jax.device_put(agent.initial_state(capacity + 1), device)
@@ -64,7 +74,10 @@ class Inference:
         begun = jnp.where(begins == 1, slot, self._capacity)
         firsts = jax.tree.map(lambda table, rows: table.at[begun].set(rows), firsts, state)
         output, state = self._agent.act(
-            params, row_keys(key, slot, epoch, step), timestep_of(self._spec, arrays), state
+            params,
+            row_keys(key, jnp.asarray(self._numbers)[slot], epoch, step),
+            timestep_of(self._spec, arrays),
+            state,
         )
         states = jax.tree.map(lambda table, rows: table.at[slot].set(rows), states, state)
         return output, states, firsts

@@ -43,6 +43,8 @@ class Recipe:
       token: what an actor must know to be let in.
       keep_log: whether the actions are logged so that environments can be brought back.
       lockstep: whether the lag is exact, which no actor from elsewhere could join.
+      host: which of the run's hosts this is.
+      hosts: how many there are; each starts as many actors.
     """
 
     env: str
@@ -55,3 +57,24 @@ class Recipe:
     token: str = field(repr=False)
     keep_log: bool = False
     lockstep: bool = False
+    host: int = 0
+    hosts: int = 1
+
+    def actor_number(self, index: int) -> int:
+        """The number, among the actors of all hosts, of this host's actor ``index``."""
+        return number_of(index, self.actors, self.host, self.hosts)
+
+    def slot_number(self, slot: int) -> int:
+        """The number, among the environments of all hosts, of this host's environment ``slot``."""
+        return number_of(slot, self.actors * self.envs, self.host, self.hosts)
+
+
+def number_of(index: int, planned: int, host: int, hosts: int) -> int:
+    """What the ``index``-th of a host is among those of all hosts, where each has ``planned`` from the start.
+
+    Those come first, host by host, so that two hosts have what one host with twice as many has. What comes later takes
+    the numbers after them in turn; no two are equal.
+    """
+    if index < planned:
+        return host * planned + index
+    return hosts * planned + (index - planned) * hosts + host

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -32,8 +32,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orchard.acting.inference import row_keys
 from orchard.acting.ledger import Ledger
 from orchard.acting.recipe import half_seeds, lanes_of
-from orchard.architectures.devices import pick
-from orchard.architectures.interface import progress, records, restore
+from orchard.architectures.devices import pick_everywhere
+from orchard.architectures.interface import env_frames, progress, records, restore
 from orchard.config.members import Member, members
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
@@ -126,7 +126,7 @@ class Anakin:
         self._spec = spec
         self._num_envs = agent.data.batch_size
         self._env = make_native(config.env, env_options(config))
-        self._devices = pick("training", config.placement.training_devices)
+        self._devices = pick_everywhere("training", config.placement.training_devices)
         self._update = Update(agent, self._devices)
         self._steps_a_batch = self._num_envs * agent.data.unroll_length
         # Environments that began together end together: fewer than all of them would be a biased sample.
@@ -138,19 +138,18 @@ class Anakin:
         self.episodes = EpisodesOfSeveral(each) if self._several else each[0]
         self.lag = Tally()
         self._batch_seconds: float | None = None
-        begin_all, seeds = self._compile_parts()
+        self._epoch = 0
+        self._compile_parts()
         if checkpoint is None:
-            self._carry: Carry = begin_all(seeds)
+            self._carry: Carry = self._begin_all(self._all_seeds())
         else:
-            # By its shapes alone: two of them might not fit into the devices' memory.
-            self._restore(checkpoint, jax.eval_shape(begin_all, seeds))
+            self._restore(checkpoint)
         # On the host: if the program fails, what it carried is gone with it.
         self.version = self._updates()
 
-    def _compile_parts(self) -> tuple[Any, Any]:
-        """Makes what will be called; returns what begins, and the environments' seeds that it takes."""
+    def _compile_parts(self) -> None:
+        """Makes what will be called."""
         own = [_own(member) for member in self._members]
-        seeds = [self._seeds(member.seed) for member in self._members]
         self._one_batch: Callable[[Carry], tuple[Carry, Tree]]
         if self._several:
             together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
@@ -165,8 +164,10 @@ class Anakin:
         whole = self._update.whole
         places: Any = (whole, NamedSharding(self._update.mesh, share), whole)
         self._places = Carry(*places)
-        self._call: Any = jax.jit(self._batches, donate_argnums=0, out_shardings=(self._places, whole))
-        return jax.jit(begin, out_shardings=self._places), np.stack(seeds) if self._several else seeds[0]
+        # On several hosts a call may fail because another is gone, and what it began with is all that is left then.
+        donated = 0 if jax.process_count() == 1 else ()
+        self._call: Any = jax.jit(self._batches, donate_argnums=donated, out_shardings=(self._places, whole))
+        self._begin_all: Any = jax.jit(begin, out_shardings=self._places)
 
     def _require_sweepable(self, own: Own) -> None:
         """Raises :class:`ConfigError` if a swept number decides what is computed, so that no one program has all."""
@@ -184,10 +185,15 @@ class Anakin:
 
     # The program.
 
+    def _all_seeds(self) -> np.ndarray[Any, Any]:
+        """The environments' seeds ``[B]``, or ``[members, B]`` where there are several agents."""
+        seeds = [self._seeds(member.seed) for member in self._members]
+        return np.stack(seeds) if self._several else seeds[0]
+
     def _seeds(self, seed: int) -> np.ndarray[Any, Any]:
         """Those of one actor with all the environments, so that SEED with one actor has the same worlds."""
         lanes, rows = (1, self._num_envs) if self._num_envs % 2 else lanes_of(self._num_envs)
-        halves = half_seeds(seed, 0, 0, lanes)
+        halves = half_seeds(seed, 0, self._epoch, lanes)
         return np.concatenate([environment_seeds(half, rows) for half in halves]).astype(np.uint32)
 
     def _learner_of(self, own: Own) -> tuple[Agent, Update]:
@@ -211,7 +217,7 @@ class Anakin:
         """T steps of the environments of one device; also their sums and ends, ``[T, B]``."""
 
         def step(acting: Acting, _: None) -> tuple[Acting, Any]:
-            keys = row_keys(key, acting.slot, jnp.zeros_like(acting.slot), acting.step)
+            keys = row_keys(key, acting.slot, jnp.full_like(acting.slot, self._epoch), acting.step)
             output, memory = self._agent.act(params, keys, acting.timestep, acting.memory)
             stage, timestep = advance(self._env, acting.stage, output.action)
             sums = go_on(acting.sums, timestep)
@@ -292,7 +298,7 @@ class Anakin:
         if self._config.stop.frames is None:
             return count
         frames_a_batch = self._steps_a_batch * self.frames_per_step
-        left = -(-(self._config.stop.frames - self.env_frames) // frames_a_batch)
+        left = -(-(self._config.stop.frames - env_frames(self)) // frames_a_batch)
         return max(1, min(count, left))
 
     def _book(self, count: int) -> None:
@@ -329,17 +335,26 @@ class Anakin:
         """Environment frames in one agent step."""
         return self._spec.frames_per_step
 
-    @property
-    def env_frames(self) -> int:
-        """Environment frames so far."""
-        return self.ledger.counts()["received"] * self.frames_per_step
-
     def fail(self, error: BaseException) -> None:
         """Nothing stands beside the program that could fail."""
         raise error
 
     def close(self) -> None:
         """Nothing to stop."""
+
+    # What hosts tell each other: nothing but the time, since one program runs on all of them.
+
+    def report(self) -> dict[str, Any]:
+        """How long a batch takes here."""
+        return {"batch_seconds": self._batch_seconds}
+
+    def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """The slowest host says how long a batch takes: all have to make calls of the same length."""
+        self._batch_seconds = max(report["batch_seconds"] for report in reports)
+
+    def ledgers(self) -> list[dict[str, int]]:
+        """One for all hosts."""
+        return [self.ledger.counts()]
 
     # What others read.
 
@@ -359,17 +374,28 @@ class Anakin:
 
     # Checkpoints.
 
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
-        """``(trees, blobs, meta)`` of everything that the next update depends on."""
-        carry = jax.device_get(self._carry)
+    def snapshot(self, *, alone: bool = False) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
+        """``(trees, blobs, meta)`` of everything that the next update depends on.
+
+        ``alone``: without the environments, of which another host had its share; new ones begin from it.
+        """
+        meta = {**records(self), "exact": not alone, "epoch": self._epoch, "worlds": self._worlds()}
+        carry = (self._carry if alone else self._everywhere(self._carry))._asdict()
+        if alone:
+            del carry["acting"]
+        if not self._several:
+            return carry, {}, meta
         # Whoever plays with the agent finds the best of them where the only one would be.
-        trees = {"train": self.train_state, "members": carry} if self._several else carry._asdict()
-        meta = {
-            **records(self),
-            "exact": True,
-            "worlds": self._worlds(),
-        }
-        return trees, {}, meta
+        members = {f"members_{name}": part for name, part in carry.items()}
+        return {"train": self.train_state, **members}, {}, meta
+
+    def _everywhere(self, carry: Carry) -> Carry:
+        """The carry on the host; of several hosts, on each of them, with the environments of all."""
+        if jax.process_count() > 1:
+            whole = jax.jit(lambda acting: acting, out_shardings=self._update.whole)
+            carry = carry._replace(acting=whole(carry.acting))
+        on_host: Carry = jax.device_get(carry)
+        return on_host
 
     def _worlds(self) -> dict[str, Any]:
         """What a resumed run has to have in common with the run before."""
@@ -381,24 +407,38 @@ class Anakin:
             "agents": [str(member) for member in self._members],
         }
 
-    def _restore(self, checkpoint: Checkpoint, like: Carry) -> None:
+    def _restore(self, checkpoint: Checkpoint) -> None:
         meta = checkpoint.meta
         for name, now in self._worlds().items():
             if meta["worlds"][name] != now:
                 raise ConfigError(
                     f"the {name} was {meta['worlds'][name]} and is {now} now: a resumed run goes on in its worlds"
                 )
-        if self._several:
-            carry = checkpoint.tree("members", like)
-        else:
-            carry = Carry(*(checkpoint.tree(name, part) for name, part in like._asdict().items()))
-        self._carry = jax.device_put(carry, self._places)
         restore(self, meta, open_steps=True)
+        self._epoch = meta["epoch"] + (not meta["exact"])
+        # By its shapes alone: two of them might not fit into the devices' memory.
+        like: Carry = jax.eval_shape(self._begin_all, self._all_seeds())
+        prefix = "members_" if self._several else ""
+
+        def kept(name: str) -> Tree:
+            return _put(checkpoint.tree(prefix + name, getattr(like, name)), getattr(self._places, name))
+
+        acting = kept("acting") if meta["exact"] else self._begin_all(self._all_seeds()).acting
+        self._carry = Carry(kept("train"), acting, kept("last"))
 
 
 def _own(member: Member) -> Own:
     values = {name: np.float32(value) for name, value in member.values.items()}
     return Own(key(member.seed, "learner"), key(member.seed, "acting"), values)
+
+
+def _put(tree: Tree, sharding: Any) -> Tree:
+    """Arrays of which every host has the whole, on the devices of all hosts."""
+
+    def put(leaf: Any) -> Any:
+        return jax.make_array_from_callback(leaf.shape, sharding, lambda index: np.asarray(leaf[index]))
+
+    return jax.tree.map(put, tree)
 
 
 def _show(episodes: Episodes, last: LastEpisodes) -> None:

@@ -22,3 +22,19 @@ def pick(role: str, indices: Sequence[int]) -> list[Any]:
             there = ", ".join(f"{i} ({device.device_kind})" for i, device in enumerate(devices))
             raise ConfigError(f"{role} device {index} does not exist: this machine has {there}")
     return [devices[index] for index in indices]
+
+
+def pick_everywhere(role: str, indices: Sequence[int]) -> list[Any]:
+    """The devices with these indices on every host, host by host; raises :class:`ConfigError` as :func:`pick` does."""
+    mine = pick(role, indices)
+    if jax.process_count() == 1:
+        return mine
+    found = []
+    for host in range(jax.process_count()):
+        devices = [device for device in jax.devices() if device.process_index == host]
+        if max(indices) >= len(devices):
+            raise ConfigError(
+                f"{role} device {max(indices)} does not exist on host {host}: it has {len(devices)}"
+            )
+        found += [devices[index] for index in indices]
+    return found

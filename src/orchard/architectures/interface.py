@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from orchard.acting.crew import Crew
@@ -43,10 +43,6 @@ class Architecture(Protocol):
     def frames_per_step(self) -> int:
         """Environment frames in one agent step."""
 
-    @property
-    def env_frames(self) -> int:
-        """Environment frames so far."""
-
     def open(self, addresses: list[str]) -> list[str]:
         """Compiles, and lets actors in at these addresses; returns them as actors can reach them."""
 
@@ -58,14 +54,26 @@ class Architecture(Protocol):
           RunFailed: a part of the run failed.
         """
 
+    def report(self) -> dict[str, Any]:
+        """What the other hosts of the run have to know of this one now, as JSON values."""
+
+    def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """Takes over what all hosts reported after the same update, in their order, this one's too."""
+
+    def ledgers(self) -> list[dict[str, int]]:
+        """The books of each host, as they were last reported; where there is one, its own as they are now."""
+
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
 
     def members(self) -> list[dict[str, Any]]:
         """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
 
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
-        """``(trees, blobs, meta)`` of a checkpoint; ``meta["exact"]`` says whether it holds the environments too."""
+    def snapshot(self, *, alone: bool = False) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
+        """``(trees, blobs, meta)`` of a checkpoint; ``meta["exact"]`` says whether it holds the environments too.
+
+        All hosts take it after the same update. ``alone``: another host is gone, and with it what only it had.
+        """
 
     def fail(self, error: BaseException) -> None:
         """Ends the run with this error; from any thread."""
@@ -74,17 +82,27 @@ class Architecture(Protocol):
         """Stops everything; safe to call twice."""
 
 
+def counts(arch: Architecture) -> dict[str, int]:
+    """Where the steps of all hosts went."""
+    return {name: sum(ledger[name] for ledger in arch.ledgers()) for name in arch.ledger.counts()}
+
+
+def env_frames(arch: Architecture) -> int:
+    """Environment frames of all hosts so far."""
+    return counts(arch)["received"] * arch.frames_per_step
+
+
 def progress(arch: Architecture) -> dict[str, float]:
     """How far a run has come, by the names of the metrics: what every architecture reports alike."""
-    counts, lag = arch.ledger.counts(), arch.lag.take()
+    steps, lag = counts(arch), arch.lag.take()
     return {
         **arch.episodes.row(),
         **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
-        "agent_steps": counts["received"],
-        "env_frames": counts["received"] * arch.frames_per_step,
+        "agent_steps": steps["received"],
+        "env_frames": steps["received"] * arch.frames_per_step,
         "updates": arch.version,
         "weights_version": arch.version,
-        **{f"steps_{name}": value for name, value in counts.items()},
+        **{f"steps_{name}": value for name, value in steps.items()},
     }
 
 
@@ -92,18 +110,18 @@ def records(arch: Architecture) -> dict[str, Any]:
     """What every architecture keeps in a checkpoint beside its arrays."""
     return {
         "version": arch.version,
-        "ledger": arch.ledger.counts(),
+        "ledgers": arch.ledgers(),
         "episodes": arch.episodes.to_json(),
         "lag": arch.lag.to_json(),
     }
 
 
-def restore(arch: Architecture, meta: Mapping[str, Any], *, open_steps: bool) -> None:
+def restore(arch: Architecture, meta: Mapping[str, Any], *, open_steps: bool, host: int = 0) -> None:
     """Takes over what :func:`records` gave; steps that were not trained on yet are kept (``open_steps``) or dropped."""
     arch.episodes.restore(meta["episodes"])
     arch.lag.restore(meta["lag"])
-    counts = dict(meta["ledger"])
+    books = dict(meta["ledgers"][host])
     if not open_steps:
-        counts["dropped"] += counts["open"] + counts["queued"]
-        counts["open"] = counts["queued"] = 0
-    arch.ledger.restore(counts)
+        books["dropped"] += books["open"] + books["queued"]
+        books["open"] = books["queued"] = 0
+    arch.ledger.restore(books)

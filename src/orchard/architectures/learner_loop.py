@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from orchard.acting.desk import Desk
 from orchard.acting.example import example_unroll
 from orchard.acting.ledger import Ledger
 from orchard.acting.pace import updates_per_round
-from orchard.architectures.devices import pick
+from orchard.architectures.devices import pick, pick_everywhere
 from orchard.architectures.interface import progress, records, restore
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, OrchardError, RunFailed
@@ -56,33 +57,39 @@ class LearnerLoop(ABC):
         self._spec = spec
         self._lanes = lanes
         self._lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
+        cluster = config.cluster
+        self._host, self._hosts = cluster.host, cluster.hosts
+        self._rows = agent.data.batch_size // self._hosts
         self._first_epoch = 0
         self._base_version = 0
         self._failure: BaseException | None = None
         self.ledger = Ledger()
         self.episodes = Episodes()
+        # What the other hosts were not told of yet.
+        self._untold: deque[tuple[float, int]] = deque()
+        self._reported: list[dict[str, int]] = [self.ledger.counts()] * self._hosts
         self.lag = Tally()
         self.learner_time = Share()
         place = config.placement
         planned = place.actors * place.envs_per_actor
-        self.learner = Learner(agent, pick("training", place.training_devices), key(config.seed, "learner"))
+        training = pick_everywhere("training", place.training_devices)
+        self.learner = Learner(agent, training, key(config.seed, "learner"))
         self._devices = pick("inference", place.inference_devices)
         self._per_round = 1 if self._lag == "free" else self._updates_per_round(planned)
         self._store = WeightStore(self._devices, keep=1 + self._kept_updates())
-        self.queue = UnrollQueue(self._queue_capacity(planned), agent.data.batch_size)
+        self.queue = UnrollQueue(self._queue_capacity(planned), self._rows)
         self._resumable = self._restore(checkpoint) if checkpoint else {}
         self._prefetch: Prefetch[tuple[Unroll, np.ndarray[Any, Any]]] | None = None
 
     def _updates_per_round(self, planned: int) -> int:
-        data = self._agent.data
-        return data.updates_a_batch * updates_per_round(planned, data.batch_size)
+        return self._agent.data.updates_a_batch * updates_per_round(planned, self._rows)
 
     def _kept_updates(self) -> int:
         return 0 if self._lag == "free" else (int(self._lag) + 1) * self._per_round
 
     def _queue_capacity(self, planned: int) -> int:
         if self._lag == "free":
-            return self._config.placement.queue_size or self._agent.data.batch_size
+            return self._config.placement.queue_size or self._rows
         return planned * (int(self._lag) + 1)
 
     # What SEED and Sebulba do each in its own way.
@@ -124,7 +131,7 @@ class LearnerLoop(ABC):
     def _begin(self) -> None:
         """Compiles the learner, publishes the first weights and begins to make batches."""
         plan = self._agent.data
-        self.learner.warm_up(example_unroll(self._agent, self._spec, plan.unroll_length, plan.batch_size))
+        self.learner.warm_up(example_unroll(self._agent, self._spec, plan.unroll_length, self._rows))
         self._publish()
         depth = self._config.placement.prefetch if self._lag == "free" else 0
         self._prefetch = Prefetch(self._make_batch, depth, self.fail)
@@ -178,7 +185,7 @@ class LearnerLoop(ABC):
         self.lag.add(self.version - versions)
 
     def _publish(self) -> None:
-        self._store.publish(self.learner.state.params, self.version)
+        self._store.publish(self.learner.params, self.version)
 
     def _rest(self) -> None:
         # Without a time limit: whoever watches the actors notices one that hangs.
@@ -201,11 +208,6 @@ class LearnerLoop(ABC):
         """Environment frames in one agent step."""
         return self._spec.frames_per_step
 
-    @property
-    def env_frames(self) -> int:
-        """Environment frames so far."""
-        return self.ledger.counts()["received"] * self._spec.frames_per_step
-
     def fail(self, error: BaseException) -> None:
         """Ends the run with this error; from any thread."""
         if not isinstance(error, OrchardError):
@@ -220,9 +222,15 @@ class LearnerLoop(ABC):
     def _take_unroll(self, unroll: Unroll, episodes: list[tuple[float, int]]) -> bool:
         if not self.queue.offer(unroll):
             return False
+        if self._hosts > 1:
+            self._untold.extend(episodes)
+        else:
+            self._count(episodes)
+        return True
+
+    def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
         for episode_return, length in episodes:
             self.episodes.add(episode_return, length)
-        return True
 
     def _make_batch(self) -> tuple[Unroll, np.ndarray[Any, Any]] | None:
         unrolls = self.queue.take(_POLL_SECONDS)
@@ -230,6 +238,28 @@ class LearnerLoop(ABC):
             return None
         version = np.concatenate([unroll.version for unroll in unrolls], axis=1)
         return self._on_training_devices(unrolls), version
+
+    # What hosts tell each other.
+
+    def report(self) -> dict[str, Any]:
+        """The books, and the episodes that ended since the last report."""
+        if self._hosts == 1:
+            return {}
+        # Those that others add meanwhile are for the next time.
+        told = [self._untold.popleft() for _ in range(len(self._untold))]
+        return {"ledger": self.ledger.counts(), "episodes": told}
+
+    def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """Counts all hosts' episodes, in the same order on each of them, so that all see the same returns."""
+        if self._hosts == 1:
+            return
+        self._reported = [dict(report["ledger"]) for report in reports]
+        for report in reports:
+            self._count(report["episodes"])
+
+    def ledgers(self) -> list[dict[str, int]]:
+        """The books of each host, as they were last reported; where there is one, its own as they are now."""
+        return [self.ledger.counts()] if self._hosts == 1 else self._reported
 
     # What others read.
 
@@ -247,15 +277,17 @@ class LearnerLoop(ABC):
 
     # Checkpoints.
 
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
-        """``(trees, blobs, meta)`` of everything that the next update depends on.
+    def snapshot(self, *, alone: bool = False) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
+        """``(trees, blobs, meta)`` of everything that the next update depends on; needs no other host.
 
         In deterministic mode it waits until every lane has come to the weights that are not published yet, and
         holds their logged actions, the agent's states and the queue too.
         """
+        del alone
         exact = self._config.deterministic
         if exact:
             self._rest()
+            self._reported[self._host] = self.ledger.counts()
         trees: dict[str, Any] = {"train": self.learner.state}
         blobs: dict[str, list[Any]] = {}
         meta: dict[str, Any] = {
@@ -265,6 +297,7 @@ class LearnerLoop(ABC):
             "first_epoch": self._first_epoch,
             "base_version": self._base_version,
             "pace": self._pace(),
+            "untold": list(self._untold),
         }
         if exact:
             lanes = sorted(self._lane_states().items())
@@ -285,6 +318,7 @@ class LearnerLoop(ABC):
             "updates in a round": self._per_round,
             "halves of actors": self._lanes,
             "devices that act": len(self._devices),
+            "hosts": self._hosts,
         }
 
     def _restore(self, checkpoint: Checkpoint) -> dict[tuple[int, int], dict[str, Any]]:
@@ -292,12 +326,14 @@ class LearnerLoop(ABC):
         meta = checkpoint.meta
         self.learner.restore(checkpoint.tree("train", self.learner.state))
         exact = bool(meta["exact"]) and self._config.deterministic
-        restore(self, meta, open_steps=exact)
+        restore(self, meta, open_steps=exact, host=self._host)
+        self._reported = meta["ledgers"]
         if not exact:
             self._first_epoch = meta["last_epoch"] + 1
             self._base_version = self.version
             return {}
         self._first_epoch, self._base_version = meta["first_epoch"], meta["base_version"]
+        self._untold.extend((episode_return, length) for episode_return, length in meta["untold"])
         for name, now in self._pace().items():
             if meta["pace"][name] != now:
                 raise ConfigError(

@@ -82,6 +82,8 @@ class Sebulba(LearnerLoop):
                 token="",
                 keep_log=config.deterministic,
                 lockstep=self._lag != "free",
+                host=config.cluster.host,
+                hosts=config.cluster.hosts,
             ),
             program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
             devices=self._devices,

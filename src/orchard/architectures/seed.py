@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from orchard.acting.batcher import BatchRule, buckets
 from orchard.acting.desk import Desk
 from orchard.acting.inference import Inference
@@ -100,12 +102,16 @@ class Seed(LearnerLoop):
             token=token,
             keep_log=config.deterministic,
             lockstep=self._lag != "free",
+            host=config.cluster.host,
+            hosts=config.cluster.hosts,
         )
 
     def _workers(self) -> list[Worker]:
         place = self._config.placement
         lanes, rows = lanes_of(place.envs_per_actor)
         collect = Round(self._lanes, self._take_unroll)
+        recipe = self._recipe("")
+        numbers = np.array([recipe.slot_number(slot) for slot in range(place.slots)], np.int32)
         workers = []
         for index, device in enumerate(self._devices):
             local = len(range(index, place.actors, len(self._devices)))
@@ -134,12 +140,13 @@ class Seed(LearnerLoop):
                 sizes,
                 device,
                 key(self._config.seed, "acting"),
+                numbers,
             )
             workers.append(
                 Worker(
                     inference,
                     pace,
-                    self._recipe(""),
+                    recipe,
                     ledger=self.ledger,
                     meters=self._meters,
                     full_batch=sizes[-1],

@@ -31,6 +31,10 @@ class Resume:
     """Actors that this run starts on this machine."""
     listen: tuple[str, ...] | Kept = "kept"
     """Addresses where actors of other machines may join; kept: also at the same ports."""
+    host: int = 0
+    """Which of the run's hosts this one is, if it has several."""
+    coordinator: str | Kept | None = "kept"
+    """HOST:PORT of host 0; None: all hosts are started on this machine."""
     json: bool = False
     """Print the summary as the last line, also if the run did not."""
     video: bool = True
@@ -50,6 +54,6 @@ def run(arguments: list[str]) -> int:
         if name not in ("run", "json", "video") and value != "kept"
     }
     summary = resume(settings.run, **changes)
-    config = RunFolder.open(settings.run).config()
+    config = RunFolder.open(summary.to_json()["run_dir"]).config()
     json, video = settings.json or config.json, settings.video and config.video
     return report(summary, replace(config, json=json, video=video))

@@ -118,6 +118,29 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """How many hosts train together."""
+
+    hosts: int = 1
+    """Hosts that train one agent together, each with actors and devices of its own and its share of every batch."""
+    host: int = 0
+    """Which of them this one is: 0 for the one that the others come to."""
+    coordinator: str | None = None
+    """HOST:PORT, an address of host 0 that the others can reach; None: all hosts are started on this machine."""
+    host_timeout: float = 30.0
+    """Seconds without a sign of life after which a host counts as gone, and the run ends."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "hosts")
+        _at_least(self, 0, "host")
+        _at_least(self, 0, "host_timeout", above=True)
+        if self.host >= self.hosts:
+            raise ConfigError(f"host is {self.host} and hosts is {self.hosts}: hosts count from 0")
+        if self.host and self.coordinator is None:
+            raise ConfigError(f"host {self.host} has to be told where host 0 is: add --coordinator HOST:PORT")
+
+
+@dataclass(frozen=True)
 class Population:
     """How many agents are trained side by side."""
 
@@ -183,6 +206,7 @@ class RunConfig:
     net: Network = field(default_factory=Network)
     stop: Stop = field(default_factory=Stop)
     placement: Placement = field(default_factory=Placement)
+    cluster: Cluster = field(default_factory=Cluster)
     population: Population = field(default_factory=Population)
     safety: Safety = field(default_factory=Safety)
     settings: AgentSettings = field(default_factory=VTraceSettings)

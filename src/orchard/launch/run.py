@@ -8,9 +8,10 @@ import math
 import os
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from orchard.acting.desk import Desk
 from orchard.architectures import a2c
 from orchard.architectures.anakin import Anakin
 from orchard.architectures.fits import require_fit
-from orchard.architectures.interface import Architecture
+from orchard.architectures.interface import Architecture, counts, env_frames
 from orchard.architectures.sebulba import Sebulba
 from orchard.architectures.seed import Seed
 from orchard.config import resolve
@@ -33,8 +34,9 @@ from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed
 from orchard.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.folder import RunFolder
+from orchard.launch.hosts import Hosts, common_checkpoint, follow, lead
 from orchard.learning.checkpoint import Checkpoint, any_saved, digest, load_latest, save
-from orchard.metrics.console import Budget, display
+from orchard.metrics.console import Budget, display, say
 from orchard.metrics.meters import Rate, SteadyRate
 from orchard.metrics.reports import Summary, draw_curve, read_summary, title
 from orchard.metrics.sinks import JsonLines, Record, Sink, TensorBoard
@@ -42,10 +44,14 @@ from orchard.metrics.statistics import estimate
 from orchard.transport.connect import seen_from_elsewhere
 from orchard.types import Agent, EnvSpec
 
+Taken = tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]
+"""``(trees, blobs, meta)`` of a checkpoint."""
 _log = logging.getLogger(__name__)
 _ROW_SECONDS = 1.0
 _RATE_WINDOW_SECONDS = 10.0
 _HURRY_SECONDS = 3.0
+_HEARSAY_SECONDS = 2.0
+"""How long after a failure the news may come of a lost host that caused it, and the other way round."""
 _OF_MEMBERS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,9 +63,19 @@ def train(config: RunConfig) -> Summary:
       ConfigError: a setting does not fit; nothing was started.
       RunFailed: the run broke off; the message names the component, the cause and the log.
     """
-    spec = build_spec(config)
-    agent = build_agent(config, spec)
-    require_fit(config, agent)
+    if config.cluster.host:
+        assert config.cluster.coordinator is not None, (
+            "a host that is not the first has to be told where that is"
+        )
+        return take_part(config.cluster.coordinator, config.cluster.host, config)
+    if config.cluster.hosts > 1:
+        folder = RunFolder.create(config)
+        try:
+            return _lead(config, folder, resumed=False)
+        except ConfigError:
+            folder.discard()
+            raise
+    spec, agent = _built(config)
     folder = RunFolder.create(config)
     try:
         with folder.held():
@@ -80,20 +96,86 @@ def resume(path: str, **changes: Any) -> Summary:
       ConfigError: there is no such run, or none of its checkpoints is intact.
       RunFailed: as for :func:`train`.
     """
+    if changes.get("host"):
+        return take_part(_coordinator(path, changes), changes["host"])
     folder = RunFolder.open(path)
+    before = folder.config()
+    config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
+    if config.arch != before.arch:
+        raise ConfigError(
+            f"arch was {before.arch} and is {config.arch} now: a run keeps its architecture; begin a new one"
+        )
+    if config.cluster.hosts > 1:
+        return _lead(config, folder, resumed=True)
     # Held before anything is read: a run that is ending writes one more checkpoint.
     with folder.held():
-        before = folder.config()
-        config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
-        if config.arch != before.arch:
-            raise ConfigError(
-                f"arch was {before.arch} and is {config.arch} now: a run keeps its architecture; begin a new one"
-            )
         checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
-        spec = build_spec(config)
-        agent = build_agent(config, spec)
-        require_fit(config, agent)
+        spec, agent = _built(config)
         return _Run(config, spec, agent, folder, checkpoint, resumed=True).run()
+
+
+def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:
+    spec = build_spec(config)
+    agent = build_agent(config, spec)
+    require_fit(config, agent)
+    return spec, agent
+
+
+def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
+    """Host 0's part of a run of several hosts."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(folder.held())
+        if config.cluster.coordinator is not None:
+            say(f"host 0 waits at {config.cluster.coordinator} for hosts 1 to {config.cluster.hosts - 1}")
+        return _with_others(lead(config, folder, stack, resumed=resumed), config, folder, resumed)
+
+
+def take_part(address: str, index: int, config: RunConfig | None = None) -> Summary:
+    """The part of the host ``index`` in a run whose host 0 is at ``address``, and has the settings.
+
+    Its folder is ``hosts/INDEX`` in the run folder's place on this machine.
+
+    Args:
+      address: the coordinator.
+      index: 1 or more.
+      config: what this host was told; refused if host 0 was told otherwise. None if it was told nothing.
+
+    Raises:
+      ConfigError: host 0 turned this host away.
+      RunFailed: as for :func:`train`.
+    """
+    with contextlib.ExitStack() as stack:
+        hosts, config, run, resumed = follow(address, index, config, stack)
+        config = resolve.replace(config, run_dir=str(run / "hosts" / str(index)))
+        folder = RunFolder(Path(config.run_dir or ""))
+        known = resumed and folder.path.exists()
+        folder = RunFolder.open(folder.path) if known else RunFolder.create(config)
+        stack.enter_context(folder.held())
+        return _with_others(hosts, config, folder, resumed)
+
+
+def _coordinator(path: str, changes: Mapping[str, Any]) -> str:
+    """Where host 0 of a run is that goes on."""
+    own = Path(path) / "hosts" / str(changes["host"])
+    address = changes.get("coordinator") or RunFolder.open(own).config().cluster.coordinator
+    if address is None:
+        raise ConfigError(
+            f"host {changes['host']} has to be told where host 0 is: add --coordinator HOST:PORT"
+        )
+    return str(address)
+
+
+def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:
+    """One host's part of a run of several, once they have met."""
+    try:
+        exact = config.deterministic and config.arch != "anakin"
+        checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
+        spec, agent = _built(config)
+        return _Run(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()
+    except BaseException as error:
+        told = cause_of(error) if isinstance(error, Exception) else type(error).__name__
+        hosts.close(told, status=2 if isinstance(error, ConfigError) else 1)
+        raise
 
 
 class _Run:
@@ -108,8 +190,10 @@ class _Run:
         checkpoint: Checkpoint | None = None,
         *,
         resumed: bool = False,
+        hosts: Hosts | None = None,
     ) -> None:
         self.config = config
+        self.hosts = hosts or Hosts()
         # Where the parts stand; the record keeps what was asked for.
         self.placed = a2c.place(config) if config.arch == "a2c" else config
         self.spec = spec
@@ -133,6 +217,9 @@ class _Run:
         self.begun: float | None = None
         self.saved_at = time.monotonic()
         self.interrupted = threading.Event()
+        # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
+        # is gone.
+        self.back, self.ending = threading.Event(), threading.Lock()
         self.supervisor: Supervisor | None = None
         self.guard: Guard | None = None
 
@@ -151,6 +238,7 @@ class _Run:
             with contextlib.closing(Record([self.display, *files])) as sinks:
                 self._announce()
                 arch = self._build()
+                self.hosts.watch(partial(self._end_without, arch))
                 try:
                     summary = self._train(arch, sinks)
                 finally:
@@ -205,6 +293,8 @@ class _Run:
     def _failure(self, error: Exception) -> OrchardError:
         """What ends the run, with component, cause and log; the traceback goes to the log."""
         _log.error("the run failed", exc_info=error)
+        if not isinstance(error, OrchardError) and (lost := self.hosts.lost(_HEARSAY_SECONDS)):
+            error = RunFailed(lost)  # whose end of the connection a device has missed
         component = "" if isinstance(error, OrchardError) else "learner: "
         message = component + cause_of(error)
         return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
@@ -212,18 +302,33 @@ class _Run:
     def _train(self, arch: Architecture, sinks: Record) -> Summary:
         """Learns, and leaves checkpoint and summary however that ended."""
         failure: OrchardError | None = None
+        taken: Taken | None = None
         try:
-            reason = self._learn(arch, sinks)
+            reason, standing = self._learn(arch, sinks)
+            if reason == "interrupted":
+                self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
+            if arch.version != self.saved_version:
+                taken = arch.snapshot()
         except ConfigError:
             raise
         except Exception as error:
             failure = self._failure(error)
-            reason = f"failed: {failure}"
-        # What the run came to when it was decided to stop: actors go on until they are told.
-        standing = self._standing(arch)
-        if reason == "interrupted":
-            self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
-        unsaved = self._save_at_the_end(arch, failure)
+            reason, standing = f"failed: {failure}", self._standing(arch)
+        finally:
+            self.back.set()
+        with self.ending:
+            return self._end(arch, reason, standing, taken, failure)
+
+    def _end(
+        self,
+        arch: Architecture,
+        reason: str,
+        standing: dict[str, Any],
+        taken: Taken | None,
+        failure: OrchardError | None,
+    ) -> Summary:
+        """Leaves checkpoint and summary; raises ``failure``, or that there is no room for them."""
+        unsaved = self._save_at_the_end(arch, taken, failure)
         if unsaved and not failure:
             failure = RunFailed(unsaved)
             reason = f"{reason}, and {unsaved}"
@@ -236,17 +341,37 @@ class _Run:
             raise failure
         return summary
 
-    def _save_at_the_end(self, arch: Architecture, failure: OrchardError | None) -> str | None:
+    def _save_at_the_end(
+        self, arch: Architecture, taken: Taken | None, failure: OrchardError | None
+    ) -> str | None:
         """Writes the last checkpoint if there is something new; returns why it could not."""
         if arch.version == self.saved_version:
             return None
-        if failure and self.config.deterministic and _has_actors(arch):
+        several = self.hosts.count > 1
+        if failure and self.config.deterministic and (several or _has_actors(arch)):
             return None  # acting will not come to rest any more: the checkpoint before stays the newest
         try:
-            return self._save(arch)
+            return self._save(arch, taken or arch.snapshot(alone=several))
         except Exception as error:
             _log.error("no last checkpoint", exc_info=error)
             return cause_of(error)
+
+    def _end_without(self, arch: Architecture, lost: str) -> None:
+        """Ends the process if another host is gone and the run's own thread does not come back from waiting for it.
+
+        A device that waits for another host's cannot be told to stop. What it began with is saved.
+        """
+        if self.back.wait(_HEARSAY_SECONDS):
+            return
+        with self.ending:
+            if self.back.is_set():
+                return
+            failure = self._failure(RunFailed(lost))
+            with contextlib.suppress(OrchardError):
+                self._end(arch, f"failed: {failure}", self._standing(arch), None, failure)
+            self.display.close()
+            say(f"orchard: {failure}", sys.stderr)
+            os._exit(1)
 
     def _announce(self) -> None:
         if self.checkpoint is None:
@@ -263,9 +388,10 @@ class _Run:
             f"random keys; {rest}"
         )
 
-    def _learn(self, arch: Architecture, sinks: Record) -> str:
-        if (reason := self._reason_to_stop(arch)) is not None:
-            return reason
+    def _learn(self, arch: Architecture, sinks: Record) -> tuple[str, dict[str, Any]]:
+        """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
+        if (reason := self._reason_to_stop(arch, [self._wish()])) is not None:
+            return reason, self._standing(arch)
         addresses = self._open(arch)
         self.folder.keep(self.config)
         if arch.desk is not None:
@@ -276,27 +402,52 @@ class _Run:
         self.begun = self.row_at = self.saved_at = time.monotonic()
         if not _has_actors(arch):
             # All is compiled, and no actor has to come first.
-            self.steady.start(arch.ledger.counts()["received"])
+            self.steady.start(counts(arch)["received"])
+        # One of several hosts stops with the others, after the same update.
+        stop = self.interrupted if self.hosts.count == 1 else threading.Event()
         reason = "interrupted"
         latest: Mapping[str, Any] = {}
-        for metrics in arch.updates(self.interrupted):
-            if metrics is not None:
-                self.steady.start(arch.ledger.counts()["received"])
+        for metrics in arch.updates(stop):
+            if metrics is None:
+                ending = self._while_waiting()
+            else:
+                ending = self._after_update(arch)
+                self.steady.start(counts(arch)["received"])
                 latest = metrics
             if self._row_is_due():
                 self._write(arch, sinks, metrics or {})
-            # Between updates time alone can run out, so that what is counted ends a run at the same update
-            # however fast its actors are.
-            ending = self._out_of_time() if metrics is None else self._reason_to_stop(arch)
             if ending is not None:
                 reason = ending
                 break
-            due = time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes
-            if due and metrics is not None:
-                self._save(arch)
+        standing = self._standing(arch)
         # However short the run was, it has a row.
         self._write(arch, sinks, latest)
+        return reason, standing
+
+    def _while_waiting(self) -> str | None:
+        """Why to stop while no batch comes.
+
+        Time alone can run out then, so that what is counted ends a run at the same update however fast its actors are.
+        """
+        if self.hosts.count == 1:
+            return self._out_of_time()
+        if (lost := self.hosts.lost()) is not None:
+            raise RunFailed(lost)
+        return None
+
+    def _after_update(self, arch: Architecture) -> str | None:
+        """Agrees with the other hosts; saves if that is due, and returns why to stop."""
+        due = time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes
+        told = self.hosts.agree({**self._wish(), "due": due, **arch.report()})
+        arch.merge(told)
+        reason = self._reason_to_stop(arch, told)
+        if reason is None and any(each["due"] for each in told):
+            self._save(arch, arch.snapshot())
         return reason
+
+    def _wish(self) -> dict[str, Any]:
+        """What this host alone knows of when to stop."""
+        return {"interrupted": self.interrupted.is_set(), "time": self._out_of_time()}
 
     def _write(self, arch: Architecture, sinks: Record, metrics: Mapping[str, Any]) -> None:
         row = self._row(arch)
@@ -364,10 +515,10 @@ class _Run:
         """Seconds of training, over all sessions of the run."""
         return self.seconds_before + (time.monotonic() - self.begun if self.begun else 0.0)
 
-    def _reason_to_stop(self, arch: Architecture) -> str | None:
+    def _reason_to_stop(self, arch: Architecture, wishes: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why to stop, if there is a reason: the same on all hosts."""
         stop = self.config.stop
-        frames = arch.env_frames
-        if self.interrupted.is_set():
+        if any(wish["interrupted"] for wish in wishes):
             return "interrupted"
         mean = arch.episodes.mean_return
         if (
@@ -377,9 +528,9 @@ class _Run:
             and mean >= stop.until_return
         ):
             return f"mean return {mean:.4g} reached {stop.until_return:g}"
-        if stop.frames is not None and frames >= stop.frames:
+        if stop.frames is not None and env_frames(arch) >= stop.frames:
             return f"{stop.frames} frames spent"
-        return self._out_of_time()
+        return next((wish["time"] for wish in wishes if wish["time"]), None)
 
     def _out_of_time(self) -> str | None:
         minutes = self.config.stop.minutes
@@ -389,8 +540,8 @@ class _Run:
 
     def _standing(self, arch: Architecture) -> dict[str, Any]:
         """What changes while actors act, all at one moment."""
-        counts, episodes = arch.ledger.counts(), arch.episodes.row()
-        steps = counts["received"]
+        books, episodes = counts(arch), arch.episodes.row()
+        steps = books["received"]
         return {
             "seconds": self.seconds,
             "agent_steps": steps,
@@ -399,11 +550,11 @@ class _Run:
             "mean_return": episodes.get("mean_return"),
             "best_mean_return": episodes.get("best_mean_return"),
             "episodes": int(episodes["episodes"]),
-            "counts": {f"steps_{name}": value for name, value in counts.items()},
+            "books": {f"steps_{name}": value for name, value in books.items()},
         }
 
     def _summary(self, arch: Architecture, reason: str, standing: dict[str, Any]) -> Summary:
-        config, counts = self.config, standing.pop("counts")
+        config, books = self.config, standing.pop("books")
         restarts = self.supervisor.restarts if self.supervisor else 0
         if self.begun is None and self.resumed and self.folder.summary.exists():
             # Nothing was left to do: what the session before measured stands.
@@ -427,7 +578,8 @@ class _Run:
                 "deterministic": config.deterministic,
                 "actor_restarts": restarts,
                 "skipped_updates": int(arch.train_state.skipped),
-                **counts,
+                **books,
+                **({"host": self.hosts.index, "hosts": self.hosts.count} if self.hosts.count > 1 else {}),
                 **self._side_by_side(arch),
             },
         )
@@ -479,9 +631,9 @@ class _Run:
             "actors_memory_bytes": _memory_of_children(self.process),
         }
 
-    def _save(self, arch: Architecture) -> str | None:
+    def _save(self, arch: Architecture, taken: Taken) -> str | None:
         """Writes a checkpoint; returns why it could not."""
-        trees, blobs, meta = arch.snapshot()
+        trees, blobs, meta = taken
         self.saved_at = time.monotonic()
         try:
             save(

@@ -18,13 +18,16 @@ machinery of its own, and no hash to tell a flipped bit by), one big file (a que
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import io
 import json
 import logging
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -320,6 +323,54 @@ def load_latest(root: Path) -> Checkpoint:
     if skipped:
         raise CheckpointError(f"no checkpoint in {root} is intact: {'; '.join(skipped)}")
     raise CheckpointError(f"no checkpoint in {root}: the run stopped before the first one, start it again")
+
+
+def intact_steps(root: Path) -> list[int]:
+    """The steps of all checkpoints that are intact, oldest first."""
+    steps = []
+    for step, path in _candidates(root):
+        with contextlib.suppress(CheckpointError):
+            _verified(path, step)
+            steps.append(step)
+    return sorted(steps)
+
+
+def load(root: Path, step: int) -> Checkpoint:
+    """The checkpoint of that step; raises :class:`CheckpointError` if it is not there, or not intact."""
+    for found, path in _candidates(root):
+        if found == step:
+            return Checkpoint(path, step, _verified(path, step))
+    raise CheckpointError(f"no checkpoint of step {step} in {root}")
+
+
+def pack(checkpoint: Checkpoint) -> bytes:
+    """A checkpoint as one piece, to be sent to another host; see :func:`unpack`."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for file in sorted(checkpoint.path.iterdir()):
+            archive.write(file, file.name)
+    return whole.getvalue()
+
+
+def unpack(root: Path, step: int, content: bytes) -> Checkpoint:
+    """Puts what :func:`pack` made among the checkpoints in ``root``.
+
+    Raises:
+      CheckpointError: it cannot be written, or is not intact.
+    """
+    final, draft = root / f"{step:012d}", root / f".writing-{step:012d}"
+    with _told(root, step):
+        root.mkdir(parents=True, exist_ok=True)
+        _clean(root)
+        draft.mkdir()
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for name in archive.namelist():
+                file = draft / Path(name).name  # into this folder only, whatever the name says
+                file.write_bytes(archive.read(name))
+                _sync(file)
+        _verified(draft, step)
+        _put(draft, final)
+    return load(root, step)
 
 
 def any_saved(root: Path) -> bool:

@@ -19,7 +19,7 @@ class Learner:
 
     Args:
       agent: loss and optimizer.
-      devices: the JAX devices that train.
+      devices: the JAX devices that train, of all hosts, host by host; each host gives its share of every batch.
       key: for initialization and for losses that draw.
 
     Raises:
@@ -38,27 +38,30 @@ class Learner:
         self._take = jax.jit(self._update.minibatch, out_shardings=self._update.shares)
 
     def _replicate(self, tree: Tree) -> Tree:
-        return jax.device_put(tree, self._update.whole)
+        return _put(jax.device_get(tree), self._update.whole)
+
+    @property
+    def params(self) -> Tree:
+        """The newest parameters, as they lie on one of this host's devices."""
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), self.state.params)
 
     def put(self, unroll: Unroll) -> Unroll:
-        """Moves a batch ``[T+1, B, ...]`` to the training devices, each its share of B."""
+        """Moves this host's share of a batch, ``[T+1, B / hosts, ...]``, to its training devices, each its part."""
         shares = self._update.shares
         return Unroll(
-            TimeStep(
-                *(jax.device_put(part, s) for part, s in zip(unroll.timestep, shares.timestep, strict=True))
-            ),
-            *(jax.device_put(part, s) for part, s in zip(unroll[1:], shares[1:], strict=True)),
+            TimeStep(*(_put(part, s) for part, s in zip(unroll.timestep, shares.timestep, strict=True))),
+            *(_put(part, s) for part, s in zip(unroll[1:], shares[1:], strict=True)),
         )
 
     def gather(self, unrolls: Sequence[Unroll]) -> Unroll:
-        """One batch ``[T+1, B, ...]`` of unrolls that lie on other devices, in order, each training device its share.
+        """One batch ``[T+1, B, ...]``, with this host's unrolls, which lie on other devices, as its share of it.
 
-        They go from device to device, and only to the one that needs them.
+        They go from device to device, in order, and only to the one that needs them.
         """
-        devices = list(self._update.mesh.devices.flat)
+        devices = self._update.mesh.devices.flat
         share = self._plan.batch_size // len(devices)
         parts = []
-        for index, device in enumerate(devices):
+        for index, device in enumerate(d for d in devices if d.process_index == jax.process_index()):
             pieces = _between(unrolls, index * share, (index + 1) * share)
             moved = [jax.device_put(piece, device) for piece in pieces]
             parts.append(moved[0] if len(moved) == 1 else self._join(moved))
@@ -130,6 +133,11 @@ class Learner:
     def restore(self, state: TrainState) -> None:
         """Takes over a state with the structure of ``self.state``."""
         self.state = self._replicate(state)
+
+
+def _put(tree: Tree, sharding: Any) -> Tree:
+    """Arrays of which every host has its share, or the whole where all have the same, on the devices of all hosts."""
+    return jax.make_array_from_process_local_data(sharding, tree)
 
 
 def _between(unrolls: Sequence[Unroll], start: int, stop: int) -> list[Unroll]:

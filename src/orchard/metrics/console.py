@@ -5,6 +5,7 @@ Both are sinks: they show the newest row, and are quiet about what it does not c
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -69,6 +70,12 @@ def display(title: str, budget: Budget, stream: TextIO | None = None) -> Display
     stream = sys.stdout if stream is None else stream
     console = Console(file=stream, highlight=False)
     return Terminal(title, budget, console) if console.is_terminal else Lines(title, budget, stream)
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Writes one line at once, to standard output unless ``stream`` is given; nothing if nobody reads it any more."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stdout if stream is None else stream, flush=True)
 
 
 def _whole(value: float) -> str:

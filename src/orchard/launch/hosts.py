@@ -1,0 +1,276 @@
+"""Several hosts as one run: how they find each other, what they agree on, and JAX among them.
+
+Host 0 has the settings and says them to the others. A run of several hosts on one machine, for trying it, is the same
+run: host 0 starts the others itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from orchard.config import resolve
+from orchard.config.settings import RunConfig
+from orchard.errors import ConfigError, RunFailed
+from orchard.launch.folder import RunFolder
+from orchard.launch.meeting import Meeting, free_port, go_to, receive_hosts, split
+from orchard.learning.checkpoint import Checkpoint, intact_steps, load, pack, unpack
+
+_PATIENCE_SECONDS = 600.0
+_JAX_PATIENCE_SECONDS = 120
+_FAREWELL_SECONDS = 15.0
+_ITS_OWN = ("host", "coordinator", "run_dir", "json", "video")
+"""Settings in which the hosts of a run may differ."""
+
+
+class Hosts:
+    """The hosts of a run as one of them sees them; alone if it has no meeting."""
+
+    def __init__(self, index: int = 0, count: int = 1, meeting: Meeting | None = None) -> None:
+        self.index = index
+        self.count = count
+        self._meeting = meeting
+
+    def agree(self, told: dict[str, Any]) -> list[dict[str, Any]]:
+        """What every host tells (JSON values), in their order; waits for all. Raises :class:`RunFailed`."""
+        if self._meeting is None:
+            return [told]
+        return [json.loads(one) for one in self._meeting.exchange(json.dumps(told).encode())]
+
+    def share(self, content: bytes | None) -> bytes:
+        """What the first host that has something gives, on all of them. Raises :class:`RunFailed`."""
+        if self._meeting is None:
+            return content or b""
+        return next((given for given in self._meeting.exchange(content or b"") if given), b"")
+
+    def lost(self, patience: float = 0.0) -> str | None:
+        """Which host is gone, and why; None if all are there, also after so many seconds."""
+        return self._meeting.wait_for_loss(patience) if self._meeting else None
+
+    def watch(self, on_loss: Callable[[str], None]) -> None:
+        """Has ``on_loss`` called, from another thread, with the reason once a host is gone."""
+        if self._meeting:
+            self._meeting.watch(on_loss)
+
+    def close(self, failure: str | None = None, status: int = 1) -> None:
+        """Leaves the others; with the reason, if this host failed, and with what status its process will end.
+
+        Safe to call twice.
+        """
+        meeting, self._meeting = self._meeting, None
+        if meeting is None:
+            return
+        if failure is None and meeting.lost is None:
+            jax.distributed.shutdown()  # waits for the others
+        else:
+            atexit.register(_exit_at_once, status)
+        meeting.close(failure)
+
+
+def _exit_at_once(status: int) -> None:
+    """Ends the process before JAX, when Python ends, would wait for hosts that are gone, and abort."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+# How they come together.
+
+
+def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: bool) -> Hosts:
+    """Host 0: starts the others if they are to be on this machine, and waits for them.
+
+    What it starts is stopped by ``stack``.
+
+    Raises:
+      ConfigError: the coordinator is no address of this machine.
+      RunFailed: a host did not come.
+    """
+    cluster = config.cluster
+    address = cluster.coordinator or f"127.0.0.1:{free_port('127.0.0.1')}"
+    started: dict[int, subprocess.Popen[bytes]] = {}
+    if cluster.coordinator is None:
+        for index in range(1, cluster.hosts):
+            started[index] = stack.enter_context(_started(address, index, folder.logs / f"host-{index}.log"))
+
+    def look() -> None:
+        for index, process in started.items():
+            if process.poll() is not None:
+                raise RunFailed(
+                    f"host {index} ended before it began (log: {folder.logs / f'host-{index}.log'})"
+                )
+
+    host, _ = split(address)
+    for_jax = f"{host}:{free_port(host)}"
+    mine = resolve.to_json(config)
+    meeting = receive_hosts(
+        address,
+        cluster.hosts,
+        timeout=cluster.host_timeout,
+        patience=_PATIENCE_SECONDS,
+        judge=lambda hello: _difference(mine, hello.get("settings")),
+        welcome={"settings": mine, "run_dir": str(folder.path), "resumed": resumed, "jax": for_jax},
+        look=look,
+    )
+    hosts = Hosts(0, cluster.hosts, meeting)
+    stack.callback(hosts.close)
+    _join_jax(for_jax, 0, cluster.hosts, cluster.host_timeout)
+    return hosts
+
+
+def follow(
+    address: str, index: int, config: RunConfig | None, stack: ExitStack
+) -> tuple[Hosts, RunConfig, Path, bool]:
+    """Another host: goes to host 0.
+
+    Args:
+      address: where host 0 is.
+      index: which host this is.
+      config: as it was told, to be compared; None to be told by host 0.
+      stack: closes what is opened.
+
+    Returns:
+      The hosts, the settings, the run folder of host 0, and whether the run goes on from checkpoints.
+
+    Raises:
+      ConfigError: host 0 does not want this one; the message says why.
+      RunFailed: host 0 is not there.
+    """
+    hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
+    timeout = 30.0 if config is None else config.cluster.host_timeout
+    meeting, told = go_to(address, index, timeout=timeout, patience=_PATIENCE_SECONDS, hello=hello)
+    stack.callback(meeting.close)
+    theirs = resolve.from_json(told["settings"])
+    settings = resolve.replace(theirs, host=index, coordinator=address, video=False)
+    hosts = Hosts(index, settings.cluster.hosts, meeting)
+    relay = stack.enter_context(_relayed(told["jax"]))
+    _join_jax(relay, index, hosts.count, settings.cluster.host_timeout)
+    return hosts, settings, Path(told["run_dir"]), bool(told["resumed"])
+
+
+def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> str | None:
+    if theirs is None:
+        return None
+    # As JSON has them: it knows no tuples.
+    for name, value in json.loads(json.dumps(mine)).items():
+        if name not in _ITS_OWN and theirs.get(name) != value:
+            return (
+                f"{name} is {theirs.get(name)!r} there and {value!r} on host 0: give all hosts the same flags"
+            )
+    return None
+
+
+@contextlib.contextmanager
+def _started(address: str, index: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another host on this machine."""
+    command = [sys.executable, "-m", "orchard.launch.host", address, str(index)]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        # It ends when host 0 leaves; one that hangs is ended.
+        try:
+            process.wait(_FAREWELL_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _join_jax(address: str, index: int, count: int, timeout: float) -> None:
+    # Host programs end on signals in their own way.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(
+            address,
+            count,
+            index,
+            initialization_timeout=_JAX_PATIENCE_SECONDS,
+            coordinator_bind_address=address if index == 0 else None,
+            # Whoever is gone is missed by the meeting first, which says so instead of aborting the process.
+            heartbeat_timeout_seconds=max(100, int(10 * timeout)),
+            shutdown_timeout_seconds=int(_FAREWELL_SECONDS),
+        )
+    except RuntimeError as error:
+        raise RunFailed(f"host {index}: JAX did not come together with the other hosts: {error}") from error
+
+
+@contextlib.contextmanager
+def _relayed(address: str) -> Iterator[str]:
+    """An address of this process that leads to ``address``, and stays open when that is gone.
+
+    JAX aborts a process at once whose connection to host 0 breaks, before it could save anything; one that only
+    falls silent is given time.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_relay, args=(server, address), name="relay", daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def _relay(server: socket.socket, address: str) -> None:
+    kept = []  # open as long as the process lives
+    with contextlib.suppress(OSError):
+        while True:
+            near, _ = server.accept()
+            far = socket.create_connection(split(address))
+            kept += [near, far]
+            for source, sink, last in ((near, far, True), (far, near, False)):
+                threading.Thread(
+                    target=_pass_on, args=(source, sink, last), name="relay", daemon=True
+                ).start()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket, ends_too: bool) -> None:
+    with contextlib.suppress(OSError):
+        while content := source.recv(1 << 16):
+            sink.sendall(content)
+    if ends_too:
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+# What they go on from.
+
+
+def common_checkpoint(hosts: Hosts, root: Path, *, own: bool) -> Checkpoint | None:
+    """The checkpoint from which all hosts go on; None if there is none.
+
+    Args:
+      hosts: all of them.
+      root: this host's checkpoints.
+      own: whether each host needs one of its own, because it holds what only that host has. Else the newest of all
+        is taken, and given to those that do not have it.
+
+    Raises:
+      ConfigError: there are checkpoints, but none that every host has.
+    """
+    steps = [set(each["steps"]) for each in hosts.agree({"steps": intact_steps(root)})]
+    everyones, anyones = set.intersection(*steps), set.union(*steps)
+    if not anyones:
+        return None
+    if own:
+        if not everyones:
+            raise ConfigError(
+                "no checkpoint that every host has: a deterministic run needs those of all its hosts"
+            )
+        return load(root, max(everyones))
+    newest = max(anyones)
+    if newest in everyones:
+        return load(root, newest)
+    mine = newest in steps[hosts.index]
+    content = hosts.share(pack(load(root, newest)) if mine else None)
+    return load(root, newest) if mine else unpack(root, newest, content)
