@@ -22,12 +22,8 @@ SWEEP = ("learning_rate=1e-2,3e-3",)
 
 
 def kept(folder: Path, member: int) -> dict[str, np.ndarray[Any, Any]]:
-    tree = load_latest(folder / "checkpoints")._load("members.safetensors")
-    return {
-        name.removeprefix("train/"): leaf[member]
-        for name, leaf in tree.items()
-        if name.startswith("train/params")
-    }
+    tree = load_latest(folder / "checkpoints")._load("members_train.safetensors")
+    return {name: leaf[member] for name, leaf in tree.items() if name.startswith("params")}
 
 
 @pytest.mark.parametrize("name", ["vtrace lstm", "ppo until too far"])

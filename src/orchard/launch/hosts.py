@@ -25,7 +25,7 @@ from orchard.config import resolve
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.folder import RunFolder
-from orchard.launch.meeting import Meeting, free_port, go_to, receive_hosts, split
+from orchard.launch.meeting import Meeting, free_port, go_to, joined, receive_hosts, split
 from orchard.learning.checkpoint import Checkpoint, intact_steps, load, pack, unpack
 
 _PATIENCE_SECONDS = 600.0
@@ -100,7 +100,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
       RunFailed: a host did not come.
     """
     cluster = config.cluster
-    address = cluster.coordinator or f"127.0.0.1:{free_port('127.0.0.1')}"
+    address = cluster.coordinator or joined("127.0.0.1", free_port("127.0.0.1"))
     started: dict[int, subprocess.Popen[bytes]] = {}
     if cluster.coordinator is None:
         for index in range(1, cluster.hosts):
@@ -114,7 +114,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
                 )
 
     host, _ = split(address)
-    for_jax = f"{host}:{free_port(host)}"
+    for_jax = joined(host, free_port(host))
     mine = resolve.to_json(config)
     meeting = receive_hosts(
         address,

@@ -263,8 +263,18 @@ def _unpack(content: bytes) -> list[bytes]:
 
 def free_port(host: str) -> int:
     """A port of ``host``, one of this machine's addresses, that nobody listens at."""
-    with socket.create_server((host, 0)) as server:
+    with _server(host, 0) as server:
         return int(server.getsockname()[1])
+
+
+def _server(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+def joined(host: str, port: int) -> str:
+    """The address whose parts :func:`split` gives."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split(address: str) -> tuple[str, int]:
@@ -304,7 +314,7 @@ def receive_hosts(
     """
     host, port = split(address)
     try:
-        server = socket.create_server((host, port), reuse_port=False)
+        server = _server(host, port)
     except OSError as error:
         raise ConfigError(
             f"host 0 cannot listen at {address}: {error.strerror}; "

@@ -1,0 +1,243 @@
+"""The hosts of a run meet: they exchange, and each notices in words that another is gone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from orchard import __version__
+from orchard.errors import ConfigError, RunFailed
+from orchard.launch.meeting import Meeting, free_port, go_to, receive_hosts, split
+
+PATIENCE = 20.0
+Meet = Callable[..., list[Meeting]]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@pytest.fixture
+def address() -> str:
+    return f"127.0.0.1:{free_port('127.0.0.1')}"
+
+
+def host_zero(
+    threads: ThreadPoolExecutor, address: str, count: int, timeout: float = PATIENCE, **told: Any
+) -> Future[Meeting]:
+    told = {"judge": lambda hello: None, "welcome": {}, "patience": PATIENCE, **told}
+    return threads.submit(receive_hosts, address, count, timeout=timeout, **told)
+
+
+@pytest.fixture
+def meet(threads: ThreadPoolExecutor, address: str) -> Iterator[Meet]:
+    with ExitStack() as stack:
+
+        def together(count: int, timeout: float = PATIENCE) -> list[Meeting]:
+            first = host_zero(threads, address, count, timeout)
+            others = [
+                threads.submit(go_to, address, index, timeout=timeout, patience=PATIENCE, hello={})
+                for index in range(1, count)
+            ]
+            meetings = [first.result(PATIENCE), *(other.result(PATIENCE)[0] for other in others)]
+            for meeting in meetings:
+                stack.enter_context(closing(meeting))
+            return meetings
+
+        yield together
+
+
+def exchanged(threads: ThreadPoolExecutor, meetings: list[Meeting], say: Callable[[int], bytes]) -> list[Any]:
+    asked = [threads.submit(meeting.exchange, say(meeting.index)) for meeting in meetings]
+    return [one.result(PATIENCE) for one in asked]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_everybody_hears_everybody_in_the_order_of_the_hosts(
+    meet: Meet, threads: ThreadPoolExecutor, count: int
+) -> None:
+    meetings = meet(count)
+    for number in range(20):
+        say = lambda index, number=number: b"" if index == 1 else b"%d of %d" % (number, index)  # noqa: E731
+        heard = exchanged(threads, meetings, say)
+        assert heard == [[say(index) for index in range(count)]] * count
+
+
+def test_large_messages_arrive_whole(meet: Meet, threads: ThreadPoolExecutor) -> None:
+    big = bytes(range(256)) * (1 << 16)
+    assert exchanged(threads, meet(2), lambda index: big[index:]) == [[big, big[1:]]] * 2
+
+
+def test_the_loss_of_a_host_is_told_to_all_others(meet: Meet, threads: ThreadPoolExecutor) -> None:
+    meetings = meet(3)
+    told: dict[int, Future[str]] = {0: Future(), 2: Future()}
+    for index, future in told.items():
+        meetings[index].watch(future.set_result)
+    waiting = [threads.submit(meetings[index].exchange, b"") for index in told]
+    # As the system does when a process is killed.
+    meetings[1]._closed.set()
+    meetings[1]._lines[0].close()
+    for future in told.values():
+        assert future.result(PATIENCE) == "host 1 is gone: the connection was closed"
+    for one in waiting:
+        with pytest.raises(RunFailed, match="host 1 is gone"):
+            one.result(PATIENCE)
+    for index in told:
+        with pytest.raises(RunFailed, match="host 1 is gone"):
+            meetings[index].exchange(b"")
+
+
+def test_whoever_watches_late_is_told_at_once(meet: Meet) -> None:
+    meetings = meet(2)
+    meetings[1].close("no disk")
+    assert meetings[0].wait_for_loss(PATIENCE) == "host 1 failed: no disk"
+    told: list[str] = []
+    meetings[0].watch(told.append)
+    assert told == ["host 1 failed: no disk"]
+
+
+def test_a_host_that_fails_says_why(meet: Meet) -> None:
+    meetings = meet(3)
+    meetings[0].close("the disk is full")
+    for meeting in meetings[1:]:
+        assert meeting.wait_for_loss(PATIENCE) == "host 0 failed: the disk is full"
+
+
+def test_hosts_that_have_finished_are_not_missed(meet: Meet) -> None:
+    meetings = meet(2)
+    lost: list[str] = []
+    meetings[0].watch(lost.append)
+    meetings[1].close()
+    with pytest.raises(RunFailed, match="host 1 ended before host 0 did"):
+        meetings[0].exchange(b"")
+    assert meetings[0].lost is None
+    assert not lost
+
+
+def test_silence_is_a_loss(threads: ThreadPoolExecutor, address: str) -> None:
+    first = host_zero(threads, address, 2, timeout=0.5)
+    with closing(dialled(address)) as mute:
+        send(mute, 1, json.dumps({"version": __version__, "host": 1}).encode())
+        with closing(first.result(PATIENCE)) as meeting:
+            assert meeting.wait_for_loss(PATIENCE) == "host 1 is gone: no sign of life for 0.5 s"
+
+
+def test_hosts_that_are_busy_are_not_missed(meet: Meet, threads: ThreadPoolExecutor) -> None:
+    meetings = meet(2, timeout=0.5)
+    assert meetings[0].wait_for_loss(1.5) is None
+    assert exchanged(threads, meetings, lambda index: b"%d" % index) == [[b"0", b"1"]] * 2
+
+
+def dialled(address: str) -> socket.socket:
+    over = threading.Event()
+    while True:
+        try:
+            return socket.create_connection(split(address), timeout=PATIENCE)
+        except OSError:
+            over.wait(0.01)
+
+
+def send(connection: socket.socket, kind: int, content: bytes) -> None:
+    connection.sendall(struct.pack("!BQ", kind, len(content)) + content)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0" * 9,
+        struct.pack("!BQ", 1, 1 << 40),
+        struct.pack("!BQ", 1, 3) + b"{}}",
+        struct.pack("!BQ", 1, 2) + b"[]",
+        struct.pack("!BQ", 1, 13) + b'{"host": "1"}',
+        struct.pack("!BQ", 4, 11) + b'{"host": 1}',
+        b"\1",
+    ],
+)
+def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, address: str) -> None:
+    first = host_zero(threads, address, 2)
+    with closing(dialled(address)) as stranger:
+        stranger.sendall(noise)
+        stranger.shutdown(socket.SHUT_WR)
+        assert stranger.recv(1) == b""
+    second = threads.submit(go_to, address, 1, timeout=PATIENCE, patience=PATIENCE, hello={})
+    with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)) as meeting:
+        assert meeting.lost is None
+
+
+@pytest.mark.parametrize(
+    ("hello", "says"),
+    [
+        ({"hosts": 3}, "it was told of 3 hosts, host 0 of 2"),
+        ({"host": 2}, "there are 2 hosts, 0 to 1"),
+        ({"host": 0}, "there are 2 hosts, 0 to 1"),
+        ({"version": "0.0.9"}, f"it has version 0.0.9 of Orchard, host 0 has {__version__}"),
+        ({"settings": "other"}, "other settings"),
+    ],
+)
+def test_a_host_that_does_not_fit_is_turned_away_with_the_reason(
+    hello: dict[str, Any], says: str, threads: ThreadPoolExecutor, address: str
+) -> None:
+    def judge(hello: Mapping[str, Any]) -> str | None:
+        return "other settings" if hello.get("settings") else None
+
+    first = host_zero(threads, address, 2, judge=judge, welcome={"told": 7})
+    with pytest.raises(ConfigError, match=says):
+        go_to(address, 1, timeout=PATIENCE, patience=PATIENCE, hello=hello)
+    meeting, told = go_to(address, 1, timeout=PATIENCE, patience=PATIENCE, hello={"hosts": 2})
+    assert told == {"told": 7}
+    with closing(meeting), closing(first.result(PATIENCE)):
+        pass
+
+
+def test_two_hosts_with_one_index(threads: ThreadPoolExecutor, address: str) -> None:
+    first = host_zero(threads, address, 3)
+    second = threads.submit(go_to, address, 1, timeout=PATIENCE, patience=PATIENCE, hello={})
+    twin = threads.submit(go_to, address, 1, timeout=PATIENCE, patience=PATIENCE, hello={})
+    third: Future[Any] = Future()
+    for done in (second, twin):
+        done.add_done_callback(lambda one: third.done() or third.set_result(one))
+    with pytest.raises(ConfigError, match="another has come with that index"):
+        third.result(PATIENCE).result()
+    last = threads.submit(go_to, address, 2, timeout=PATIENCE, patience=PATIENCE, hello={})
+    with closing(first.result(PATIENCE)), closing(last.result(PATIENCE)[0]):
+        (came,) = (one.result()[0] for one in (second, twin) if one.exception(PATIENCE) is None)
+        came.close()
+
+
+def test_hosts_that_do_not_come_are_named(address: str, threads: ThreadPoolExecutor) -> None:
+    second = threads.submit(go_to, address, 2, timeout=PATIENCE, patience=PATIENCE, hello={})
+    with pytest.raises(RunFailed, match="host 1, 3 did not come to "):
+        receive_hosts(address, 4, timeout=PATIENCE, patience=1.5, judge=lambda hello: None, welcome={})
+    with pytest.raises(ConfigError, match="not all hosts came"):
+        second.result(PATIENCE)
+
+
+def test_a_host_zero_that_is_not_there(address: str) -> None:
+    with pytest.raises(RunFailed, match=f"host 0 is not at {address}"):
+        go_to(address, 1, timeout=1.0, patience=0.3, hello={})
+
+
+def test_an_address_that_is_taken(address: str) -> None:
+    with socket.create_server(split(address)), pytest.raises(ConfigError, match="host 0 cannot listen at"):
+        receive_hosts(address, 2, timeout=1.0, patience=1.0, judge=lambda hello: None, welcome={})
+
+
+@pytest.mark.parametrize("wrong", ["nowhere", ":70", "host:", "host:0", "host:99999", "host:x"])
+def test_an_address_that_is_none(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="write HOST:PORT"):
+        split(wrong)
+
+
+def test_an_address_with_colons() -> None:
+    assert split("[::1]:7000") == ("::1", 7000)
