@@ -70,7 +70,7 @@ def command(cwd: Path, *words: str, devices: int = 2) -> Command:
 
 @pytest.mark.parametrize(
     ("name", "arch"),
-    [("vtrace lstm", "anakin"), ("ppo", "anakin"), ("vtrace lstm", "seed"), ("ppo", "sebulba")],
+    [("ppo", "anakin"), ("vtrace lstm", "seed"), ("ppo", "sebulba")],
 )
 def test_two_hosts_compute_what_one_does(name: str, arch: str, tmp_path: Path) -> None:
     whole, half = PLACES[arch]
@@ -89,13 +89,15 @@ def test_two_hosts_compute_what_one_does(name: str, arch: str, tmp_path: Path) -
         np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
 
 
-@pytest.mark.parametrize("arch", PLACES)
+@pytest.mark.parametrize("arch", ["anakin", "seed"])
 def test_a_resumed_run_is_the_run_that_was_not_stopped(arch: str, tmp_path: Path) -> None:
     whole, half = PLACES[arch]
-    settings = {**AGENTS["vtrace lstm"], **whole, **half, "hosts": 2, "deterministic": True}
-    without = trained(tmp_path, "without", 2, **settings)
-    trained(tmp_path, "with", 2, **{**settings, "frames": BATCHES // 2 * ENVS * STEPS})
-    with command(tmp_path, "resume", "with", "--frames", str(WORLD["frames"]), "--no-video") as resumed:
+    settings = {**AGENTS["a2c"], **whole, **half, "hosts": 2, "deterministic": True}
+    without = trained(tmp_path, "without", 1, **settings)
+    trained(tmp_path, "with", 1, **{**settings, "frames": BATCHES // 2 * ENVS * STEPS})
+    with command(
+        tmp_path, "resume", "with", "--frames", str(WORLD["frames"]), "--no-video", devices=1
+    ) as resumed:
         assert resumed.wait() == 0, resumed.output
     again = summary(tmp_path / "with")
     for what in ("params_sha256", "weights_version", "agent_steps", "episodes", "mean_return"):

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +26,7 @@ from orchard.config import resolve
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.folder import RunFolder
-from orchard.launch.meeting import Meeting, free_port, go_to, joined, receive_hosts, split
+from orchard.launch.meeting import Meeting, dial, free_port, go_to, joined, receive_hosts, split
 from orchard.learning.checkpoint import Checkpoint, intact_steps, load, pack, unpack
 
 _PATIENCE_SECONDS = 600.0
@@ -226,7 +227,9 @@ def _relay(server: socket.socket, address: str) -> None:
     with contextlib.suppress(OSError):
         while True:
             near, _ = server.accept()
-            far = socket.create_connection(split(address))
+            # Host 0 may not have begun to listen for JAX yet.
+            far = dial(address, time.monotonic() + _JAX_PATIENCE_SECONDS)
+            far.settimeout(None)
             kept += [near, far]
             for source, sink, last in ((near, far, True), (far, near, False)):
                 threading.Thread(

@@ -35,6 +35,7 @@ _MOST_OF_A_STRANGER = 1 << 20
 _BEATS = 5
 _RETRY_SECONDS = 0.2
 _STRANGER_SECONDS = 5.0
+_CLOSED = "the connection was closed"
 
 
 class _Kind(IntEnum):
@@ -80,7 +81,7 @@ class _Line:
         while view:
             count = self._connection.recv_into(view)
             if not count:
-                raise ConnectionLost("the connection was closed")
+                raise ConnectionLost(_CLOSED)
             view = view[count:]
         return bytes(content)
 
@@ -90,6 +91,8 @@ class _Line:
             yield
         except TimeoutError as error:
             raise ConnectionLost(f"no sign of life for {self._timeout:g} s") from error
+        except ConnectionError as error:
+            raise ConnectionLost(_CLOSED) from error
         except OSError as error:
             raise ConnectionLost(error.strerror or str(error)) from error
 
@@ -400,7 +403,12 @@ def go_to(
       ConfigError: host 0 turned it away; the message is the reason.
       RunFailed: host 0 is not there.
     """
-    line = _Line(_dial(address, time.monotonic() + patience), patience)
+    try:
+        line = _Line(dial(address, time.monotonic() + patience), patience)
+    except OSError as error:
+        raise RunFailed(
+            f"host 0 is not at {address}: {error.strerror or error}; start it with the same --coordinator"
+        ) from error
     try:
         line.send(_Kind.HELLO, json.dumps({"version": __version__, "host": index, **hello}).encode())
         kind, content = line.receive()
@@ -414,14 +422,12 @@ def go_to(
     return Meeting(index, {0: line}, timeout), json.loads(content)
 
 
-def _dial(address: str, over: float) -> socket.socket:
-    """A connection to ``address``, where host 0 may not be yet."""
+def dial(address: str, over: float) -> socket.socket:
+    """A connection to ``address``, where nobody may listen yet; raises :class:`OSError` when it is ``over``, in s."""
     while True:
         try:
             return socket.create_connection(split(address), timeout=max(0.1, over - time.monotonic()))
-        except OSError as error:
+        except OSError:
             if time.monotonic() + _RETRY_SECONDS > over:
-                raise RunFailed(
-                    f"host 0 is not at {address}: {error.strerror or error}; start it with the same --coordinator"
-                ) from error
+                raise
             time.sleep(_RETRY_SECONDS)

@@ -57,8 +57,7 @@ def resumed(cwd: Path, frames: int) -> dict[str, Any]:
     return both[0]
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("host", [0, 1])
+@pytest.mark.parametrize(("arch", "host"), [("anakin", 0), ("seed", 0), ("anakin", 1), ("sebulba", 1)])
 def test_the_others_end_with_the_reason_and_a_checkpoint(arch: str, host: int, tmp_path: Path) -> None:
     folders = [tmp_path / "run", tmp_path / "run/hosts/1"]
     with two_hosts(tmp_path, arch) as learner:
@@ -86,12 +85,12 @@ def test_the_others_end_with_the_reason_and_a_checkpoint(arch: str, host: int, t
 
 
 def test_a_host_that_hangs_is_missed(tmp_path: Path) -> None:
-    with two_hosts(tmp_path, "sebulba", host_timeout=2.0) as learner:
+    with two_hosts(tmp_path, "sebulba", host_timeout=8.0) as learner:
         learning(tmp_path / "run")
         hanging = other_host(learner)
         hanging.suspend()
         assert learner.wait() == 1
-        assert "host 1 is gone: no sign of life for 2 s" in learner.last_line
+        assert "host 1 is gone: no sign of life for 8 s" in learner.last_line
         hanging.resume()
         until(lambda: not alive(hanging), "the other host to end", 20)
 
