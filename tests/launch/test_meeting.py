@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -167,9 +168,11 @@ def send(connection: socket.socket, kind: int, content: bytes) -> None:
 def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, address: str) -> None:
     first = host_zero(threads, address, 2)
     with closing(dialled(address)) as stranger:
-        stranger.sendall(noise)
-        stranger.shutdown(socket.SHUT_WR)
-        assert stranger.recv(1) == b""
+        # It may be shown the door before it has finished.
+        with contextlib.suppress(OSError):
+            stranger.sendall(noise)
+            stranger.shutdown(socket.SHUT_WR)
+            assert stranger.recv(1) == b""
     second = threads.submit(go_to, address, 1, timeout=PATIENCE, patience=PATIENCE, hello={})
     with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)) as meeting:
         assert meeting.lost is None

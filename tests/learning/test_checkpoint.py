@@ -1,4 +1,5 @@
 import errno
+import io
 import json
 import logging
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,17 @@ import pytest
 import safetensors.numpy
 
 from orchard.errors import CheckpointError
-from orchard.learning.checkpoint import Checkpoint, digest, flatten, load_latest, save
+from orchard.learning.checkpoint import (
+    Checkpoint,
+    digest,
+    flatten,
+    intact_steps,
+    load,
+    load_latest,
+    pack,
+    save,
+    unpack,
+)
 
 
 def params(value: float = 1.0) -> dict[str, Any]:
@@ -387,3 +399,48 @@ def test_a_root_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="cannot write the checkpoint of step 1"):
         save_some(tmp_path / "file", 1)
+
+
+# -- sent to another host ---------------------------------------------------------------------------------
+
+
+def test_a_packed_checkpoint_is_the_same_elsewhere(tmp_path: Path) -> None:
+    save_some(tmp_path / "here", 10, 2.5)
+    there = unpack(tmp_path / "there", 10, pack(load(tmp_path / "here", 10)))
+    assert restored(there) == 2.5
+    assert there.meta == {"updates": 10}
+    assert restored(load_latest(tmp_path / "there")) == 2.5
+
+
+def test_what_was_packed_and_then_damaged_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    path = save_some(tmp_path / "here", 10)
+    taken = load(tmp_path / "here", 10)
+    file = path / "params.safetensors"
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    for content in (pack(taken), b"", b"PK nonsense"):
+        with pytest.raises(CheckpointError):
+            unpack(tmp_path / "there", 10, content)
+        assert not intact_steps(tmp_path / "there")
+
+
+def test_a_packed_checkpoint_writes_into_its_folder_only(tmp_path: Path) -> None:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("../../outside", "x")
+    with pytest.raises(CheckpointError):
+        unpack(tmp_path / "there", 10, whole.getvalue())
+    assert not list(tmp_path.rglob("outside"))
+
+
+def test_intact_steps_are_those_that_can_be_loaded(tmp_path: Path) -> None:
+    assert intact_steps(tmp_path) == []
+    for step in (10, 20, 30):
+        path = save_some(tmp_path, step)
+    (path / "manifest.json").write_text("{}")
+    assert intact_steps(tmp_path) == [10, 20]
+    assert load(tmp_path, 20).step == 20
+    for step in (30, 40):
+        with pytest.raises(CheckpointError):
+            load(tmp_path, step)

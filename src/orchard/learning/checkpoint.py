@@ -362,15 +362,27 @@ def unpack(root: Path, step: int, content: bytes) -> Checkpoint:
     with _told(root, step):
         root.mkdir(parents=True, exist_ok=True)
         _clean(root)
-        draft.mkdir()
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for name in archive.namelist():
-                file = draft / Path(name).name  # into this folder only, whatever the name says
-                file.write_bytes(archive.read(name))
-                _sync(file)
-        _verified(draft, step)
+        try:
+            draft.mkdir()
+            _extract(content, draft)
+            _verified(draft, step)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         _put(draft, final)
     return load(root, step)
+
+
+def _extract(content: bytes, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for name in archive.namelist():
+                file = folder / (Path(name).name or "_")  # into this folder only, whatever the name says
+                file.write_bytes(archive.read(name))
+                _sync(file)
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(f"a checkpoint came damaged from another host: {error}") from error
+    _sync(folder)
 
 
 def any_saved(root: Path) -> bool:

@@ -1,0 +1,123 @@
+"""What hosts agree on before they begin: from which checkpoint, and with which settings."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchard.config.resolve import configure, to_json
+from orchard.errors import ConfigError
+from orchard.launch.hosts import Hosts, _difference, common_checkpoint
+from orchard.learning.checkpoint import Checkpoint, intact_steps, save
+
+PATIENCE = 20.0
+
+
+class Table:
+    """Stands for the meeting, without sockets: whoever exchanges waits for all others."""
+
+    def __init__(self, count: int) -> None:
+        self._said: list[bytes] = [b""] * count
+        self._all = threading.Barrier(count, timeout=PATIENCE)
+
+    def at(self, index: int) -> Any:
+        class Seat:
+            lost = None
+
+            def exchange(_, message: bytes) -> list[bytes]:  # noqa: N805
+                self._said[index] = message
+                self._all.wait()
+                said = list(self._said)
+                self._all.wait()
+                return said
+
+        return Seat()
+
+
+@pytest.fixture
+def agreed(tmp_path: Path) -> Iterator[Callable[..., list[Checkpoint | None]]]:
+    with ThreadPoolExecutor(4) as threads:
+
+        def agree(*saved: list[int], own: bool = False) -> list[Checkpoint | None]:
+            for index, steps in enumerate(saved):
+                for step in steps:
+                    tree = {"x": np.arange(3.0) + step}
+                    save(tmp_path / str(index), step, {"train": tree}, {"from": index}, keep=9)
+            table = Table(len(saved))
+            hosts = [Hosts(index, len(saved), table.at(index)) for index in range(len(saved))]
+            asked = [
+                threads.submit(common_checkpoint, one, tmp_path / str(one.index), own=own) for one in hosts
+            ]
+            return [one.result(PATIENCE) for one in asked]
+
+        yield agree
+
+
+def steps(found: list[Checkpoint | None]) -> list[int | None]:
+    return [each.step if each else None for each in found]
+
+
+def test_a_run_without_checkpoints_begins_anew(agreed: Callable[..., Any]) -> None:
+    assert agreed([], [], []) == [None, None, None]
+
+
+def test_the_newest_of_all_is_given_to_those_that_do_not_have_it(
+    agreed: Callable[..., Any], tmp_path: Path
+) -> None:
+    found = agreed([10], [10, 30], [20, 30], [])
+    assert steps(found) == [30, 30, 30, 30]
+    assert [each.meta["from"] for each in found] == [1, 1, 2, 1], "the first that has it gives it"
+    for index, each in enumerate(found):
+        assert each.path.parent == tmp_path / str(index)
+        np.testing.assert_array_equal(each.tree("train", {"x": np.zeros(3)})["x"], np.arange(3.0) + 30)
+    assert intact_steps(tmp_path / "0") == [10, 30]
+
+
+def test_hosts_that_need_their_own_take_the_newest_that_all_have(agreed: Callable[..., Any]) -> None:
+    found = agreed([10, 20, 30], [10, 20], own=True)
+    assert steps(found) == [20, 20]
+    assert [each.meta["from"] for each in found] == [0, 1]
+
+
+def test_hosts_that_need_their_own_and_have_none_in_common(agreed: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="no checkpoint that every host has"):
+        agreed([10, 30], [20], own=True)
+
+
+def test_a_damaged_checkpoint_is_as_good_as_none(agreed: Callable[..., Any], tmp_path: Path) -> None:
+    save(tmp_path / "0", 40, {"train": {"x": np.arange(3.0)}}, {})
+    file = tmp_path / "0" / f"{40:012d}" / "train.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert steps(agreed([10], [20])) == [20, 20]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, None),
+        ({"host": 1, "coordinator": "there:1", "run_dir": "elsewhere", "json": True}, None),
+        ({"learning_rate": 1e-3}, "learning_rate is 0.001 there and 0.0006 on host 0"),
+        ({"hidden": (3,)}, r"hidden is \[3\] there and \[\] on host 0"),
+        ({"seed": 7}, "seed is 7 there and 0 on host 0"),
+    ],
+)
+def test_settings_are_compared(settings: dict[str, Any], says: str | None) -> None:
+    ours = configure("toy:catch", preset="none", hosts=2, coordinator="here:1", learning_rate=6e-4)
+    theirs = configure(
+        "toy:catch",
+        **{"preset": "none", "hosts": 2, "coordinator": "here:1", "learning_rate": 6e-4, **settings},
+    )
+    found = _difference(to_json(ours), json.loads(json.dumps(to_json(theirs))))
+    if says is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert re.search(says, found)
