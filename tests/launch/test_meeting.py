@@ -36,7 +36,7 @@ def address() -> str:
 def host_zero(
     threads: ThreadPoolExecutor, address: str, count: int, timeout: float = PATIENCE, **told: Any
 ) -> Future[Meeting]:
-    told = {"judge": lambda hello: None, "welcome": {}, "patience": PATIENCE, **told}
+    told = {"judge": lambda hello: None, "welcome": dict, "patience": PATIENCE, **told}
     return threads.submit(receive_hosts, address, count, timeout=timeout, **told)
 
 
@@ -47,7 +47,7 @@ def meet(threads: ThreadPoolExecutor, address: str) -> Iterator[Meet]:
         def together(count: int, timeout: float = PATIENCE) -> list[Meeting]:
             first = host_zero(threads, address, count, timeout)
             others = [
-                threads.submit(go_to, address, index, timeout=timeout, patience=PATIENCE, hello={})
+                threads.submit(go_to, address, index, patience=PATIENCE, hello={})
                 for index in range(1, count)
             ]
             meetings = [first.result(PATIENCE), *(other.result(PATIENCE)[0] for other in others)]
@@ -102,9 +102,9 @@ def test_whoever_watches_late_is_told_at_once(meet: Meet) -> None:
     meetings = meet(2)
     meetings[1].close("no disk")
     assert meetings[0].wait_for_loss(PATIENCE) == "host 1 failed: no disk"
-    told: list[str] = []
-    meetings[0].watch(told.append)
-    assert told == ["host 1 failed: no disk"]
+    told: Future[str] = Future()
+    meetings[0].watch(told.set_result)
+    assert told.result(PATIENCE) == "host 1 failed: no disk"
 
 
 def test_a_host_that_fails_says_why(meet: Meet) -> None:
@@ -161,19 +161,20 @@ def send(connection: socket.socket, kind: int, content: bytes) -> None:
         struct.pack("!BQ", 1, 3) + b"{}}",
         struct.pack("!BQ", 1, 2) + b"[]",
         struct.pack("!BQ", 1, 13) + b'{"host": "1"}',
+        struct.pack("!BQ", 1, 27) + b'{"host": 1, "settings": []}',
+        struct.pack("!BQ", 1, 100_000) + b"[" * 100_000,
         struct.pack("!BQ", 4, 11) + b'{"host": 1}',
         b"\1",
     ],
 )
 def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, address: str) -> None:
     first = host_zero(threads, address, 2)
-    with closing(dialled(address)) as stranger:
-        # It may be shown the door before it has finished.
-        with contextlib.suppress(OSError):
-            stranger.sendall(noise)
-            stranger.shutdown(socket.SHUT_WR)
-            assert stranger.recv(1) == b""
-    second = threads.submit(go_to, address, 1, timeout=PATIENCE, patience=PATIENCE, hello={})
+    # It may be shown the door before it has finished.
+    with closing(dialled(address)) as stranger, contextlib.suppress(OSError):
+        stranger.sendall(noise)
+        stranger.shutdown(socket.SHUT_WR)
+        assert stranger.recv(1) == b""
+    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
     with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)) as meeting:
         assert meeting.lost is None
 
@@ -185,7 +186,7 @@ def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, add
         ({"host": 2}, "there are 2 hosts, 0 to 1"),
         ({"host": 0}, "there are 2 hosts, 0 to 1"),
         ({"version": "0.0.9"}, f"it has version 0.0.9 of Orchard, host 0 has {__version__}"),
-        ({"settings": "other"}, "other settings"),
+        ({"settings": {"other": 1}}, "other settings"),
     ],
 )
 def test_a_host_that_does_not_fit_is_turned_away_with_the_reason(
@@ -194,46 +195,60 @@ def test_a_host_that_does_not_fit_is_turned_away_with_the_reason(
     def judge(hello: Mapping[str, Any]) -> str | None:
         return "other settings" if hello.get("settings") else None
 
-    first = host_zero(threads, address, 2, judge=judge, welcome={"told": 7})
+    first = host_zero(threads, address, 2, judge=judge, welcome=lambda: {"told": 7})
     with pytest.raises(ConfigError, match=says):
-        go_to(address, 1, timeout=PATIENCE, patience=PATIENCE, hello=hello)
-    meeting, told = go_to(address, 1, timeout=PATIENCE, patience=PATIENCE, hello={"hosts": 2})
-    assert told == {"told": 7}
+        go_to(address, 1, patience=PATIENCE, hello=hello)
+    meeting, told = go_to(address, 1, patience=PATIENCE, hello={"hosts": 2})
+    assert told["told"] == 7
     with closing(meeting), closing(first.result(PATIENCE)):
         pass
 
 
 def test_two_hosts_with_one_index(threads: ThreadPoolExecutor, address: str) -> None:
     first = host_zero(threads, address, 3)
-    second = threads.submit(go_to, address, 1, timeout=PATIENCE, patience=PATIENCE, hello={})
-    twin = threads.submit(go_to, address, 1, timeout=PATIENCE, patience=PATIENCE, hello={})
+    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+    twin = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
     third: Future[Any] = Future()
     for done in (second, twin):
         done.add_done_callback(lambda one: third.done() or third.set_result(one))
     with pytest.raises(ConfigError, match="another has come with that index"):
         third.result(PATIENCE).result()
-    last = threads.submit(go_to, address, 2, timeout=PATIENCE, patience=PATIENCE, hello={})
+    last = threads.submit(go_to, address, 2, patience=PATIENCE, hello={})
     with closing(first.result(PATIENCE)), closing(last.result(PATIENCE)[0]):
         (came,) = (one.result()[0] for one in (second, twin) if one.exception(PATIENCE) is None)
         came.close()
 
 
+def test_a_host_that_went_away_may_come_back_before_all_are_there(
+    threads: ThreadPoolExecutor, address: str
+) -> None:
+    first = host_zero(threads, address, 3)
+    with closing(dialled(address)) as gone:
+        send(gone, 1, json.dumps({"version": __version__, "host": 1}).encode())
+    others = [threads.submit(go_to, address, index, patience=PATIENCE, hello={}) for index in (1, 2)]
+    with closing(first.result(PATIENCE)) as meeting:
+        for other in others:
+            with closing(other.result(PATIENCE)[0]):
+                pass
+        assert meeting.lost is None
+
+
 def test_hosts_that_do_not_come_are_named(address: str, threads: ThreadPoolExecutor) -> None:
-    second = threads.submit(go_to, address, 2, timeout=PATIENCE, patience=PATIENCE, hello={})
+    second = threads.submit(go_to, address, 2, patience=PATIENCE, hello={})
     with pytest.raises(RunFailed, match="host 1, 3 did not come to "):
-        receive_hosts(address, 4, timeout=PATIENCE, patience=1.5, judge=lambda hello: None, welcome={})
+        receive_hosts(address, 4, timeout=PATIENCE, patience=1.5, judge=lambda hello: None, welcome=dict)
     with pytest.raises(ConfigError, match="not all hosts came"):
         second.result(PATIENCE)
 
 
 def test_a_host_zero_that_is_not_there(address: str) -> None:
     with pytest.raises(RunFailed, match=f"host 0 is not at {address}"):
-        go_to(address, 1, timeout=1.0, patience=0.3, hello={})
+        go_to(address, 1, patience=0.3, hello={})
 
 
 def test_an_address_that_is_taken(address: str) -> None:
     with socket.create_server(split(address)), pytest.raises(ConfigError, match="host 0 cannot listen at"):
-        receive_hosts(address, 2, timeout=1.0, patience=1.0, judge=lambda hello: None, welcome={})
+        receive_hosts(address, 2, timeout=1.0, patience=1.0, judge=lambda hello: None, welcome=dict)
 
 
 @pytest.mark.parametrize("wrong", ["nowhere", ":70", "host:", "host:0", "host:99999", "host:x"])

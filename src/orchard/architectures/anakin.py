@@ -421,7 +421,7 @@ class Anakin:
         prefix = "members_" if self._several else ""
 
         def kept(name: str) -> Tree:
-            return _put(checkpoint.tree(prefix + name, getattr(like, name)), getattr(self._places, name))
+            return _spread(checkpoint.tree(prefix + name, getattr(like, name)), getattr(self._places, name))
 
         acting = kept("acting") if meta["exact"] else self._begin_all(self._all_seeds()).acting
         self._carry = Carry(kept("train"), acting, kept("last"))
@@ -432,7 +432,7 @@ def _own(member: Member) -> Own:
     return Own(key(member.seed, "learner"), key(member.seed, "acting"), values)
 
 
-def _put(tree: Tree, sharding: Any) -> Tree:
+def _spread(tree: Tree, sharding: Any) -> Tree:
     """Arrays of which every host has the whole, on the devices of all hosts."""
 
     def put(leaf: Any) -> Any:

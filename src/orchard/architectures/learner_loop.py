@@ -66,6 +66,7 @@ class LearnerLoop(ABC):
         self.ledger = Ledger()
         self.episodes = Episodes()
         # What the other hosts were not told of yet.
+        self._others_epoch = 0
         self._untold: deque[tuple[float, int]] = deque()
         self._reported: list[dict[str, int]] = [self.ledger.counts()] * self._hosts
         self.lag = Tally()
@@ -247,13 +248,14 @@ class LearnerLoop(ABC):
             return {}
         # Those that others add meanwhile are for the next time.
         told = [self._untold.popleft() for _ in range(len(self._untold))]
-        return {"ledger": self.ledger.counts(), "episodes": told}
+        return {"ledger": self.ledger.counts(), "episodes": told, "last_epoch": self._last_epoch}
 
     def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
         """Counts all hosts' episodes, in the same order on each of them, so that all see the same returns."""
         if self._hosts == 1:
             return
         self._reported = [dict(report["ledger"]) for report in reports]
+        self._others_epoch = max(report["last_epoch"] for report in reports)
         for report in reports:
             self._count(report["episodes"])
 
@@ -293,11 +295,11 @@ class LearnerLoop(ABC):
         meta: dict[str, Any] = {
             **records(self),
             "exact": exact,
-            "last_epoch": self._last_epoch,
+            # Of all hosts: any of them may go on from this.
+            "last_epoch": max(self._last_epoch, self._others_epoch),
             "first_epoch": self._first_epoch,
             "base_version": self._base_version,
             "pace": self._pace(),
-            "untold": list(self._untold),
         }
         if exact:
             lanes = sorted(self._lane_states().items())
@@ -309,6 +311,7 @@ class LearnerLoop(ABC):
             queued = jax.device_get(self.queue.contents())
             blobs["queue"] = [leaf for unroll in queued for leaf in jax.tree.leaves(unroll)]
             trees.update(self._tables())
+            meta["untold"] = list(self._untold)
         return trees, blobs, meta
 
     def _pace(self) -> dict[str, int | str]:

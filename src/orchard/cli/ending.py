@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from orchard.cli.parse import print_line
@@ -25,13 +26,18 @@ def report(summary: Summary, config: RunConfig) -> int:
     )
     for line in _side_by_side(values):
         print_line(f"  {line}")
-    if config.video and summary.stopped_because != "interrupted":
+    host = config.cluster.host
+    if config.video and not host and summary.stopped_because != "interrupted":
         _video(folder)
     print_line(
         f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl"
     )
-    verb = "resume" if summary.stopped_because == "interrupted" else "eval"
-    print_line(f"next: orchard {verb} {folder}")
+    if summary.stopped_because != "interrupted":
+        print_line(f"next: orchard eval {folder}")
+    elif host:
+        print_line(f"next: orchard resume {Path(folder).parent.parent} --host {host}")
+    else:
+        print_line(f"next: orchard resume {folder}")
     if config.json:
         print_line(json.dumps(values))
     return 0

@@ -73,12 +73,17 @@ class RunFolder:
     def open(path: str | Path) -> RunFolder:
         """An existing folder; raises :class:`ConfigError` that names the newest runs if it is none."""
         folder = RunFolder(Path(path))
-        if not folder._config.exists():
+        if not folder.begun:
             runs = sorted(Path("runs").glob("*/config.json"), key=lambda file: file.stat().st_mtime)
             hint = f"; the newest here: {', '.join(str(run.parent) for run in runs[-3:])}" if runs else ""
             raise ConfigError(f"{path} is not a run folder (no config.json in it){hint}")
         folder.logs.mkdir(exist_ok=True)
         return folder
+
+    @property
+    def begun(self) -> bool:
+        """Whether it holds a run."""
+        return self._config.exists()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

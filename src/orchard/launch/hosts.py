@@ -27,12 +27,12 @@ from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.folder import RunFolder
 from orchard.launch.meeting import Meeting, dial, free_port, go_to, joined, receive_hosts, split
-from orchard.learning.checkpoint import Checkpoint, intact_steps, load, pack, unpack
+from orchard.learning.checkpoint import Checkpoint, any_saved, intact_steps, load, pack, unpack
 
 _PATIENCE_SECONDS = 600.0
 _JAX_PATIENCE_SECONDS = 120
-_FAREWELL_SECONDS = 15.0
-_ITS_OWN = ("host", "coordinator", "run_dir", "json", "video")
+_FAREWELL_SECONDS = 60.0
+_ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video")
 """Settings in which the hosts of a run may differ."""
 
 
@@ -66,16 +66,22 @@ class Hosts:
             self._meeting.watch(on_loss)
 
     def close(self, failure: str | None = None, status: int = 1) -> None:
-        """Leaves the others; with the reason, if this host failed, and with what status its process will end.
+        """Leaves when all have come to their end; at once, with the reason, if this host failed.
 
-        Safe to call twice.
+        Safe to call twice. ``status``: with what the process of one that failed will end.
         """
         meeting, self._meeting = self._meeting, None
         if meeting is None:
             return
-        if failure is None and meeting.lost is None:
-            jax.distributed.shutdown()  # waits for the others
-        else:
+        try:
+            if failure is None:
+                meeting.exchange(b"")  # all are done, so that nobody waits at JAX's end for one that is not
+                jax.distributed.shutdown()
+        except RuntimeError as error:
+            failure, status = str(error), 0
+        except RunFailed:
+            failure, status = "a host was lost after the end", 0
+        if failure is not None:
             atexit.register(_exit_at_once, status)
         meeting.close(failure)
 
@@ -114,8 +120,14 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
                     f"host {index} ended before it began (log: {folder.logs / f'host-{index}.log'})"
                 )
 
-    host, _ = split(address)
-    for_jax = joined(host, free_port(host))
+    for_jax = ""
+
+    def welcome() -> dict[str, Any]:
+        nonlocal for_jax
+        host, _ = split(address)
+        for_jax = joined(host, free_port(host))
+        return {"settings": mine, "run_dir": str(folder.path), "resumed": resumed, "jax": for_jax}
+
     mine = resolve.to_json(config)
     meeting = receive_hosts(
         address,
@@ -123,7 +135,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         timeout=cluster.host_timeout,
         patience=_PATIENCE_SECONDS,
         judge=lambda hello: _difference(mine, hello.get("settings")),
-        welcome={"settings": mine, "run_dir": str(folder.path), "resumed": resumed, "jax": for_jax},
+        welcome=welcome,
         look=look,
     )
     hosts = Hosts(0, cluster.hosts, meeting)
@@ -151,12 +163,14 @@ def follow(
       RunFailed: host 0 is not there.
     """
     hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
-    timeout = 30.0 if config is None else config.cluster.host_timeout
-    meeting, told = go_to(address, index, timeout=timeout, patience=_PATIENCE_SECONDS, hello=hello)
-    stack.callback(meeting.close)
-    theirs = resolve.from_json(told["settings"])
-    settings = resolve.replace(theirs, host=index, coordinator=address, video=False)
+    meeting, told = go_to(address, index, patience=_PATIENCE_SECONDS, hello=hello)
+    settings = resolve.replace(
+        resolve.from_json(told["settings"]), host=index, coordinator=address, video=False
+    )
+    if config is not None:
+        settings = resolve.replace(settings, listen=config.placement.listen)
     hosts = Hosts(index, settings.cluster.hosts, meeting)
+    stack.callback(hosts.close)
     relay = stack.enter_context(_relayed(told["jax"]))
     _join_jax(relay, index, hosts.count, settings.cluster.host_timeout)
     return hosts, settings, Path(told["run_dir"]), bool(told["resumed"])
@@ -200,6 +214,8 @@ def _join_jax(address: str, index: int, count: int, timeout: float) -> None:
             address,
             count,
             index,
+            # Which devices there are is not for a cluster's scheduler to say: a host has one process.
+            cluster_detection_method="deactivate",
             initialization_timeout=_JAX_PATIENCE_SECONDS,
             coordinator_bind_address=address if index == 0 else None,
             # Whoever is gone is missed by the meeting first, which says so instead of aborting the process.
@@ -259,11 +275,14 @@ def common_checkpoint(hosts: Hosts, root: Path, *, own: bool) -> Checkpoint | No
         is taken, and given to those that do not have it.
 
     Raises:
-      ConfigError: there are checkpoints, but none that every host has.
+      ConfigError: there are checkpoints, but none is intact, or none that every host has.
     """
-    steps = [set(each["steps"]) for each in hosts.agree({"steps": intact_steps(root)})]
+    told = hosts.agree({"steps": intact_steps(root), "any": any_saved(root)})
+    steps = [set(each["steps"]) for each in told]
     everyones, anyones = set.intersection(*steps), set.union(*steps)
     if not anyones:
+        if any(each["any"] for each in told):
+            raise ConfigError(f"no checkpoint in {root} or with the other hosts is intact")
         return None
     if own:
         if not everyones:

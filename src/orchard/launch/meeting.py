@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import queue
+import select
 import socket
 import struct
 import threading
@@ -25,13 +26,14 @@ from enum import IntEnum
 from typing import Any
 
 from orchard import __version__
-from orchard.errors import ConfigError, ConnectionLost, ProtocolError, RunFailed
+from orchard.errors import ConfigError, ConnectionLost, ProtocolError, RunFailed, cause_of
 
 _log = logging.getLogger(__name__)
 _HEADER = struct.Struct("!BQ")
 _LENGTH = struct.Struct("!Q")
 _MOST_BYTES = 1 << 36
 _MOST_OF_A_STRANGER = 1 << 20
+_PIECE_BYTES = 1 << 20
 _BEATS = 5
 _RETRY_SECONDS = 0.2
 _STRANGER_SECONDS = 5.0
@@ -61,9 +63,23 @@ class _Line:
 
     def send(self, kind: _Kind, content: bytes = b"") -> None:
         """Sends a message; raises :class:`ConnectionLost`."""
-        with self._writing, self._told():
+        with self._writing:
+            self._send(kind, content)
+
+    def send_unless_busy(self, kind: _Kind) -> None:
+        """Sends a message without content, unless one is being sent; raises :class:`ConnectionLost`."""
+        if self._writing.acquire(blocking=False):
+            try:
+                self._send(kind, b"")
+            finally:
+                self._writing.release()
+
+    def _send(self, kind: _Kind, content: bytes) -> None:
+        with self._told():
             self._connection.sendall(_HEADER.pack(kind, len(content)))
-            self._connection.sendall(content)
+            # In pieces: the time limit is that of a piece.
+            for start in range(0, len(content), _PIECE_BYTES):
+                self._connection.sendall(memoryview(content)[start : start + _PIECE_BYTES])
 
     def receive(self, most: int = _MOST_BYTES) -> tuple[_Kind, bytes]:
         """The next message; raises :class:`ConnectionLost` or, if it is none, :class:`ProtocolError`."""
@@ -76,14 +92,22 @@ class _Line:
             return _Kind(kind), self._exactly(length)
 
     def _exactly(self, length: int) -> bytes:
-        content = bytearray(length)
-        view = memoryview(content)
-        while view:
-            count = self._connection.recv_into(view)
-            if not count:
+        content = bytearray()
+        while len(content) < length:
+            piece = self._connection.recv(min(_PIECE_BYTES, length - len(content)))
+            if not piece:
                 raise ConnectionLost(_CLOSED)
-            view = view[count:]
+            content += piece
         return bytes(content)
+
+    def is_open(self) -> bool:
+        """Whether the other side is still there, or has left something to be read."""
+        try:
+            if not select.select([self._connection], [], [], 0)[0]:
+                return True
+            return bool(self._connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     @contextlib.contextmanager
     def _told(self) -> Any:
@@ -123,21 +147,20 @@ class Meeting:
         self._lock = threading.Lock()
         self._lost: str | None = None
         self._gone = threading.Event()
-        self._on_loss: Callable[[str], None] = lambda reason: None
+        self._on_loss: Callable[[str], None] | None = None
         self._closed = threading.Event()
         # What a host has sent; None once nothing more will come from it.
         self._inboxes: dict[int, queue.SimpleQueue[bytes | None]] = {
             other: queue.SimpleQueue() for other in lines
         }
-        self._threads = [
-            threading.Thread(target=self._beat, args=(timeout / _BEATS,), name="heart", daemon=True)
-        ]
-        self._threads += [
-            threading.Thread(target=self._listen, args=(other,), name=f"ear for host {other}", daemon=True)
-            for other in lines
-        ]
-        for thread in self._threads:
-            thread.start()
+        for other in lines:
+            # A heart for each: one that is held up must not make this host seem dead to the others.
+            self._start(f"heart for host {other}", self._beat, self._lines[other], timeout / _BEATS)
+            self._start(f"ear for host {other}", self._listen, other)
+
+    @staticmethod
+    def _start(name: str, function: Callable[..., None], *arguments: Any) -> None:
+        threading.Thread(target=function, args=arguments, name=name, daemon=True).start()
 
     # What is said.
 
@@ -184,15 +207,14 @@ class Meeting:
                     return
                 if kind is not _Kind.BEAT:
                     inbox.put(content)
-        except (ConnectionLost, ProtocolError) as error:
+        except Exception as error:
             if not self._closed.is_set():
-                self._lose(inbox, f"host {other} is gone: {error}")
+                self._lose(inbox, f"host {other} is gone: {cause_of(error)}")
 
-    def _beat(self, seconds: float) -> None:
-        while not self._closed.wait(seconds):
-            for line in self._lines.values():
-                with contextlib.suppress(ConnectionLost):  # whoever listens notices too
-                    line.send(_Kind.BEAT)
+    def _beat(self, line: _Line, seconds: float) -> None:
+        with contextlib.suppress(ConnectionLost):  # whoever listens notices too
+            while not self._closed.wait(seconds):
+                line.send_unless_busy(_Kind.BEAT)
 
     def _lose(self, inbox: queue.SimpleQueue[bytes | None], reason: str, patience: float = 0.0) -> None:
         """Notes the loss of a host, tells the others, and whoever waits here."""
@@ -208,8 +230,8 @@ class Meeting:
             self._tell(_Kind.FAILED, reason)
         for other in (*self._inboxes.values(), inbox):
             other.put(None)
-        if first:
-            self._on_loss(reason)
+        if first and (on_loss := self._on_loss) is not None:
+            self._start("loss", on_loss, reason)
 
     def _tell(self, kind: _Kind, content: str = "") -> None:
         for line in self._lines.values():
@@ -232,7 +254,7 @@ class Meeting:
         with self._lock:
             self._on_loss, lost = on_loss, self._lost
         if lost is not None:
-            on_loss(lost)
+            self._start("loss", on_loss, lost)
 
     def close(self, failure: str | None = None) -> None:
         """Leaves; with the reason if this host failed. Safe to call twice."""
@@ -297,7 +319,7 @@ def receive_hosts(
     timeout: float,
     patience: float,
     judge: Callable[[Mapping[str, Any]], str | None],
-    welcome: Mapping[str, Any],
+    welcome: Callable[[], Mapping[str, Any]],
     look: Callable[[], None] = lambda: None,
 ) -> Meeting:
     """Host 0's side: waits at ``address`` for the others, lets in whom ``judge`` has nothing against, begins.
@@ -308,7 +330,7 @@ def receive_hosts(
       timeout: see :class:`Meeting`.
       patience: seconds in which all have to come.
       judge: the reason to turn a host away that says so and so of itself; None if it may come in.
-      welcome: what all are told when they are complete.
+      welcome: gives what all are told when they are complete.
       look: called now and then while they come; what it raises ends the waiting.
 
     Raises:
@@ -340,14 +362,17 @@ def receive_hosts(
                     line = _Line(server.accept()[0], _STRANGER_SECONDS)
                     index = _introduction(line, count, lines, judge)
                     if index is not None:
+                        if index in lines:  # it went away, and came back
+                            lines[index].close()
                         lines[index] = line
         except BaseException:
             _dismiss(lines, "host 0 did not begin: not all hosts came")
             raise
+    told = json.dumps({**welcome(), "timeout": timeout}).encode()
     for line in lines.values():
         line.wait_at_most(timeout)
         with contextlib.suppress(ConnectionLost):  # whoever listens to it will notice
-            line.send(_Kind.WELCOME, json.dumps(welcome).encode())
+            line.send(_Kind.WELCOME, told)
     return Meeting(0, lines, timeout)
 
 
@@ -355,23 +380,32 @@ def _introduction(
     line: _Line, count: int, known: Mapping[int, _Line], judge: Callable[[Mapping[str, Any]], str | None]
 ) -> int | None:
     """The index of the host that calls; None if it was turned away."""
+    # However slowly a stranger speaks.
+    patience = threading.Timer(_STRANGER_SECONDS, line.close)
+    patience.start()
     try:
         kind, content = line.receive(_MOST_OF_A_STRANGER)
         hello = json.loads(content)
         index = hello["host"]
-        if kind is not _Kind.HELLO or type(index) is not int:
+        if (
+            kind is not _Kind.HELLO
+            or type(index) is not int
+            or not isinstance(hello.get("settings"), dict | None)
+        ):
             raise ProtocolError("no introduction")
-    except (ConnectionLost, ProtocolError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # anything may come from a stranger
         _log.warning("somebody who is no host called: %s", error)
         line.close()
         return None
+    finally:
+        patience.cancel()
     if hello.get("version") != __version__:
         reason: str | None = f"it has version {hello.get('version')} of Orchard, host 0 has {__version__}"
     elif hello.get("hosts") not in (count, None):
         reason = f"it was told of {hello['hosts']} hosts, host 0 of {count}"
     elif not 0 < index < count:
         reason = f"there are {count} hosts, 0 to {count - 1}"
-    elif index in known:
+    elif index in known and known[index].is_open():
         reason = "another has come with that index"
     else:
         reason = judge(hello)
@@ -392,7 +426,7 @@ def _dismiss(lines: Mapping[int, _Line], reason: str) -> None:
 
 
 def go_to(
-    address: str, index: int, *, timeout: float, patience: float, hello: Mapping[str, Any]
+    address: str, index: int, *, patience: float, hello: Mapping[str, Any]
 ) -> tuple[Meeting, dict[str, Any]]:
     """Another host's side: goes to host 0, introduces itself and waits until all have come.
 
@@ -418,8 +452,9 @@ def go_to(
     if kind is not _Kind.WELCOME:
         line.close()
         raise ConfigError(content.decode(errors="replace"))
-    line.wait_at_most(timeout)
-    return Meeting(index, {0: line}, timeout), json.loads(content)
+    told = json.loads(content)
+    line.wait_at_most(told["timeout"])
+    return Meeting(index, {0: line}, told["timeout"]), told
 
 
 def dial(address: str, over: float) -> socket.socket:

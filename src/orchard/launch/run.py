@@ -52,6 +52,8 @@ _RATE_WINDOW_SECONDS = 10.0
 _HURRY_SECONDS = 3.0
 _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
+_LAST_SECONDS = 60.0
+"""In which what is left after the loss of a host can be saved, before the process ends anyway."""
 _OF_MEMBERS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -97,17 +99,24 @@ def resume(path: str, **changes: Any) -> Summary:
       RunFailed: as for :func:`train`.
     """
     if changes.get("host"):
-        return take_part(_coordinator(path, changes), changes["host"])
+        return take_part(_coordinator(path, changes), changes["host"], path=Path(path))
     folder = RunFolder.open(path)
     before = folder.config()
-    config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
-    if config.arch != before.arch:
+    if before.cluster.host:
+        run = folder.path.parent.parent
         raise ConfigError(
-            f"arch was {before.arch} and is {config.arch} now: a run keeps its architecture; begin a new one"
+            f"{path} is one host's part of a run: orchard resume {run} --host {before.cluster.host}"
         )
+    config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
+    for name, was, now in (
+        ("arch", before.arch, config.arch),
+        ("hosts", before.cluster.hosts, config.cluster.hosts),
+    ):
+        if was != now:
+            raise ConfigError(f"{name} was {was} and is {now} now: a run keeps what it was; begin a new one")
     if config.cluster.hosts > 1:
         return _lead(config, folder, resumed=True)
-    # Held before anything is read: a run that is ending writes one more checkpoint.
+    # Held before checkpoints are read: a run that is ending writes one more.
     with folder.held():
         checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config)
@@ -127,10 +136,16 @@ def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
         stack.enter_context(folder.held())
         if config.cluster.coordinator is not None:
             say(f"host 0 waits at {config.cluster.coordinator} for hosts 1 to {config.cluster.hosts - 1}")
-        return _with_others(lead(config, folder, stack, resumed=resumed), config, folder, resumed)
+        try:
+            hosts = lead(config, folder, stack, resumed=resumed)
+        except BaseException:
+            folder.discard()
+            raise
+        with _failing_together(hosts):
+            return _with_others(hosts, config, folder, resumed)
 
 
-def take_part(address: str, index: int, config: RunConfig | None = None) -> Summary:
+def take_part(address: str, index: int, config: RunConfig | None = None, path: Path | None = None) -> Summary:
     """The part of the host ``index`` in a run whose host 0 is at ``address``, and has the settings.
 
     Its folder is ``hosts/INDEX`` in the run folder's place on this machine.
@@ -139,25 +154,34 @@ def take_part(address: str, index: int, config: RunConfig | None = None) -> Summ
       address: the coordinator.
       index: 1 or more.
       config: what this host was told; refused if host 0 was told otherwise. None if it was told nothing.
+      path: the run folder's place; None for the one that the settings name, or host 0.
 
     Raises:
       ConfigError: host 0 turned this host away.
       RunFailed: as for :func:`train`.
     """
     with contextlib.ExitStack() as stack:
-        hosts, config, run, resumed = follow(address, index, config, stack)
-        config = resolve.replace(config, run_dir=str(run / "hosts" / str(index)))
-        folder = RunFolder(Path(config.run_dir or ""))
-        known = resumed and folder.path.exists()
-        folder = RunFolder.open(folder.path) if known else RunFolder.create(config)
-        stack.enter_context(folder.held())
-        return _with_others(hosts, config, folder, resumed)
+        hosts, settings, theirs, resumed = follow(address, index, config, stack)
+        with _failing_together(hosts):
+            run = path or Path((config and config.run_dir) or theirs)
+            folder = RunFolder(run / "hosts" / str(index))
+            settings = resolve.replace(settings, run_dir=str(folder.path))
+            if not (resumed and folder.begun):
+                folder = RunFolder.create(settings)
+            stack.enter_context(folder.held())
+            try:
+                return _with_others(hosts, settings, folder, resumed)
+            except ConfigError:
+                folder.discard()
+                raise
 
 
 def _coordinator(path: str, changes: Mapping[str, Any]) -> str:
     """Where host 0 of a run is that goes on."""
-    own = Path(path) / "hosts" / str(changes["host"])
-    address = changes.get("coordinator") or RunFolder.open(own).config().cluster.coordinator
+    own = RunFolder(Path(path) / "hosts" / str(changes["host"]))
+    address = changes.get("coordinator")
+    if address is None and own.begun:
+        address = own.config().cluster.coordinator
     if address is None:
         raise ConfigError(
             f"host {changes['host']} has to be told where host 0 is: add --coordinator HOST:PORT"
@@ -165,17 +189,25 @@ def _coordinator(path: str, changes: Mapping[str, Any]) -> str:
     return str(address)
 
 
-def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:
-    """One host's part of a run of several, once they have met."""
+@contextlib.contextmanager
+def _failing_together(hosts: Hosts) -> Iterator[None]:
+    """Tells the other hosts if this one fails, and why."""
     try:
-        exact = config.deterministic and config.arch != "anakin"
-        checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
-        spec, agent = _built(config)
-        return _Run(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()
+        yield
     except BaseException as error:
         told = cause_of(error) if isinstance(error, Exception) else type(error).__name__
-        hosts.close(told, status=2 if isinstance(error, ConfigError) else 1)
+        # As the command line ends: wrong usage, Ctrl-C twice, a failure.
+        statuses = {ConfigError: 2, KeyboardInterrupt: 130}
+        hosts.close(told, next((code for kind, code in statuses.items() if isinstance(error, kind)), 1))
         raise
+
+
+def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:
+    """One host's part of a run of several, once they have met."""
+    exact = config.deterministic and config.arch != "anakin"
+    checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
+    spec, agent = _built(config)
+    return _Run(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()
 
 
 class _Run:
@@ -220,6 +252,8 @@ class _Run:
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
         self.back, self.ending = threading.Event(), threading.Lock()
+        self.saving = threading.Lock()
+        self.arch: Architecture | None = None
         self.supervisor: Supervisor | None = None
         self.guard: Guard | None = None
 
@@ -237,8 +271,8 @@ class _Run:
             self.display = display(heading, self.budget)
             with contextlib.closing(Record([self.display, *files])) as sinks:
                 self._announce()
-                arch = self._build()
-                self.hosts.watch(partial(self._end_without, arch))
+                self.hosts.watch(self._end_without)
+                arch = self.arch = self._build()
                 try:
                     summary = self._train(arch, sinks)
                 finally:
@@ -307,8 +341,7 @@ class _Run:
             reason, standing = self._learn(arch, sinks)
             if reason == "interrupted":
                 self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
-            if arch.version != self.saved_version:
-                taken = arch.snapshot()
+            taken = self._last_snapshot(arch)
         except ConfigError:
             raise
         except Exception as error:
@@ -318,6 +351,19 @@ class _Run:
             self.back.set()
         with self.ending:
             return self._end(arch, reason, standing, taken, failure)
+
+    def _last_snapshot(self, arch: Architecture) -> Taken | None:
+        """What is to be saved at the end, if there is something new, taken while all hosts are there.
+
+        If that fails it is tried again without the others, and the reason kept.
+        """
+        if arch.version == self.saved_version:
+            return None
+        try:
+            return arch.snapshot()
+        except Exception as error:
+            _log.error("no snapshot", exc_info=error)
+            return None
 
     def _end(
         self,
@@ -356,7 +402,7 @@ class _Run:
             _log.error("no last checkpoint", exc_info=error)
             return cause_of(error)
 
-    def _end_without(self, arch: Architecture, lost: str) -> None:
+    def _end_without(self, lost: str) -> None:
         """Ends the process if another host is gone and the run's own thread does not come back from waiting for it.
 
         A device that waits for another host's cannot be told to stop. What it began with is saved.
@@ -366,12 +412,17 @@ class _Run:
         with self.ending:
             if self.back.is_set():
                 return
-            failure = self._failure(RunFailed(lost))
-            with contextlib.suppress(OrchardError):
-                self._end(arch, f"failed: {failure}", self._standing(arch), None, failure)
-            self.display.close()
-            say(f"orchard: {failure}", sys.stderr)
-            os._exit(1)
+            last_resort = threading.Timer(_LAST_SECONDS, os._exit, (1,))
+            last_resort.daemon = True
+            last_resort.start()
+            try:
+                failure = self._failure(RunFailed(lost))
+                say(f"orchard: {failure}", sys.stderr)
+                if self.arch is not None:
+                    self._end(self.arch, f"failed: {failure}", self._standing(self.arch), None, failure)
+            finally:
+                self.display.close()
+                os._exit(1)
 
     def _announce(self) -> None:
         if self.checkpoint is None:
@@ -390,7 +441,7 @@ class _Run:
 
     def _learn(self, arch: Architecture, sinks: Record) -> tuple[str, dict[str, Any]]:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
-        if (reason := self._reason_to_stop(arch, [self._wish()])) is not None:
+        if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
             return reason, self._standing(arch)
         addresses = self._open(arch)
         self.folder.keep(self.config)
@@ -636,14 +687,15 @@ class _Run:
         trees, blobs, meta = taken
         self.saved_at = time.monotonic()
         try:
-            save(
-                self.folder.checkpoints,
-                arch.version,
-                trees,
-                {**meta, "seconds": self.seconds},
-                blobs=blobs,
-                keep=self.config.safety.keep_checkpoints,
-            )
+            with self.saving:
+                save(
+                    self.folder.checkpoints,
+                    arch.version,
+                    trees,
+                    {**meta, "seconds": self.seconds},
+                    blobs=blobs,
+                    keep=self.config.safety.keep_checkpoints,
+                )
         except CheckpointError as error:
             # The run goes on: the disk may have room again by the next one, and the earlier ones are intact.
             self.display.note(str(error))

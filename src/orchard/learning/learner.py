@@ -97,7 +97,8 @@ class Learner:
         """
         plan = self._plan
         params, batch = self._prepare(self.state.params, batch)
-        self.state = self.state._replace(params=params)
+        # Waited for, as every update is: what the state holds can be saved whatever fails later.
+        self.state = self.state._replace(params=jax.block_until_ready(params))
         for remaining in reversed(range(plan.reuse)):
             parts = self._parts(batch)
             for count, part in enumerate(parts, 1):
