@@ -36,7 +36,7 @@ _MOST_OF_A_STRANGER = 1 << 20
 _PIECE_BYTES = 1 << 20
 _BEATS = 5
 _RETRY_SECONDS = 0.2
-_STRANGER_SECONDS = 5.0
+_STRANGER_SECONDS = 15.0
 _CLOSED = "the connection was closed"
 
 
@@ -221,7 +221,7 @@ class Meeting:
         if patience:
             self._closed.wait(patience)
         with self._lock:
-            first = self._lost is None
+            first, on_loss = self._lost is None, self._on_loss
             if first:
                 self._lost = reason
         if first:
@@ -230,7 +230,7 @@ class Meeting:
             self._tell(_Kind.FAILED, reason)
         for other in (*self._inboxes.values(), inbox):
             other.put(None)
-        if first and (on_loss := self._on_loss) is not None:
+        if first and on_loss is not None:
             self._start("loss", on_loss, reason)
 
     def _tell(self, kind: _Kind, content: str = "") -> None:

@@ -412,17 +412,21 @@ class _Run:
         with self.ending:
             if self.back.is_set():
                 return
-            last_resort = threading.Timer(_LAST_SECONDS, os._exit, (1,))
+            failure = self._failure(RunFailed(lost))
+            last_resort = threading.Timer(_LAST_SECONDS, self._quit, (failure,))
             last_resort.daemon = True
             last_resort.start()
             try:
-                failure = self._failure(RunFailed(lost))
-                say(f"orchard: {failure}", sys.stderr)
                 if self.arch is not None:
                     self._end(self.arch, f"failed: {failure}", self._standing(self.arch), None, failure)
             finally:
-                self.display.close()
-                os._exit(1)
+                self._quit(failure)
+
+    def _quit(self, failure: OrchardError) -> None:
+        """Ends the process at once, as the command line ends one whose run failed."""
+        self.display.close()
+        say(f"orchard: {failure}", sys.stderr)
+        os._exit(1)
 
     def _announce(self) -> None:
         if self.checkpoint is None:
