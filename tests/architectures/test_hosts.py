@@ -89,7 +89,7 @@ def test_two_hosts_compute_what_one_does(name: str, arch: str, tmp_path: Path) -
         np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
 
 
-@pytest.mark.parametrize("arch", ["anakin", "seed"])
+@pytest.mark.parametrize("arch", PLACES)
 def test_a_resumed_run_is_the_run_that_was_not_stopped(arch: str, tmp_path: Path) -> None:
     whole, half = PLACES[arch]
     settings = {**AGENTS["a2c"], **whole, **half, "hosts": 2, "deterministic": True}

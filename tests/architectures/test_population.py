@@ -88,7 +88,7 @@ def test_one_that_breaks_does_not_stop_the_others(tmp_path: Path) -> None:
     fine, broken = done["members"]
     assert fine["skipped_updates"] == 0
     assert broken["skipped_updates"] > 3
-    assert done["best_member"] == 0 or broken["mean_return"] > fine["mean_return"]
+    assert broken["episodes"] > 0, "it goes on acting with the last weights that were finite"
     assert np.isfinite(rows(tmp_path / "run")[-1]["loss/total"])
     with pytest.raises(RunFailed, match=r"updates in a row .* not finite"):
         run(

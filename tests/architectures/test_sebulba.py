@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -9,19 +10,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from harness import Command, balanced, checkpoints, flags, rows, summary, tiny, until
 from small_runs import on_four_devices
 
 import orchard
+from orchard.acting.crew import seed_of
+from orchard.acting.inference import row_keys
+from orchard.acting.recipe import Recipe
 from orchard.acting.rollout import Rollout
 from orchard.config.resolve import configure
+from orchard.envs.interface import Environment
+from orchard.envs.make import make, spec_of
 from orchard.envs.seeds import environment_seeds
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.run import resume, train
 from orchard.learning.learner import Learner
 from orchard.metrics.reports import Summary
+from orchard.seeding import key
 from orchard.types import Unroll
 
 FRAMES_A_ROUND = 2 * 4 * 5  # threads, environments, steps: see harness.TINY
@@ -105,7 +113,13 @@ def test_freely_every_step_is_trained_once_and_the_lag_is_bounded(
         taken.append(np.asarray(batch.timestep.observation))
         return batch
 
+    threads = itertools.count()
+
+    def make_numbered(env: str, envs: int, options: dict[str, Any]) -> Environment:
+        return make(env, envs, {**options, "first_index": 100 * next(threads)})
+
     monkeypatch.setattr(Learner, "gather", watch)
+    monkeypatch.setattr("orchard.acting.crew.make", make_numbered)
     run = sebulba("toy:count", tmp_path / "run", actors=3, batch_size=6, frames=40 * 30).to_json()
     assert balanced(run)
     assert run["steps_dropped"] == 0
@@ -113,7 +127,7 @@ def test_freely_every_step_is_trained_once_and_the_lag_is_bounded(
     # Each of its 12 environments counts its episodes and steps: no transition comes twice.
     seen = [tuple(row) for batch in taken for row in batch[:-1].reshape(-1, batch.shape[-1]).tolist()]
     assert len(seen) == len(taken) * 5 * 6 >= run["steps_trained"]
-    assert len(set(seen)) > 100
+    assert len(set(seen)) == len(seen)
     row = rows(tmp_path / "run")[-1]
     assert row["actors"] == 3
     assert row["batch_fill"] == 1.0
@@ -162,16 +176,24 @@ def test_environments_that_hang_end_the_run(lag: int | str, tmp_path: Path) -> N
         sebulba("worlds:hanging", tmp_path / "run", lag=lag, env_timeout=1.0)
 
 
-def test_all_environments_of_all_threads_differ() -> None:
-    from orchard.acting.crew import seed_of
-
-    seeds = [
-        seed
-        for epoch in range(3)
-        for index in range(8)
-        for seed in environment_seeds(seed_of(0, index, epoch), 16).tolist()
-    ]
-    assert len(set(seeds)) == len(seeds)
+def test_all_environments_of_all_threads_on_all_hosts_differ() -> None:
+    threads, envs, hosts = 4, 16, 3
+    spec = spec_of("toy:catch", {})
+    seeds, keys = [], []
+    for host in range(hosts):
+        recipe = Recipe("toy:catch", {}, spec, threads, envs, 0, 5, "", host=host, hosts=hosts)
+        slots = np.array([recipe.slot_number(slot) for slot in range(threads * envs)], np.int32)
+        for epoch in range(3):
+            for index in range(threads):
+                seed = seed_of(recipe.seed, recipe.actor_number(index), epoch)
+                seeds += environment_seeds(seed, envs).tolist()
+            for step in range(2):
+                each = row_keys(
+                    key(0, "acting"), slots, np.full_like(slots, epoch), np.full_like(slots, step)
+                )
+                keys += map(tuple, jax.random.key_data(each).tolist())
+    assert len(set(seeds)) == len(seeds) == hosts * threads * 3 * envs
+    assert len(set(keys)) == len(keys) == hosts * threads * 3 * 2 * envs
 
 
 @pytest.mark.parametrize(

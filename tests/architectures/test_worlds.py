@@ -11,19 +11,24 @@ from harness import balanced, tiny
 
 import orchard
 
-WORLDS: dict[str, dict[str, Any]] = {
-    "envpool:Basic-v1": {"network": "small"},
-    "envpool:gfootball/academy_empty_goal_close-v1": {"network": "small"},
-    "vizdoom.gymnasium_wrapper:VizdoomBasic-v1": {"network": "small"},
-    "nested_world:Nested": {},
+WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "vizdoom by envpool": ("envpool:Basic-v1", {"network": "small"}),
+    "vizdoom by envpool, sebulba": ("envpool:Basic-v1", {"network": "small", "arch": "sebulba"}),
+    "football": ("envpool:gfootball/academy_empty_goal_close-v1", {"network": "small"}),
+    "vizdoom": ("vizdoom.gymnasium_wrapper:VizdoomBasic-v1", {"network": "small"}),
+    "ale, sebulba": ("ALE/Pong-v5", {"network": "small", "arch": "sebulba", "agent": "ppo", "lag": 0}),
+    "nested": ("nested_world:Nested", {}),
+    # Continuous actions, in one program; as many actors as there are by default stands for none.
+    "brax": ("brax:inverted_pendulum", {"arch": "anakin", "agent": "ppo", "envs_per_actor": 16}),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", WORLDS)
+@pytest.mark.parametrize("name", WORLDS)
 def test_a_run_trains_in_every_kind_of_world(
-    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    env, settings = WORLDS[name]
     package = env.partition(":")[0].partition(".")[0]
     if package in ("envpool", "vizdoom") and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} has no build for this machine")  # otherwise `make test` installs it
@@ -32,8 +37,8 @@ def test_a_run_trains_in_every_kind_of_world(
     monkeypatch.setenv("PYTHONPATH", here)  # for the actors
     monkeypatch.chdir(tmp_path)  # VizDoom leaves a file where it starts
     folder = tmp_path / "run"
-    frames_a_step = 4 if env == "envpool:Basic-v1" else 1
-    config = tiny(env, folder, frames=240 * frames_a_step, **{"hidden": (), **WORLDS[env]})
+    frames_a_step = 4 if env in ("envpool:Basic-v1", "ALE/Pong-v5") else 1
+    config = tiny(env, folder, frames=240 * frames_a_step, **{"hidden": (), **settings})
     first = orchard.train(config).to_json()
     assert first["stopped_because"] == f"{240 * frames_a_step} frames spent"
     assert balanced(first) and first["weights_version"] >= 3 and first["skipped_updates"] == 0

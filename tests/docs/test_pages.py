@@ -100,7 +100,7 @@ def test_every_block_of_python_compiles(path: Path) -> None:
         ast.parse(text)
 
 
-@pytest.mark.parametrize("path", [DOCS / "environments.md", DOCS / "networks.md"], ids=name)
+@pytest.mark.parametrize("path", [DOCS / "own-environment.md", DOCS / "networks.md"], ids=name)
 def test_marked_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -19,21 +19,48 @@ def test_the_bound_is_the_slower_side_where_an_accelerator_works_beside_the_core
     assert bound(1e6, 1e4, 1e4, shared=False) == pytest.approx(5000)
 
 
+STAGES = {
+    "seed": ("environment", "transport shm", "transport tcp", "inference", "learner", "whole"),
+    "sebulba": ("environment", "inference", "learner", "whole"),
+    "a2c": ("environment", "inference", "learner", "whole"),
+    "anakin": ("acting", "learner", "whole"),
+}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("arch", STAGES)
 def test_bench_prints_every_stage_and_appends_a_row(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arch: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The command would start itself anew with another allocator, and "itself" is pytest here.
     monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
     results = tmp_path / "results.jsonl"
-    command = ["bench", "toy:catch", "--seconds", "0.2", "--results", str(results)]
+    env = "gymnax:CartPole-v1" if arch == "anakin" else "toy:catch"
+    command = ["bench", env, "--arch", arch, "--seconds", "0.2", "--results", str(results)]
     with pytest.raises(SystemExit) as stop:
         main(command)
     assert stop.value.code == 0
     printed = capfd.readouterr().out
     row = json.loads(results.read_text())
-    for stage in ("environment", "transport shm", "transport tcp", "inference", "learner", "whole"):
+    assert row["stages"].keys() >= set(STAGES[arch])
+    assert arch == "seed" or row["stages"].keys() == set(STAGES[arch])
+    for stage in STAGES[arch]:
         assert stage in printed
         assert row["stages"][stage]["steps_per_second"] > 0
-    assert row["bottleneck"] in ("environment", "inference", "learner")
+    parts = [1 / row["stages"][name]["steps_per_second"] for name in STAGES[arch] if " " not in name][:-1]
+    assert row["bound_steps_per_second"] == pytest.approx(1 / sum(parts))
+    assert row["bottleneck"] in STAGES[arch]
     assert {"command", "commit", "machine", "versions", "settings", "efficiency"} <= set(row)
+
+
+@pytest.mark.parametrize(
+    "flags", [("--seeds", "2"), ("--sweep", "learning_rate=1e-3,1e-4"), ("--hosts", "2")]
+)
+def test_bench_times_one_agent_on_one_host(
+    flags: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "gymnax:CartPole-v1", "--arch", "anakin", *flags])
+    assert stop.value.code == 2
+    assert "orchard: bench times one" in capfd.readouterr().err

@@ -234,8 +234,8 @@ class Anakin:
         versions = jnp.full(actions.shape[:2], version, jnp.int32)
         return after, Unroll(timesteps, actions, records, before.memory, versions), episodes
 
-    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree]:
-        """Acts for one batch and learns from it."""
+    def _act(self, own: Own, carry: Carry) -> tuple[Acting, Unroll, tuple[OpenEpisodes, Any]]:
+        """Acts for one batch, each device for its environments; also their sums and ends, ``[T, B]``."""
         _, update = self._learner_of(own)
         across, whole, over_time = PartitionSpec(DEVICES), PartitionSpec(), PartitionSpec(None, DEVICES)
         act = jax.shard_map(
@@ -245,7 +245,15 @@ class Anakin:
             out_specs=(across, update.specs, over_time),
             check_vma=False,
         )
-        acting, unroll, (sums, ended) = act(own.acting, carry.train.params, carry.train.updates, carry.acting)
+        acted: tuple[Acting, Unroll, tuple[OpenEpisodes, Any]] = act(
+            own.acting, carry.train.params, carry.train.updates, carry.acting
+        )
+        return acted
+
+    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree]:
+        """Acts for one batch and learns from it."""
+        _, update = self._learner_of(own)
+        acting, unroll, (sums, ended) = self._act(own, carry)
         train, metrics = update.passes(carry.train, unroll)
         return Carry(train, acting, finish(carry.last, sums, ended)), metrics
 
@@ -341,6 +349,17 @@ class Anakin:
 
     def close(self) -> None:
         """Nothing to stop."""
+
+    def acting_alone(self) -> Callable[[], int]:
+        """What acts for one batch at every call, learns nothing from it, and returns its steps; for timing."""
+        act = jax.jit(partial(self._act, _own(self._members[0])))
+
+        def once() -> int:
+            acting, *_ = jax.block_until_ready(act(self._carry))
+            self._carry = self._carry._replace(acting=acting)
+            return self._steps_a_batch
+
+        return once
 
     # What hosts tell each other: nothing but the time, since one program runs on all of them.
 

@@ -63,8 +63,6 @@ def _too_far_behind(config: RunConfig, agent: Agent) -> str | None:
 
 def _a2c(config: RunConfig, agent: Agent) -> str | None:
     del agent
-    if config.cluster.hosts > 1:
-        return f"hosts is {config.cluster.hosts}, but a2c is one learner with one actor: choose --arch seed"
     return _without_lag(config) or _without_effect(
         config.placement,
         (*_FOR_ACTORS, "batches_per_call"),

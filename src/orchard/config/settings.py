@@ -184,7 +184,7 @@ class RunConfig:
     """Train an agent."""
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
-    """Any Gymnasium id, envpool:TASK, gymnax:NAME, toy:NAME, or module:factory of your own."""
+    """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
     arch: Literal["seed", "a2c", "sebulba", "anakin"] = "seed"
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c"] = "vtrace"
@@ -219,6 +219,10 @@ class RunConfig:
             raise ConfigError(
                 f"settings is a {type(self.settings).__name__}, and has to be a {wanted.__name__} for the agent "
                 f"{self.agent}: orchard.configure makes the right one"
+            )
+        if self.cluster.hosts > 1 and self.arch == "a2c":
+            raise ConfigError(
+                f"hosts is {self.cluster.hosts}, but a2c is one learner with one actor: choose --arch seed"
             )
         if self.placement.listen and (self.deterministic or self.placement.lag != "free"):
             raise ConfigError(

@@ -6,7 +6,7 @@ training. A stage that could use all cores alone at ``r`` steps/s takes ``1/r`` 
     bound = 1 / (1/environment + 1/inference + 1/learner),    efficiency = whole / bound
 
 On a machine with an accelerator the accelerator's work and the cores' overlap, and the bound is that of the
-slower of the two.
+slower of the two. Under Anakin environment and inference are one stage, and everything is on the same devices.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,18 @@ import numpy as np
 
 from orchard.acting.example import example_unroll
 from orchard.acting.inference import Inference
+from orchard.acting.rollout import Program, Rollout
 from orchard.acting.unrolls import step_fields
+from orchard.architectures import a2c
+from orchard.architectures.anakin import Anakin
 from orchard.architectures.devices import pick
+from orchard.architectures.fits import require_fit
 from orchard.config.resolve import env_options, replace, to_json
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.build import build_agent, build_spec
 from orchard.learning.learner import Learner
+from orchard.learning.update import Update
 from orchard.metrics.reports import read_summary
 from orchard.metrics.sinks import read_rows
 from orchard.seeding import key
@@ -153,18 +159,55 @@ def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: flo
     return Stage("inference", *_windows(act, seconds), f"batches of {rows} on {device.device_kind}")
 
 
+def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """The policy of one thread under Sebulba, its unrolls included."""
+    rows = config.placement.envs_per_actor
+    device = pick("inference", config.placement.inference_devices)[0]
+    program = Program(agent, spec, rows, key(0, "bench"))
+    rollout = Rollout(program, device, np.arange(rows, dtype=np.int32), 0)
+    params = jax.device_put(agent.init(key(0, "bench")), device)
+    example = example_unroll(agent, spec, 1, rows).timestep
+    timestep = jax.tree.map(lambda leaf: leaf[0], example)
+
+    def act() -> int:
+        if rollout.full:
+            rollout.cut(timestep, 0)
+        rollout.act(params, timestep, 0)
+        return rows
+
+    for _ in range(agent.data.unroll_length + 1):  # compiles
+        act()
+    return Stage("inference", *_windows(act, seconds), f"one thread's {rows} rows on {device.device_kind}")
+
+
+def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """Environments and policy under Anakin, in one program, without the updates."""
+    anakin = Anakin(config, agent, spec, agent_with=partial(build_agent, config, spec))
+    act = anakin.acting_alone()
+    act()
+    plan = agent.data
+    about = f"{plan.batch_size} environments for {plan.unroll_length} steps a call"
+    return Stage("acting", *_windows(act, seconds), about)
+
+
 def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
     """All updates with one batch that is already on the device; every transition counts once."""
     devices = pick("training", config.placement.training_devices)
     learner = Learner(agent, devices, key(0, "bench"))
     plan = agent.data
     batch = learner.put(example_unroll(agent, spec, plan.unroll_length, plan.batch_size))
+    passes = jax.jit(Update(agent, devices).passes)
 
-    def update() -> int:
+    def one_by_one() -> int:
         for _ in learner.updates(batch):
             pass
         return plan.unroll_length * plan.batch_size
 
+    def in_one_program() -> int:
+        learner.state, _ = jax.block_until_ready(passes(learner.state, batch))
+        return plan.unroll_length * plan.batch_size
+
+    update = in_one_program if config.arch == "anakin" else one_by_one
     update()
     about = f"batches of {plan.batch_size} unrolls of {plan.unroll_length} on {len(devices)} device(s)"
     if plan.updates_a_batch > 1:
@@ -195,7 +238,8 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
         raise RunFailed(
             f"bench: the whole run made no second update within {seconds:g} s: give more --seconds"
         )
-    about = f"{config.arch}, {config.placement.transport}, lag {summary['policy_lag_mean']:.1f} updates"
+    carrier = f"{config.placement.transport}, " if config.arch == "seed" else ""
+    about = f"{config.arch}, {carrier}lag {summary['policy_lag_mean']:.1f} updates"
     rate = float(summary["agent_steps_per_second"])
     return Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
 
@@ -218,12 +262,11 @@ def bound(environment: float, inference: float, training: float, *, shared: bool
 
 
 def require_stages(config: RunConfig) -> None:
-    """Raises :class:`ConfigError` if the architecture has no stages that could be timed alone."""
-    if config.arch != "seed":
-        raise ConfigError(
-            f"bench times the stages of seed, and those of {config.arch} are one piece: the summary of orchard train "
-            "has its steps a second"
-        )
+    """Raises :class:`ConfigError` if the run is none whose stages could be timed alone, here."""
+    if config.population.seeds > 1 or config.population.sweep:
+        raise ConfigError("bench times one agent: leave --seeds and --sweep out")
+    if config.cluster.hosts > 1:
+        raise ConfigError("bench times one host: leave --hosts out")
 
 
 def bench(
@@ -247,39 +290,45 @@ def bench(
         pick(role, indices)  # a wrong one is named before anything is timed
     spec = build_spec(config)
     agent = build_agent(config, spec)
-    stages: list[Stage] = []
+    require_fit(config, agent)
+    stages: dict[str, Stage] = {}
 
-    def add(stage: Stage) -> Stage:
-        stages.append(stage)
+    def rate(stage: Stage) -> float:
+        stages[stage.name] = stage
         say(stage)
-        return stage
+        return stage.steps_per_second
 
-    environment = add(environment_stage(config, spec, seconds))
-    for transport in transport_stages(config, spec, min(seconds, 2.0)):
-        add(transport)
-    inference = add(inference_stage(config, agent, spec, seconds))
-    learner = add(learner_stage(config, agent, spec, seconds))
-    whole = add(whole_stage(config, 10 * seconds))
-    parts = {
-        "environment": 1 / environment.steps_per_second,
-        "inference": 1 / inference.steps_per_second,
-        "learner": 1 / learner.steps_per_second,
-    }
-    limit = bound(
-        environment.steps_per_second,
-        inference.steps_per_second,
-        learner.steps_per_second,
-        shared=jax.default_backend() == "cpu",
-    )
+    limit, parts = _timed(config, agent, spec, seconds, rate)
+    whole = rate(whole_stage(config, 10 * seconds))
     return {
-        "stages": {stage.name: vars(stage) for stage in stages},
+        "stages": {name: vars(stage) for name, stage in stages.items()},
         "bound_steps_per_second": limit,
-        "efficiency": whole.steps_per_second / limit,
-        "bottleneck": max(parts, key=lambda name: parts[name]),
-        "frames_per_second": whole.steps_per_second * spec.frames_per_step,
+        "efficiency": whole / limit,
+        "bottleneck": max(parts, key=lambda name: 1 / parts[name]),
+        "frames_per_second": whole * spec.frames_per_step,
         "settings": to_json(config),
         **row,
     }
+
+
+def _timed(
+    config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float, rate: Callable[[Stage], float]
+) -> tuple[float, dict[str, float]]:
+    """Times each stage alone: the bound that follows, and the steps/s of the stages that take part in it."""
+    if config.arch == "anakin":
+        acting = rate(acting_stage(config, agent, spec, seconds))
+        learner = rate(learner_stage(config, agent, spec, seconds))
+        return 1 / (1 / acting + 1 / learner), {"acting": acting, "learner": learner}
+    placed = a2c.place(config) if config.arch == "a2c" else config
+    environment = rate(environment_stage(placed, spec, seconds))
+    if config.arch == "seed":
+        for transport in transport_stages(config, spec, min(seconds, 2.0)):
+            rate(transport)
+    act = rollout_stage if config.arch == "sebulba" else inference_stage
+    inference = rate(act(placed, agent, spec, seconds))
+    learner = rate(learner_stage(placed, agent, spec, seconds))
+    limit = bound(environment, inference, learner, shared=jax.default_backend() == "cpu")
+    return limit, {"environment": environment, "inference": inference, "learner": learner}
 
 
 def provenance() -> dict[str, Any]:

@@ -34,6 +34,8 @@ _OPTIONAL_ENVIRONMENTS = (
     "envpool:gfootball/academy_empty_goal_close-v1",
     "vizdoom.gymnasium_wrapper:VizdoomBasic-v1",
     "gymnax:CartPole-v1",
+    "brax:inverted_pendulum",
+    "craftax:Craftax-Classic-Symbolic-v1",
     "HalfCheetah-v5",
 )
 _LEAST_OPEN_FILES = 1024
