@@ -74,7 +74,7 @@ class Command:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path, **environment},
+                env={**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", **environment},
             )
         self._seen: set[psutil.Process] = set()
 
@@ -113,10 +113,12 @@ class Command:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        """Its exit status; fails with what it printed if it does not end."""
+        """Its exit status; fails with what it printed, and with where its threads stand, if it does not end."""
         try:
             return int(self.process.wait(timeout))
         except psutil.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            psutil.wait_procs([self.process], 10)
             raise AssertionError(f"still running after {timeout:.0f} s:\n{self.output}") from None
 
     def says(self, text: str, timeout: float = PATIENCE) -> str:
@@ -153,6 +155,11 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     file = folder / "metrics.jsonl"
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [json.loads(line) for line in lines]
+
+
+def learned(folder: Path) -> int:
+    """How many updates its rows tell of, once they tell of some."""
+    return until(lambda: max([0, *(row["updates"] for row in rows(folder))]), f"an update in {folder}")
 
 
 def summary(folder: Path) -> dict[str, Any]:

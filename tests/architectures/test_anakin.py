@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, checkpoints, rows, until
+from harness import Command, checkpoints, learned, rows
 from small_runs import AGENTS, ENVS, STEPS, on_four_devices, run
 
 import orchard
@@ -124,7 +124,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> None:
         "--no-video",
     ]
     with Command(*words, cwd=tmp_path) as learner:
-        until(lambda: len(rows(tmp_path / "run")) > 2, "rows", 60)
+        learned(tmp_path / "run")
         learner.interrupt()
         assert learner.wait() == 0, learner.output
         assert "stopped: interrupted" in learner.output

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import Command, balanced, checkpoints, flags, rows, summary, tiny, until
+from harness import Command, balanced, checkpoints, flags, learned, rows, summary, tiny
 from small_runs import on_four_devices
 
 import orchard
@@ -227,7 +227,7 @@ def test_devices_have_the_names_of_the_report_too() -> None:
 def test_ctrl_c_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> None:
     words = flags("CartPole-v1", "run", arch="sebulba")
     with Command(*words, cwd=tmp_path) as learner:
-        until(lambda: len(rows(tmp_path / "run")) > 2, "rows", 60)
+        learned(tmp_path / "run")
         learner.interrupt()
         assert learner.wait() == 0, learner.output
         assert "stopped: interrupted" in learner.output

@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from harness import Command, alive, balanced, checkpoints, flags, rows, summary, tiny, until, words_of
+from harness import (
+    Command,
+    alive,
+    balanced,
+    checkpoints,
+    flags,
+    learned,
+    rows,
+    summary,
+    tiny,
+    until,
+    words_of,
+)
 
 from orchard.acting.pace import Free
 from orchard.acting.worker import Worker
@@ -211,7 +223,7 @@ def test_what_environments_have_started_ends_with_their_actor(
 def test_a_killed_learner_leaves_no_process(world: str, tmp_path: Path) -> None:
     words = flags(f"worlds:{world}", "run", actors=1, batch_size=4)
     with Command(*words, cwd=tmp_path, PYTHONPATH=os.environ["PYTHONPATH"]) as learner:
-        learner.says("updates")
+        learned(tmp_path / "run")
         if world == "frozen":
             until((tmp_path / "frozen").exists, "an environment that stands still")
         family = learner.family()

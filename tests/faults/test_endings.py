@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import pytest
-from harness import ORCHARD, Command, alive, checkpoints, flags, rows, summary, tiny, until
+from harness import ORCHARD, Command, alive, checkpoints, flags, learned, rows, summary, tiny, until
 
 from orchard.architectures.seed import Seed
 from orchard.cli.main import main
@@ -102,7 +102,7 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
     _, env, *rest = flags("CartPole-v1", "run", checkpoint_minutes=60.0)
     command = ["make", "train", f"ENV={env}", f"ARGS={' '.join(rest)}"]
     with Command(cwd=tmp_path, command=command) as make:
-        make.says("updates")
+        learned(tmp_path / "run")
         actors = make.actors()
         assert len(actors) == 2
         make.interrupt()
@@ -306,7 +306,7 @@ def test_an_error_that_comes_late_leaves_the_state_before_it(
 @pytest.mark.slow
 def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     with Command(*flags("toy:catch", "run", transport="inproc"), cwd=tmp_path) as learner:
-        learner.says("updates")
+        learned(tmp_path / "run")
         learner.process.send_signal(signal.SIGHUP)
         assert learner.wait() == 0, learner.output
     left = summary(tmp_path / "run")

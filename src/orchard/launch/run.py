@@ -469,7 +469,7 @@ class _Run:
                 ending = self._after_update(arch)
                 self.steady.start(counts(arch)["received"])
                 latest = metrics
-            if self._row_is_due():
+            if self._row_is_due(arch):
                 self._write(arch, sinks, metrics or {})
             if ending is not None:
                 reason = ending
@@ -665,12 +665,12 @@ class _Run:
 
     # Rows, checkpoints, signals.
 
-    def _row_is_due(self) -> bool:
+    def _row_is_due(self, arch: Architecture) -> bool:
         now = time.monotonic()
         assert self.begun is not None, "rows are of what was learned"
-        # The first ones come sooner: a run of a second has a curve too.
-        wait = min(_ROW_SECONDS, max(_FIRST_ROW_SECONDS, (now - self.begun) / 10))
-        if now - self.row_at < wait:
+        # What was learned first is told sooner: a run of a second has a curve too.
+        sooner = max(_FIRST_ROW_SECONDS, (now - self.begun) / 10) if arch.version else _ROW_SECONDS
+        if now - self.row_at < min(_ROW_SECONDS, sooner):
             return False
         self.row_at = now
         return True
