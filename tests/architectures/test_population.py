@@ -50,8 +50,8 @@ def test_the_best_one_is_what_is_played_and_all_are_compared(tmp_path: Path) -> 
     assert means[best] == max(means)
     assert done["mean_return"] == pytest.approx(np.mean(means))
     assert [member["agent"] for member in done["members"]][3] == "learning_rate 0.003, seed 0"
-    assert list(done["compared"]) == ["learning_rate=0.01", "learning_rate=0.003"]
-    assert done["compared"]["learning_rate=0.01"]["mean"] == pytest.approx(np.mean(means[:3]))
+    assert list(done["compared"]) == ["learning_rate 0.01", "learning_rate 0.003"]
+    assert done["compared"]["learning_rate 0.01"]["mean"] == pytest.approx(np.mean(means[:3]))
     ours, played = kept(tmp_path / "run", best), params(tmp_path / "run")
     for leaf, array in ours.items():
         np.testing.assert_array_equal(array, played[leaf], err_msg=leaf)

@@ -327,16 +327,10 @@ class Anakin:
     @property
     def train_state(self) -> TrainState:
         """Parameters, optimizer and counters; of the best agent, where there are several."""
-        return self._of_member(self._best()) if self._several else self._carry.train
-
-    def _of_member(self, index: int) -> TrainState:
-        state: TrainState = jax.tree.map(itemgetter(index), self._carry.train)
+        if not isinstance(self.episodes, EpisodesOfSeveral):
+            return self._carry.train
+        state: TrainState = jax.tree.map(itemgetter(self.episodes.best), self._carry.train)
         return state
-
-    def _best(self) -> int:
-        assert isinstance(self.episodes, EpisodesOfSeveral)
-        means = [one.mean_return for one in self.episodes.each]
-        return max(range(len(means)), key=lambda index: -np.inf if (mean := means[index]) is None else mean)
 
     @property
     def frames_per_step(self) -> int:

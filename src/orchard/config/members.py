@@ -25,8 +25,13 @@ class Member:
     seed: int
     values: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def swept(self) -> str:
+        """:attr:`values` in words; empty if there are none."""
+        return ", ".join(f"{name} {value:g}" for name, value in self.values.items())
+
     def __str__(self) -> str:
-        return ", ".join([*(f"{name} {value:g}" for name, value in self.values.items()), f"seed {self.seed}"])
+        return ", ".join(filter(None, [self.swept, f"seed {self.seed}"]))
 
 
 def members(config: RunConfig) -> list[Member]:

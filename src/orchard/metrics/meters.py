@@ -6,6 +6,7 @@ a lock; each says so.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -210,6 +211,12 @@ class EpisodesOfSeveral:
         means = [one.mean_return for one in self.each]
         known = [mean for mean in means if mean is not None]
         return float(np.mean(known)) if len(known) == len(means) else None
+
+    @property
+    def best(self) -> int:
+        """Which agent has the highest mean return; the first while none has one."""
+        means = [-math.inf if one.mean_return is None else one.mean_return for one in self.each]
+        return means.index(max(means))
 
     def row(self) -> dict[str, float]:
         """The metrics, as :meth:`Episodes.row` has them; means over the agents."""

@@ -1,0 +1,598 @@
+"""A session of a run, from its start or its resumption to its summary: builds the architecture, watches, records."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import psutil
+
+from orchard.acting.desk import Desk
+from orchard.architectures import a2c
+from orchard.architectures.anakin import Anakin
+from orchard.architectures.interface import Architecture, counts, env_frames
+from orchard.architectures.sebulba import Sebulba
+from orchard.architectures.seed import Seed
+from orchard.config.members import members
+from orchard.config.settings import RunConfig
+from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed, cause_of
+from orchard.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
+from orchard.launch.build import build_agent
+from orchard.launch.folder import RunFolder
+from orchard.launch.hosts import Hosts
+from orchard.launch.logs import logging_to
+from orchard.launch.signals import heeding_signals
+from orchard.learning.checkpoint import Checkpoint, digest, save
+from orchard.metrics.console import Budget, display, say
+from orchard.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
+from orchard.metrics.reports import Summary, draw_curve, read_summary, title
+from orchard.metrics.sinks import JsonLines, Record, Sink, TensorBoard
+from orchard.metrics.statistics import estimate
+from orchard.transport.connect import seen_from_elsewhere
+from orchard.types import Agent, EnvSpec
+
+Taken = tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]
+"""``(trees, blobs, meta)`` of a checkpoint."""
+_log = logging.getLogger(__name__)
+_ROW_SECONDS, _FIRST_ROW_SECONDS = 1.0, 0.05
+_RATE_WINDOW_SECONDS = 10.0
+_HEARSAY_SECONDS = 2.0
+"""How long after a failure the news may come of a lost host that caused it, and the other way round."""
+_LAST_SECONDS = 60.0
+"""In which what is left after the loss of a host can be saved, before the process ends anyway."""
+_OF_MEMBERS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
+
+
+class Session:
+    """One session of a run: what one process does between ``orchard train`` or ``resume`` and the summary.
+
+    Args:
+      config: the run's settings.
+      spec: its environment.
+      agent: what is trained.
+      folder: the run folder, held by this process.
+      checkpoint: where to go on; None to begin.
+      resumed: whether the run had been begun before, be it without a checkpoint.
+      hosts: this host's place among the hosts of the run; None if it is alone.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvSpec,
+        agent: Agent,
+        folder: RunFolder,
+        checkpoint: Checkpoint | None = None,
+        *,
+        resumed: bool = False,
+        hosts: Hosts | None = None,
+    ) -> None:
+        self.config = config
+        self.hosts = hosts or Hosts()
+        # Where the parts stand; the record keeps what was asked for.
+        self.placed = a2c.place(config) if config.arch == "a2c" else config
+        self.spec = spec
+        self.agent = agent
+        self.folder = folder
+        self.checkpoint = checkpoint
+        self.resumed = resumed
+        # A run that was stopped before its first update leaves a checkpoint too; in deterministic mode it begins
+        # anew instead, which comes to the same: actors that are not there yet cannot be brought to rest.
+        nothing = 0 if config.deterministic else -1
+        self.saved_version = checkpoint.step if checkpoint else nothing
+        stop = config.stop
+        self.budget = Budget(
+            frames=stop.frames,
+            seconds=None if stop.minutes is None else 60 * stop.minutes,
+            until_return=stop.until_return,
+        )
+        self.seconds_before = float(checkpoint.meta["seconds"]) if checkpoint else 0.0
+        self.rate, self.steady = Rate(_RATE_WINDOW_SECONDS), SteadyRate()
+        self.process = psutil.Process()
+        self.begun: float | None = None
+        self.saved_at = time.monotonic()
+        self.interrupted = threading.Event()
+        # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
+        # is gone.
+        self.back, self.ending = threading.Event(), threading.Lock()
+        self.saving = threading.Lock()
+        self.arch: Architecture | None = None
+        self.supervisor: Supervisor | None = None
+        self.guard: Guard | None = None
+
+    # From start to end.
+
+    def run(self) -> Summary:
+        """Trains until there is a reason to stop; leaves checkpoint, summary and curve.
+
+        Raises:
+          ConfigError: a setting does not fit; nothing was started.
+          RunFailed: the run broke off; the message names the component, the cause and the log.
+        """
+        config, folder = self.config, self.folder
+        # With its options: a preset may have set one that changes what the returns mean.
+        env = " ".join([config.env, *config.env_options])
+        self.members = members(config)
+        seeds = sorted({member.seed for member in self.members})
+        heading = title(env, config.arch, config.agent, seeds)
+        with heeding_signals(self.interrupted), logging_to(folder.log):
+            files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events)]
+            self.display = display(heading, self.budget)
+            with contextlib.closing(Record([self.display, *files])) as sinks:
+                self._announce()
+                self.hosts.watch(self._end_without)
+                arch = self.arch = self._build()
+                try:
+                    summary = self._train(arch, sinks)
+                finally:
+                    self._stop(arch)
+        try:
+            draw_curve(self._curves(), folder.curve, heading, config.stop.until_return)
+        except OSError as error:
+            _log.warning("no curve: %s", error)
+        return summary
+
+    def _curves(self) -> dict[str, list[Path]]:
+        """The metrics of every agent, by what was swept."""
+        if len(self.members) == 1:
+            return {"": [self.folder.metrics]}
+        curves: dict[str, list[Path]] = {}
+        for index, member in enumerate(self.members):
+            curves.setdefault(member.swept, []).append(self.folder.metrics_of(index))
+        return curves
+
+    def _build(self) -> Architecture:
+        try:
+            return self._architecture()
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _architecture(self) -> Architecture:
+        if self.config.arch == "anakin":
+            return Anakin(
+                self.config,
+                self.agent,
+                self.spec,
+                agent_with=partial(build_agent, self.config, self.spec),
+                checkpoint=self.checkpoint,
+            )
+        if self.config.arch == "sebulba":
+            return Sebulba(
+                self.config, self.agent, self.spec, log=self.folder.log, checkpoint=self.checkpoint
+            )
+        return Seed(
+            self.placed,
+            self.agent,
+            self.spec,
+            token=self.folder.token(),
+            checkpoint=self.checkpoint,
+            on_join=self._on_join,
+            on_leave=self._on_leave,
+        )
+
+    def _failure(self, error: Exception) -> OrchardError:
+        """What ends the run, with component, cause and log; the traceback goes to the log."""
+        _log.error("the run failed", exc_info=error)
+        if not isinstance(error, OrchardError) and (lost := self.hosts.lost(_HEARSAY_SECONDS)):
+            error = RunFailed(lost)  # whose end of the connection a device has missed
+        component = "" if isinstance(error, OrchardError) else "learner: "
+        message = component + cause_of(error)
+        return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
+
+    def _train(self, arch: Architecture, sinks: Record) -> Summary:
+        """Learns, and leaves checkpoint and summary however that ended."""
+        failure: OrchardError | None = None
+        taken: Taken | None = None
+        try:
+            reason, standing = self._learn(arch, sinks)
+            if reason == "interrupted":
+                self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
+            taken = self._last_snapshot(arch)
+        except ConfigError:
+            raise
+        except Exception as error:
+            failure = self._failure(error)
+            reason, standing = f"failed: {failure}", self._standing(arch)
+        finally:
+            self.back.set()
+        with self.ending:
+            return self._end(arch, reason, standing, taken, failure)
+
+    def _last_snapshot(self, arch: Architecture) -> Taken | None:
+        """What is to be saved at the end, if there is something new, taken while all hosts are there.
+
+        If that fails it is tried again without the others, and the reason kept.
+        """
+        if arch.version == self.saved_version:
+            return None
+        try:
+            return arch.snapshot()
+        except Exception as error:
+            _log.error("no snapshot", exc_info=error)
+            return None
+
+    def _end(
+        self,
+        arch: Architecture,
+        reason: str,
+        standing: dict[str, Any],
+        taken: Taken | None,
+        failure: OrchardError | None,
+    ) -> Summary:
+        """Leaves checkpoint and summary; raises ``failure``, or that there is no room for them."""
+        unsaved = self._save_at_the_end(arch, taken, failure)
+        if unsaved and not failure:
+            failure = RunFailed(unsaved)
+            reason = f"{reason}, and {unsaved}"
+        try:
+            summary = self._summary(arch, reason, standing)
+            summary.write(self.folder.summary)
+        except Exception as error:
+            failure = failure or self._failure(error)
+        if failure:
+            raise failure
+        return summary
+
+    def _save_at_the_end(
+        self, arch: Architecture, taken: Taken | None, failure: OrchardError | None
+    ) -> str | None:
+        """Writes the last checkpoint if there is something new; returns why it could not."""
+        if arch.version == self.saved_version:
+            return None
+        several = self.hosts.count > 1
+        if failure and self.config.deterministic and (several or _has_actors(arch)):
+            return None  # acting will not come to rest any more: the checkpoint before stays the newest
+        try:
+            return self._save(arch, taken or arch.snapshot(alone=several))
+        except Exception as error:
+            _log.error("no last checkpoint", exc_info=error)
+            return cause_of(error)
+
+    def _end_without(self, lost: str) -> None:
+        """Ends the process if another host is gone and the run's own thread does not come back from waiting for it.
+
+        A device that waits for another host's cannot be told to stop. What it began with is saved.
+        """
+        if self.back.wait(_HEARSAY_SECONDS):
+            return
+        with self.ending:
+            if self.back.is_set():
+                return
+            failure = self._failure(RunFailed(lost))
+            last_resort = threading.Timer(_LAST_SECONDS, self._quit, (failure,))
+            last_resort.daemon = True
+            last_resort.start()
+            try:
+                if self.arch is not None:
+                    self._end(self.arch, f"failed: {failure}", self._standing(self.arch), None, failure)
+            finally:
+                self._quit(failure)
+
+    def _quit(self, failure: OrchardError) -> None:
+        """Ends the process at once, as the command line ends one whose run failed."""
+        self.display.close()
+        say(f"orchard: {failure}", sys.stderr)
+        os._exit(1)
+
+    def _announce(self) -> None:
+        if self.checkpoint is None:
+            if self.resumed:
+                self.display.note("the run stopped before its first checkpoint: it begins anew")
+            return
+        for line in self.checkpoint.skipped:
+            self.display.note(f"damaged checkpoint passed over: {line}")
+        meta = self.checkpoint.meta
+        exact = meta["exact"] and (self.config.deterministic or self.config.arch == "anakin")
+        rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
+        self.display.note(
+            f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
+            f"random keys; {rest}"
+        )
+
+    def _learn(self, arch: Architecture, sinks: Record) -> tuple[str, dict[str, Any]]:
+        """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
+        if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
+            return reason, self._standing(arch)
+        addresses = self._open(arch)
+        self.folder.keep(self.config)
+        if arch.desk is not None:
+            self._start_actors(arch, arch.desk, addresses[0])
+        if arch.crew is not None:
+            timeout = self.config.safety.env_timeout
+            self._supervise(arch, arch.crew.start, partial(arch.crew.stalled, timeout))
+        self.begun = self.row_at = self.saved_at = time.monotonic()
+        if not _has_actors(arch):
+            # All is compiled, and no actor has to come first.
+            self.steady.start(counts(arch)["received"])
+        # One of several hosts stops with the others, after the same update.
+        stop = self.interrupted if self.hosts.count == 1 else threading.Event()
+        reason = "interrupted"
+        latest: Mapping[str, Any] = {}
+        for metrics in arch.updates(stop):
+            if metrics is None:
+                ending = self._while_waiting()
+            else:
+                ending = self._after_update(arch)
+                self.steady.start(counts(arch)["received"])
+                latest = metrics
+            if self._row_is_due(arch):
+                self._write(arch, sinks, metrics or {})
+            if ending is not None:
+                reason = ending
+                break
+        standing = self._standing(arch)
+        # However short the run was, it has a row.
+        self._write(arch, sinks, latest)
+        return reason, standing
+
+    def _while_waiting(self) -> str | None:
+        """Why to stop while no batch comes.
+
+        Time alone can run out then, so that what is counted ends a run at the same update however fast its actors are.
+        """
+        if self.hosts.count == 1:
+            return self._out_of_time()
+        if (lost := self.hosts.lost()) is not None:
+            raise RunFailed(lost)
+        return None
+
+    def _after_update(self, arch: Architecture) -> str | None:
+        """Agrees with the other hosts; saves if that is due, and returns why to stop."""
+        due = time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes
+        told = self.hosts.agree({**self._wish(), "due": due, **arch.report()})
+        arch.merge(told)
+        reason = self._reason_to_stop(arch, told)
+        if reason is None and any(each["due"] for each in told):
+            self._save(arch, arch.snapshot())
+        return reason
+
+    def _wish(self) -> dict[str, Any]:
+        """What this host alone knows of when to stop."""
+        return {"interrupted": self.interrupted.is_set(), "time": self._out_of_time()}
+
+    def _write(self, arch: Architecture, sinks: Record, metrics: Mapping[str, Any]) -> None:
+        row = self._row(arch)
+        sinks.write({**row, **jax.device_get(metrics)})
+        for index, member in enumerate(arch.members()):
+            known = {name: row[name] for name in ("seconds", "agent_steps", "env_frames")}
+            returns = {name: member[name] for name in _OF_MEMBERS if name in member}
+            with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
+                file.write({**known, **returns})
+
+    def _open(self, arch: Architecture) -> list[str]:
+        path = self.folder.socket()
+        local = {
+            "inproc": f"inproc:{path}",
+            "shm": f"shm:{path}",
+            "grpc": f"unix:{path}",
+        }[self.placed.placement.transport]
+        asked = self.placed.placement.listen
+        addresses = arch.open([local, *self.folder.addresses(asked)])
+        self.folder.keep_addresses(asked, addresses[1:])
+        for address in addresses[1:]:
+            dialled = seen_from_elsewhere(address)
+            self.display.note(f"more actors: orchard actor {dialled} --token {self.folder.token()}")
+        return addresses
+
+    def _start_actors(self, arch: Architecture, desk: Desk, address: str) -> None:
+        in_process = self.placed.placement.transport == "inproc"
+        self.guard = None if in_process else Guard()
+        token = self.folder.token()
+
+        def start(index: int) -> Actor:
+            if in_process:
+                return ThreadActor(index, address, token, self.folder.log)
+            assert self.guard is not None
+            return ProcessActor(index, address, token, self.folder.logs / f"actor-{index}.log", self.guard)
+
+        def stalled() -> dict[int, float]:
+            found = {}
+            for member, seconds in desk.stalled(self.config.safety.env_timeout):
+                if member.local:
+                    found[member.index] = seconds
+                else:
+                    desk.dismiss(member, f"no step for {seconds:.0f} s")
+            return found
+
+        self._supervise(arch, start, stalled)
+
+    def _supervise(
+        self, arch: Architecture, start: Callable[[int], Actor], stalled: Callable[[], dict[int, float]]
+    ) -> None:
+        self.supervisor = Supervisor(
+            start,
+            self.placed.placement.actors,
+            env=self.config.env,
+            stalled=stalled,
+            most_restarts=self.config.safety.actor_restarts,
+            restart=self.placed.placement.lag == "free" and not self.config.deterministic,
+            on_failure=arch.fail,
+            note=self.display.note,
+        )
+        self.supervisor.start()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, over all sessions of the run."""
+        return self.seconds_before + (time.monotonic() - self.begun if self.begun else 0.0)
+
+    def _reason_to_stop(self, arch: Architecture, wishes: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why to stop, if there is a reason: the same on all hosts."""
+        stop = self.config.stop
+        if any(wish["interrupted"] for wish in wishes):
+            return "interrupted"
+        mean = arch.episodes.mean_return
+        if (
+            stop.until_return is not None
+            and arch.episodes.full
+            and mean is not None
+            and mean >= stop.until_return
+        ):
+            return f"mean return {mean:.4g} reached {stop.until_return:g}"
+        if stop.frames is not None and env_frames(arch) >= stop.frames:
+            return f"{stop.frames} frames spent"
+        return next((wish["time"] for wish in wishes if wish["time"]), None)
+
+    def _out_of_time(self) -> str | None:
+        minutes = self.config.stop.minutes
+        if minutes is not None and self.seconds >= 60 * minutes:
+            return f"{minutes:g} minutes spent"
+        return None
+
+    def _standing(self, arch: Architecture) -> dict[str, Any]:
+        """What changes while actors act, all at one moment."""
+        books, episodes = counts(arch), arch.episodes.row()
+        steps = books["received"]
+        return {
+            "seconds": self.seconds,
+            "agent_steps": steps,
+            "env_frames": steps * arch.frames_per_step,
+            "agent_steps_per_second": self.steady.per_second(steps),
+            "mean_return": episodes.get("mean_return"),
+            "best_mean_return": episodes.get("best_mean_return"),
+            "episodes": int(episodes["episodes"]),
+            "books": {f"steps_{name}": value for name, value in books.items()},
+        }
+
+    def _summary(self, arch: Architecture, reason: str, standing: dict[str, Any]) -> Summary:
+        config, books = self.config, standing.pop("books")
+        books["actor_restarts"] = self.supervisor.restarts if self.supervisor else 0
+        for values in (standing, books):
+            values.update({name: value for name, value in self._told_before(arch).items() if name in values})
+        return Summary(
+            env=config.env,
+            arch=config.arch,
+            agent=config.agent,
+            transport=self.placed.placement.transport if arch.desk else "none",
+            seed=config.seed,
+            **standing,
+            weights_version=arch.version,
+            policy_lag_mean=arch.lag.mean,
+            policy_lag_max=arch.lag.maximum,
+            params_sha256=digest(arch.train_state.params),
+            stopped_because=reason,
+            more={
+                "run_dir": str(self.folder.path),
+                "deterministic": config.deterministic,
+                "skipped_updates": int(arch.train_state.skipped),
+                **books,
+                **({"host": self.hosts.index, "hosts": self.hosts.count} if self.hosts.count > 1 else {}),
+                **self._side_by_side(arch),
+            },
+        )
+
+    def _told_before(self, arch: Architecture) -> dict[str, Any]:
+        """The summary of the session before, if there was nothing left to do in this one; else empty.
+
+        Actors had gone on for a moment between that summary and its checkpoint.
+        """
+        if self.begun is not None or not self.resumed or not self.folder.summary.exists():
+            return {}
+        before = read_summary(self.folder.summary)
+        return before if before["weights_version"] == arch.version else {}
+
+    def _side_by_side(self, arch: Architecture) -> dict[str, Any]:
+        """How the agents compare that were trained side by side, and which of them the checkpoint holds."""
+        if not (agents := arch.members()):
+            return {}
+        groups: dict[str, list[float]] = {}
+        for member, found in zip(self.members, agents, strict=True):
+            groups.setdefault(member.swept, []).append(found.get("mean_return", math.nan))
+        assert isinstance(arch.episodes, EpisodesOfSeveral)
+        return {
+            "members": agents,
+            "best_member": arch.episodes.best,
+            "compared": {name: asdict(estimate(means)) for name, means in groups.items()},
+        }
+
+    def _stop(self, arch: Architecture) -> None:
+        if self.supervisor is not None:
+            self.supervisor.stand_down()
+        arch.close()
+        if self.supervisor is not None:
+            self.supervisor.stop()
+        if self.guard is not None:
+            self.guard.close()
+
+    # Rows, checkpoints, actors that come and go.
+
+    def _row_is_due(self, arch: Architecture) -> bool:
+        now = time.monotonic()
+        assert self.begun is not None, "rows are of what was learned"
+        # What was learned first is told sooner: a run of a second has a curve too.
+        sooner = max(_FIRST_ROW_SECONDS, (now - self.begun) / 10) if arch.version else _ROW_SECONDS
+        if now - self.row_at < min(_ROW_SECONDS, sooner):
+            return False
+        self.row_at = now
+        return True
+
+    def _row(self, arch: Architecture) -> dict[str, Any]:
+        meters = arch.meters()
+        self.rate.observe(meters["agent_steps"])
+        per_second = self.rate.per_second
+        return {
+            **meters,
+            "seconds": self.seconds,
+            "agent_steps_per_second": per_second,
+            "frames_per_second": per_second * arch.frames_per_step,
+            "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
+            "memory_bytes": self.process.memory_info().rss,
+            "actors_memory_bytes": _memory_of_children(self.process),
+        }
+
+    def _save(self, arch: Architecture, taken: Taken) -> str | None:
+        """Writes a checkpoint; returns why it could not."""
+        trees, blobs, meta = taken
+        self.saved_at = time.monotonic()
+        try:
+            with self.saving:
+                save(
+                    self.folder.checkpoints,
+                    arch.version,
+                    trees,
+                    {**meta, "seconds": self.seconds},
+                    blobs=blobs,
+                    keep=self.config.safety.keep_checkpoints,
+                )
+        except CheckpointError as error:
+            # The run goes on: the disk may have room again by the next one, and the earlier ones are intact.
+            self.display.note(str(error))
+            return str(error)
+        self.saved_version = arch.version
+        return None
+
+    def _on_join(self, member: Any) -> None:
+        _log.info("actor %d joined (%s)", member.index, member.peer.name)
+        if not member.local:
+            self.display.note(f"actor {member.index} joined from elsewhere ({member.peer.name})")
+
+    def _on_leave(self, member: Any, reason: str) -> None:
+        _log.info("actor %d left: %s", member.index, reason)
+        if not member.local:
+            self.display.note(f"actor {member.index} left: {reason}")
+
+
+def _has_actors(arch: Architecture) -> bool:
+    return arch.desk is not None or arch.crew is not None
+
+
+def _memory_of_children(process: psutil.Process) -> int:
+    """Resident bytes of all processes below ``process``; one that ends meanwhile counts as none."""
+    total = 0
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            total += child.memory_info().rss
+    return total

@@ -1,0 +1,72 @@
+"""Ctrl-C, SIGTERM and a closed terminal: the first ends a run in good order, the second at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HURRY_SECONDS = 3.0
+
+
+@contextlib.contextmanager
+def heeding_signals(interrupted: threading.Event) -> Iterator[None]:
+    """Has the first signal set ``interrupted`` and a second raise :class:`KeyboardInterrupt`; main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    with _hurrying():
+        # What was started to ignore its terminal (nohup) goes on ignoring it.
+        heeded = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
+        before = {number: signal.signal(number, handle) for number in heeded}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _ignored(number: int) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
+
+
+@contextlib.contextmanager
+def _hurrying() -> Iterator[None]:
+    """Ends the process a moment after a second signal, whatever it is doing.
+
+    A handler in Python runs only when the main thread is in Python, and a compilation may take a minute.
+    """
+    ear, bell = socket.socketpair()
+    bell.setblocking(False)
+    before = signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+
+    over = threading.Event()
+
+    def listen() -> None:
+        heard = 0
+        with ear:
+            while data := ear.recv(1):
+                heard += data[0] in _ENDING
+                if heard == 2:
+                    if not over.wait(_HURRY_SECONDS):
+                        os._exit(128 + signal.SIGINT)
+                    return
+
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        bell.close()
