@@ -20,7 +20,7 @@ from harness import ORCHARD, Command, alive, checkpoints, flags, learned, rows, 
 from orchard.architectures.seed import Seed
 from orchard.cli.main import main
 from orchard.errors import ConfigError, RunFailed
-from orchard.launch import session
+from orchard.launch import run, session
 from orchard.launch.run import resume, train
 from orchard.learning import checkpoint as saving
 from orchard.learning.learner import Learner
@@ -375,7 +375,7 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, monkeypatch: p
         if not refused:
             with monkeypatch.context() as patch:
                 # A run that is ending writes one more checkpoint.
-                patch.setattr(session, "load_latest", lambda *_: pytest.fail("read before it is held"))
+                patch.setattr(run, "load_latest", lambda *_: pytest.fail("read before it is held"))
                 with pytest.raises(ConfigError, match="another process trains in") as found:
                     resume(str(folder))
             refused.append(found)
