@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from orchard.errors import ConfigError
 
@@ -41,6 +40,8 @@ class Estimate:
 
 def interquartile_mean(values: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
     """The mean without the lowest and the highest quarter (rounded down to whole values) along ``axis``."""
+    from scipy import stats  # here: it takes as long to import as JAX, and most runs have no interval to tell
+
     trimmed: Any = stats.trim_mean(np.asarray(values, np.float64), 0.25, axis=axis)
     return np.asarray(trimmed, np.float64)
 
