@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from harness import Command, checkpoints, learned, rows
 from small_runs import AGENTS, ENVS, STEPS, on_four_devices, run
 
 import orchard
+from orchard.architectures.anakin import Anakin
 from orchard.config.resolve import configure
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.run import resume, train
@@ -65,6 +67,30 @@ def test_what_was_trained_is_evaluated_and_recorded(tmp_path: Path) -> None:
     assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
     video = orchard.record(tmp_path / "run")
     assert Path(video).stat().st_size > 1000
+
+
+def test_memory_does_not_grow_and_a_call_gives_back_what_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, book = Anakin._count, Anakin._book
+    taken: list[Any] = []
+    held: list[tuple[int, int]] = []
+
+    def before(self: Anakin) -> int:
+        taken[:] = jax.tree.leaves(self._carry)
+        return count(self)
+
+    def after(self: Anakin, batches: int) -> None:
+        assert all(leaf.is_deleted() for leaf in taken), "a buffer was not donated"
+        alive = [leaf for leaf in jax.live_arrays() if not leaf.is_deleted()]
+        held.append((len(alive), sum(leaf.nbytes for leaf in alive)))
+        book(self, batches)
+
+    monkeypatch.setattr(Anakin, "_count", before)
+    monkeypatch.setattr(Anakin, "_book", after)
+    run(tmp_path / "run", 30, agent="ppo", deterministic=True, batches_per_call=2)
+    assert len(held) == 15
+    assert set(held[2:]) == {held[2]}
 
 
 def test_it_stops_at_its_goal(tmp_path: Path) -> None:
