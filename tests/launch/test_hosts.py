@@ -99,6 +99,13 @@ def test_a_damaged_checkpoint_is_as_good_as_none(agreed: Callable[..., Any], tmp
     assert steps(agreed([10], [20])) == [20, 20]
 
 
+def test_damaged_checkpoints_alone_are_not_begun_anew(agreed: Callable[..., Any], tmp_path: Path) -> None:
+    save(tmp_path / "1", 40, {"train": {"x": np.arange(3.0)}}, {})
+    (tmp_path / "1" / f"{40:012d}" / "train.safetensors").write_bytes(b"?")
+    with pytest.raises(ConfigError, match=r"no checkpoint in .*0 or with the other hosts is intact"):
+        agreed([], [])
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

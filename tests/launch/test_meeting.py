@@ -133,6 +133,15 @@ def test_silence_is_a_loss(threads: ThreadPoolExecutor, address: str) -> None:
             assert meeting.wait_for_loss(PATIENCE) == "host 1 is gone: no sign of life for 0.5 s"
 
 
+def test_the_silence_of_host_zero_is_a_loss(threads: ThreadPoolExecutor, address: str) -> None:
+    with socket.create_server(split(address)) as server:
+        told = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+        with closing(server.accept()[0]) as mute:
+            send(mute, 2, json.dumps({"timeout": 0.5}).encode())
+            with closing(told.result(PATIENCE)[0]) as meeting:
+                assert meeting.wait_for_loss(PATIENCE / 2) == "host 0 is gone: no sign of life for 0.5 s"
+
+
 def test_hosts_that_are_busy_are_not_missed(meet: Meet, threads: ThreadPoolExecutor) -> None:
     meetings = meet(2, timeout=3.0)
     assert meetings[0].wait_for_loss(4.0) is None
@@ -177,6 +186,19 @@ def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, add
     second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
     with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)) as meeting:
         assert meeting.lost is None
+
+
+def test_a_stranger_who_announces_too_much_is_not_listened_to(
+    threads: ThreadPoolExecutor, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchard.launch.meeting._STRANGER_SECONDS", 2 * PATIENCE)
+    first = host_zero(threads, address, 2)
+    with closing(dialled(address)) as stranger:  # who waits for an answer, for as long as it likes
+        stranger.sendall(struct.pack("!BQ", 1, 1 << 40))
+        assert stranger.recv(1) == b""
+    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+    with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)):
+        pass
 
 
 @pytest.mark.parametrize(
