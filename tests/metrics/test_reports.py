@@ -7,7 +7,16 @@ import pytest
 from numpy.typing import NDArray
 
 from orchard.errors import ConfigError
-from orchard.metrics.reports import Summary, _short, draw_curve, read_curve, read_summary, title, together
+from orchard.metrics.reports import (
+    Summary,
+    _short,
+    _unit_of,
+    draw_curve,
+    read_curve,
+    read_summary,
+    title,
+    together,
+)
 from orchard.metrics.sinks import JsonLines
 
 
@@ -74,7 +83,7 @@ def test_a_curve_leaves_out_what_a_resumed_run_went_back_behind(tmp_path: Path) 
     curve = read_curve(metrics(tmp_path / "m.jsonl", rows))
     assert curve.agent_steps.tolist() == [10, 20, 40]
     assert curve.mean_return.tolist() == [1, 5, 6]
-    assert curve.minutes[0] == 1.0
+    assert curve.seconds[0] == 60.0
 
 
 def test_several_runs_meet_where_all_of_them_are() -> None:
@@ -111,3 +120,11 @@ def test_titles_and_ticks() -> None:
     assert title("E", "seed", "vtrace", [1]) == "E · vtrace agent · seed architecture · seed 1"
     assert title("E", "seed", "vtrace", [1, 2]).endswith("seeds 1, 2")
     assert [_short(x) for x in (0, 950, 2500, 1.5e6, 2e9)] == ["0", "950", "2.5k", "1.5M", "2G"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"),
+    [(0.0, ("seconds", 1)), (179.0, ("seconds", 1)), (180.0, ("minutes", 60)), (10_800.0, ("hours", 3600))],
+)
+def test_the_time_axis_has_a_unit_that_fits(seconds: float, unit: tuple[str, int]) -> None:
+    assert _unit_of(seconds) == unit

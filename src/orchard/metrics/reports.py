@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from orchard.errors import ConfigError, RunFailed
 from orchard.metrics.sinks import read_rows
+from orchard.metrics.statistics import bootstrap_interval, interquartile_mean
 
 _GRID_POINTS = 200
 
@@ -99,8 +100,11 @@ class Curve:
     """The learning curve of one run: parallel arrays, one entry a row of its metrics."""
 
     agent_steps: NDArray[np.float64]
-    minutes: NDArray[np.float64]
+    seconds: NDArray[np.float64]
     mean_return: NDArray[np.float64]
+
+
+_Axis = Callable[[Curve], NDArray[np.float64]]
 
 
 def read_curve(path: Path) -> Curve:
@@ -113,7 +117,7 @@ def read_curve(path: Path) -> Curve:
         steps = row.get("agent_steps", math.nan)
         while points and points[-1][0] >= steps:
             points.pop()
-        point = (steps, row.get("seconds", math.nan) / 60, row.get("mean_return", math.nan))
+        point = (steps, row.get("seconds", math.nan), row.get("mean_return", math.nan))
         if all(map(math.isfinite, point)):
             points.append(point)
     columns = np.array(points, np.float64).reshape(-1, 3)
@@ -131,7 +135,7 @@ def together(
 def draw_curve(
     metrics: Mapping[str, Sequence[Path]], picture: Path, heading: str, goal: float | None = None
 ) -> None:
-    """Draws mean return over agent steps and over minutes, from ``metrics.jsonl`` files.
+    """Draws mean return over agent steps and over time, from ``metrics.jsonl`` files.
 
     One run is a line. Several of one name are thin lines, with their interquartile mean and its 95% bootstrap interval.
 
@@ -153,15 +157,19 @@ def draw_curve(
     FigureCanvasAgg(figure)
     figure.suptitle(heading)
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, label in ((left, "agent steps"), (right, "minutes of training")):
-        _panel(axes, groups, label, goal)
+    longest = max([0.0, *(curve.seconds[-1] for curves in groups.values() for curve in curves)])
+    unit, length = _unit_of(longest)
+    _panel(left, groups, "agent steps", lambda curve: curve.agent_steps, goal)
+    _panel(right, groups, f"{unit} of training", lambda curve: curve.seconds / length, goal)
     left.set_ylabel("mean return of the last 100 episodes")
     left.xaxis.set_major_formatter(_short)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=130)
 
 
-def _panel(axes: Any, groups: Mapping[str, Sequence[Curve]], label: str, goal: float | None) -> None:
+def _panel(
+    axes: Any, groups: Mapping[str, Sequence[Curve]], label: str, x_of: _Axis, goal: float | None
+) -> None:
     axes.set_xlabel(label)
     axes.grid(alpha=0.3)
     if goal is not None:
@@ -171,13 +179,13 @@ def _panel(axes: Any, groups: Mapping[str, Sequence[Curve]], label: str, goal: f
         return
     for number, (name, curves) in enumerate(groups.items()):
         if curves:
-            _group(axes, label, curves, name, f"C{number}")
+            _group(axes, x_of, curves, name, f"C{number}")
     if len(groups) > 1 or any(len(curves) > 1 for curves in groups.values()):
         axes.legend(loc="lower right", frameon=False)
 
 
-def _group(axes: Any, label: str, curves: Sequence[Curve], name: str, colour: str) -> None:
-    xs = [curve.minutes if label.startswith("minutes") else curve.agent_steps for curve in curves]
+def _group(axes: Any, x_of: _Axis, curves: Sequence[Curve], name: str, colour: str) -> None:
+    xs = [x_of(curve) for curve in curves]
     several = len(curves) > 1
     for x, curve in zip(xs, curves, strict=True):
         axes.plot(
@@ -195,14 +203,19 @@ def _group(axes: Any, label: str, curves: Sequence[Curve], name: str, colour: st
 def _middle(
     axes: Any, xs: Sequence[NDArray[np.float64]], curves: Sequence[Curve], name: str, colour: str
 ) -> None:
-    # SciPy takes a second to import; a run that draws one line does not need it.
-    from orchard.metrics.statistics import bootstrap_interval, interquartile_mean
-
     grid, returns = together(xs, [curve.mean_return for curve in curves])
     low, high = bootstrap_interval(returns, resamples=500)
     middle, interval = name or "interquartile mean", None if name else "95% interval"
     axes.plot(grid, interquartile_mean(returns), color=colour, linewidth=2, label=middle)
     axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0, label=interval)
+
+
+def _unit_of(seconds: float) -> tuple[str, int]:
+    """The unit for an axis of so many seconds, and its length in seconds: such that it has three or more of them."""
+    return next(
+        ((name, length) for name, length in (("hours", 3600), ("minutes", 60)) if seconds >= 3 * length),
+        ("seconds", 1),
+    )
 
 
 def _short(value: float, _: int | None = None) -> str:
