@@ -29,7 +29,8 @@ class Learner:
     def __init__(self, agent: Agent, devices: Sequence[Any], key: Any) -> None:
         self._plan = agent.data
         self._update = Update(agent, devices)
-        self.state = self._replicate(self._update.begin(key))
+        # Compiled whole: one program instead of one for every operation of the network.
+        self.state = self._replicate(jax.jit(self._update.begin)(key))
         # Of this object's own: what a decorator compiles is kept as long as the process lives.
         self._step = jax.jit(self._update.step)
         self._prepare = jax.jit(self._update.prepare) if agent.prepare else self._update.prepare
