@@ -470,8 +470,9 @@ class Session:
     def _summary(self, arch: Architecture, reason: str, standing: dict[str, Any]) -> Summary:
         config, books = self.config, standing.pop("books")
         books["actor_restarts"] = self.supervisor.restarts if self.supervisor else 0
+        before = self._told_before(arch)
         for values in (standing, books):
-            values.update({name: value for name, value in self._told_before(arch).items() if name in values})
+            values.update({name: before[name] for name in values.keys() & before.keys()})
         return Summary(
             env=config.env,
             arch=config.arch,
