@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from orchard.errors import ConfigError, cause_of
 from orchard.nets import frames, recurrent
 from orchard.nets.build import build_torso
+from orchard.nets.heads import Head, outputs
 from orchard.ops.batches import add_time
 from orchard.ops.distributions import Distribution
 from orchard.types import ActOutput, ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
@@ -44,10 +45,10 @@ class _Network(nn.Module):
         if self.lstm:
             features, core = recurrent.LSTM(self.lstm)(features, first, core)
         # Nearly equal logits at the start: the first policy explores everything.
-        policy = nn.Dense(self.num_params, kernel_init=nn.initializers.orthogonal(0.01), name="policy")(
-            features
-        )
-        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0), name="value")(features)
+        policy_head = Head(self.num_params, nn.initializers.orthogonal(0.01), name="policy")
+        value_head = Head(1, nn.initializers.orthogonal(1.0), name="value")
+        size = features.shape[-1]
+        policy, value = outputs(features, [policy_head(size), value_head(size)])
         return policy, value[..., 0], core
 
 
