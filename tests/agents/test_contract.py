@@ -34,6 +34,7 @@ _PPO_MEMORY = ppo.PPOSettings(
     value_clip=0.2,
     target_kl=0.02,
     normalize_observations=True,
+    normalize_values=True,
     normalize_advantages=False,
 )
 _A2C = a2c.A2CSettings(unroll_length=8, batch_size=4)

@@ -8,6 +8,7 @@ import pytest
 
 from orchard.agents.ppo import PPOSettings, make_agent
 from orchard.errors import ConfigError
+from orchard.nets.normalizer import mean_and_deviation
 from orchard.ops.returns import gae
 from orchard.testing.agents import SPECS, Subject
 
@@ -89,6 +90,37 @@ def test_observations_are_normalized_by_what_was_seen_before_this_batch():
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["observations"])), (
         "no gradient moves them"
     )
+
+
+def test_values_are_predicted_normalized_by_the_targets_seen_so_far():
+    it = subject(normalize_values=True, normalize_advantages=False, discount=0.9, trace_lambda=0.0)
+    params = jax.jit(it.agent.init)(jax.random.key(0))
+    unroll = it.unroll(ENDS)
+    steps = unroll.timestep
+    valid, prepare = ~steps.first[1:], jax.jit(it.agent.prepare)
+
+    def targets(values):
+        """Of one step, of all transitions but the last, which bootstraps from a value that is not recorded."""
+        told = steps.reward[1:-1] + np.where(steps.terminated[1:-1], 0, 0.9) * values[1:]
+        return np.where(valid[:-1], told, values[:-1])
+
+    once, prepared = prepare(params, unroll)
+    first = np.asarray(prepared.record["target"])
+    assert first[valid].mean() == pytest.approx(0, abs=1e-4)
+    assert first[valid].std() == pytest.approx(1, abs=1e-4)
+    mean, deviation = mean_and_deviation(once["values"])
+    # Before any batch the network's values count as they are.
+    in_rewards = mean + deviation * first[:-1]
+    np.testing.assert_allclose(in_rewards, targets(np.asarray(prepared.record["value"])), atol=1e-5)
+    twice, prepared = prepare(once, unroll)
+    values = mean + deviation * np.asarray(prepared.record["value"])
+    np.testing.assert_allclose(prepared.record["advantage"][:-1], targets(values) - values[:-1], atol=1e-5)
+    # Metrics are in rewards, whatever the network is trained on.
+    now_mean, now_deviation = mean_and_deviation(twice["values"])
+    _, (metrics, _) = jax.jit(it.agent.loss)(twice, twice, prepared, jax.random.key(0))
+    for name in ("value", "target"):
+        told = now_mean + now_deviation * np.mean(np.asarray(prepared.record[name])[valid])
+        assert metrics[name] == pytest.approx(float(told), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import optax
 
 from orchard.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
+from orchard.nets import normalizer
 from orchard.nets.actor_critic import ActorCritic, acting
-from orchard.nets.normalizer import add_observations, initial_statistics, normalized
 from orchard.ops import policy_losses
 from orchard.ops.batches import average, explained_variance, mean_over_batch
 from orchard.ops.distributions import Distribution
@@ -65,6 +65,9 @@ class PPOSettings(ActorCriticSettings):
     normalize_observations: bool = False
     """Bring observations that are floating-point numbers to mean 0 and variance 1, by what was seen so far."""
 
+    normalize_values: bool = False
+    """Let the network predict values brought to mean 0 and variance 1, by the targets that were seen so far."""
+
     target_kl: float | None = None
     """End the passes over a batch when the KL divergence from the acting policy exceeds 1.5 times this; none: never."""
 
@@ -90,9 +93,9 @@ def make_agent(
     """The PPO agent for one environment; arguments and errors as for :func:`orchard.agents.vtrace.make_agent`.
 
     Returns:
-      :class:`~orchard.types.Agent`. Its params are ``{"network": …}``, and ``{"observations": statistics}`` where
-      observations are normalized; its record is ``{"policy": float32 [B, P]}``, the parameters of the behaviour
-      distribution, to which ``prepare`` adds ``value``, ``advantage`` and ``target``, float32 ``[B]``.
+      :class:`~orchard.types.Agent`. Its params are ``{"network": …}``, and the statistics ``"observations"`` and
+      ``"values"`` where they are normalized; its record is ``{"policy": float32 [B, P]}``, the parameters of the
+      behaviour distribution, to which ``prepare`` adds ``value``, ``advantage`` and ``target``, float32 ``[B]``.
     """
     model, distribution = make_model(settings, env_spec, network=network, hidden=hidden, lstm=lstm)
     seen = env_spec.observation
@@ -100,23 +103,36 @@ def make_agent(
     def init(key: jax.Array) -> Tree:
         params: dict[str, Tree] = {"network": model.init(key)}
         if settings.normalize_observations:
-            params["observations"] = initial_statistics(seen)
+            params["observations"] = normalizer.initial_statistics(seen)
+        if settings.normalize_values:
+            params["values"] = normalizer.initial_moments()
         return params
 
     def read(params: Tree, timestep: TimeStep) -> tuple[Tree, TimeStep]:
         if settings.normalize_observations:
-            observation = normalized(params["observations"], seen, timestep.observation)
+            observation = normalizer.normalized_observation(
+                params["observations"], seen, timestep.observation
+            )
             timestep = timestep._replace(observation=observation)
         return params["network"], timestep
 
     def prepare(params: Tree, unroll: Unroll) -> tuple[Tree, Unroll]:
         network, timestep = read(params, unroll.timestep)
         _, values, _ = model.apply(network, timestep, unroll.action, unroll.state)
+        prepared = _advantages(settings, timestep, _in_rewards(params, values))
         # The batch keeps the observations as they were when it was acted on; what comes sees the new statistics.
         if settings.normalize_observations:
-            statistics = add_observations(params["observations"], seen, unroll.timestep.observation)
+            statistics = normalizer.add_observations(
+                params["observations"], seen, unroll.timestep.observation
+            )
             params = {**params, "observations": statistics}
-        record = {**unroll.record, **_advantages(settings, timestep, values)}
+        if settings.normalize_values:
+            moments = normalizer.add_rows(
+                params["values"], prepared["target"].reshape(-1), ~timestep.first[1:].reshape(-1)
+            )
+            params = {**params, "values": moments}
+            prepared["target"] = normalizer.normalized(moments, prepared["target"])
+        record = {**unroll.record, "value": values[:-1], **prepared}
         return params, unroll._replace(timestep=timestep, record=record)
 
     act, mode = acting(model, distribution, read)
@@ -140,13 +156,21 @@ def make_agent(
 
 
 def _advantages(settings: PPOSettings, timestep: TimeStep, values: jax.Array) -> dict[str, jax.Array]:
-    """Old values, advantages and targets ``[T, B]`` of the steps ``[T + 1, B]``."""
+    """Advantages and targets ``[T, B]`` of the steps and their values ``[T + 1, B]``."""
     valid, advantages, targets = generalized_advantages(settings, timestep, values)
     if settings.normalize_advantages:
         centred = advantages - average(advantages, valid)
         deviation = jnp.sqrt(average(jnp.square(centred), valid))
         advantages = jnp.where(valid, centred / (deviation + 1e-8), 0.0)
-    return {"value": values[:-1], "advantage": advantages, "target": targets}
+    return {"advantage": advantages, "target": targets}
+
+
+def _in_rewards(params: Tree, values: jax.Array) -> jax.Array:
+    """What the network says of values, in units of rewards."""
+    if "values" not in params:
+        return values
+    mean, deviation = normalizer.mean_and_deviation(params["values"])
+    return mean + deviation * values
 
 
 def _make_loss(
@@ -181,8 +205,8 @@ def _make_loss(
             "entropy": average(entropies, valid),
             "kl": average(distribution.kl(behaviour, policy), valid),
             "clipped": average(jnp.abs(jnp.expm1(log_ratios)) > settings.clip, valid),
-            "value": average(values, valid),
-            "target": average(targets, valid),
+            "value": average(_in_rewards(params, values), valid),
+            "target": average(_in_rewards(params, targets), valid),
             "explained_variance": explained_variance(values, targets, valid),
             "valid": jnp.mean(valid.astype(jnp.float32)),
         }

@@ -1,7 +1,7 @@
-"""Observations brought to mean 0 and variance 1 by statistics of all that were seen so far.
+"""Arrays brought to mean 0 and variance 1 by statistics of all that were seen so far.
 
-Only floating-point arrays are touched: no choices and no pictures. The statistics are part of the agent's params, so
-that whoever acts with these params normalizes as they say.
+Of observations only floating-point arrays are touched: no choices and no pictures. The statistics are part of the
+agent's params, so that whoever acts with these params normalizes as they say.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import jax.numpy as jnp
 
 from orchard.types import ArraySpec, Tree, leaves, rebuild
 
-Statistics = dict[str, dict[str, jax.Array]]
-"""For each array, by its path: ``count`` float32 ``[]``, and of the array's shape ``mean`` and ``square``, the sum of
-squared deviations from it."""
+Moments = dict[str, jax.Array]
+"""``count`` float32 ``[]``, and of the array's shape ``mean`` and ``square``, the sum of squared deviations from it."""
+
+Statistics = dict[str, Moments]
+"""For each array of an observation, by its path."""
 
 _LARGEST = 10.0
 
@@ -28,43 +30,66 @@ def _is_float(leaf: ArraySpec) -> bool:
 
 def initial_statistics(spec: Tree) -> Statistics:
     """Of no observation."""
-    return {
-        _name(path): {"count": jnp.zeros(()), "mean": jnp.zeros(leaf.shape), "square": jnp.zeros(leaf.shape)}
-        for path, leaf in leaves(spec)
-        if _is_float(leaf)
-    }
+    return {_name(path): initial_moments(leaf.shape) for path, leaf in leaves(spec) if _is_float(leaf)}
 
 
 def add_observations(statistics: Statistics, spec: Tree, observation: Tree) -> Statistics:
-    """The statistics with the observations ``[T, B, ...]`` added (Chan, Golub and LeVeque 1979, equation 2.1)."""
+    """The statistics with the observations ``[T, B, ...]`` added."""
     added = {}
     for (path, leaf), (_, array) in zip(leaves(spec), leaves(observation), strict=True):
         if _is_float(leaf):
             rows = array.reshape(-1, *leaf.shape)
-            added[_name(path)] = _add(statistics[_name(path)], rows)
+            added[_name(path)] = add_rows(statistics[_name(path)], rows)
     return added
 
 
-def _add(old: dict[str, jax.Array], rows: jax.Array) -> dict[str, jax.Array]:
-    count, mean = jnp.float32(rows.shape[0]), jnp.mean(rows, 0)
+def initial_moments(shape: tuple[int, ...] = ()) -> Moments:
+    """Of no array; the shape is that of each of those to come."""
+    return {"count": jnp.zeros(()), "mean": jnp.zeros(shape), "square": jnp.zeros(shape)}
+
+
+def add_rows(old: Moments, rows: jax.Array, counts: jax.Array | None = None) -> Moments:
+    """The moments with rows added (Chan, Golub and LeVeque 1979, equation 2.1).
+
+    Args:
+      old: of those before.
+      rows: ``[N, *shape]``.
+      counts: bool ``[N]``, those that count; None for all.
+    """
+    if counts is None:
+        counts = jnp.ones(rows.shape[0], bool)
+    weights = counts.astype(jnp.float32).reshape(-1, *[1] * (rows.ndim - 1))
+    count = jnp.sum(weights)
+    mean = jnp.sum(weights * rows, 0) / jnp.maximum(count, 1.0)
     total, apart = old["count"] + count, mean - old["mean"]
-    within = jnp.sum(jnp.square(rows - mean), 0)
+    within = jnp.sum(weights * jnp.square(rows - mean), 0)
+    share = count / jnp.maximum(total, 1.0)
     return {
         "count": total,
-        "mean": old["mean"] + apart * count / total,
-        "square": old["square"] + within + jnp.square(apart) * old["count"] * count / total,
+        "mean": old["mean"] + apart * share,
+        "square": old["square"] + within + jnp.square(apart) * old["count"] * share,
     }
 
 
-def normalized(statistics: Statistics, spec: Tree, observation: Tree) -> Tree:
-    """The observations ``[..., *shape]`` shifted, scaled and clipped to ±10; as they are before any was added."""
+def mean_and_deviation(moments: Moments) -> tuple[jax.Array, jax.Array]:
+    """Mean and standard deviation, more than 0; 0 and 1 before any row was added."""
+    variance = jnp.where(moments["count"] > 1, moments["square"] / jnp.maximum(moments["count"], 1.0), 1.0)
+    return moments["mean"], jnp.sqrt(variance + 1e-8)
 
-    def normalize(path: str, leaf: ArraySpec, array: jax.Array) -> jax.Array:
-        if not _is_float(leaf):
-            return array
-        known = statistics[_name(path)]
-        variance = jnp.where(known["count"] > 1, known["square"] / jnp.maximum(known["count"], 1.0), 1.0)
-        return jnp.clip((array - known["mean"]) / jnp.sqrt(variance + 1e-8), -_LARGEST, _LARGEST)
 
+def normalized(moments: Moments, array: jax.Array) -> jax.Array:
+    """The array ``[..., *shape]`` shifted, scaled and clipped to ±10."""
+    mean, deviation = mean_and_deviation(moments)
+    return jnp.clip((array - mean) / deviation, -_LARGEST, _LARGEST)
+
+
+def normalized_observation(statistics: Statistics, spec: Tree, observation: Tree) -> Tree:
+    """The observations ``[..., *shape]`` with their floating-point arrays normalized."""
     pairs = zip(leaves(spec), leaves(observation), strict=True)
-    return rebuild(spec, [normalize(path, leaf, array) for (path, leaf), (_, array) in pairs])
+    return rebuild(
+        spec,
+        [
+            normalized(statistics[_name(path)], array) if _is_float(leaf) else array
+            for (path, leaf), (_, array) in pairs
+        ],
+    )
