@@ -322,6 +322,9 @@ def test_a_finished_run_that_is_resumed_keeps_its_summary(tmp_path: Path) -> Non
     assert left["agent_steps_per_second"] > 0
     resume(str(folder))
     assert summary(folder) == left
+    (folder / "summary.json").write_text('{"env": ')
+    resume(str(folder))
+    assert summary(folder)["params_sha256"] == left["params_sha256"], "a damaged one is written anew"
 
 
 @pytest.mark.slow

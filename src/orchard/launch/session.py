@@ -500,10 +500,13 @@ class Session:
 
         Actors had gone on for a moment between that summary and its checkpoint.
         """
-        if self.begun is not None or not self.resumed or not self.folder.summary.exists():
+        if self.begun is not None or not self.resumed:
             return {}
-        before = read_summary(self.folder.summary)
-        return before if before["weights_version"] == arch.version else {}
+        try:
+            before = read_summary(self.folder.summary)
+        except ConfigError:  # none, or a damaged one: it is about to be written anew
+            return {}
+        return before if before.get("weights_version") == arch.version else {}
 
     def _side_by_side(self, arch: Architecture) -> dict[str, Any]:
         """How the agents compare that were trained side by side, and which of them the checkpoint holds."""
