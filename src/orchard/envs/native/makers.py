@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -138,16 +139,17 @@ def _with_parameters(
     # Its own limit would pass for a termination: ours marks the truncation, and its own is put out of reach. What it
     # shows may depend on the limit, and is as it was; what both calls have in common is compiled once.
     unlimited = params.replace(**{limit: _UNLIMITED})
-    shown, _ = jax.eval_shape(env.reset_env, key_of(jax.random.key(0)), params)
+    reset_env, step_env = _quiet(env.reset_env), _quiet(env.step_env)
+    shown, _ = jax.eval_shape(reset_env, key_of(jax.random.key(0)), params)
     action, encode = _gymnax_action(env_id, env.action_space(params))
 
     def reset(key: Any) -> tuple[Any, Any]:
-        observation, world = env.reset_env(key_of(key), params)
+        observation, world = reset_env(key_of(key), params)
         return world, observation
 
     def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
-        observation, *_ = env.step_env(key_of(key), world, encode(action), params)
-        _, world, reward, done, _ = env.step_env(key_of(key), world, encode(action), unlimited)
+        observation, *_ = step_env(key_of(key), world, encode(action), params)
+        _, world, reward, done, _ = step_env(key_of(key), world, encode(action), unlimited)
         return world, observation, reward, done
 
     return NativeEnvironment(
@@ -156,6 +158,17 @@ def _with_parameters(
         step,
         time_limit=steps,
     )
+
+
+def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Traced without JAX's warnings about its code, which only its authors could change."""
+
+    def quietly(*arguments: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return function(*arguments)
+
+    return quietly
 
 
 def _gymnax_action(env_id: str, space: Any) -> tuple[ArraySpec, Callable[[Any], Any]]:
