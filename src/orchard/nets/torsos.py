@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from orchard.nets.convolutions import Conv, Padding, max_pool
+from orchard.nets.dense import Dense
 from orchard.nets.initializers import RELU_INIT
 from orchard.types import ArraySpec, Tree, leaves
 
@@ -26,7 +27,7 @@ class MLP(nn.Module):
     def __call__(self, features: jax.Array) -> jax.Array:
         """Applies it."""
         for size in self.sizes:
-            features = nn.tanh(nn.Dense(size, kernel_init=RELU_INIT)(features))
+            features = nn.tanh(Dense(size, RELU_INIT)(features))
         return features
 
 
@@ -54,7 +55,7 @@ class ConvTorso(nn.Module):
 def _dense(flat: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
     """Rectified dense layers; called inside a compact module, which owns their weights."""
     for size in sizes:
-        flat = nn.relu(nn.Dense(size, kernel_init=RELU_INIT)(flat))
+        flat = nn.relu(Dense(size, RELU_INIT)(flat))
     return flat
 
 
@@ -101,7 +102,7 @@ class Pooled(nn.Module):
             images = nn.relu(Conv(features, kernel, stride, "VALID", RELU_INIT)(images))
         flat = images.reshape(len(images), -1)
         for size in self.hidden:
-            flat = nn.relu(nn.LayerNorm()(nn.Dense(size, kernel_init=RELU_INIT)(flat)))
+            flat = nn.relu(nn.LayerNorm()(Dense(size, RELU_INIT)(flat)))
         return flat
 
 
