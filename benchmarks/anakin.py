@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from side_by_side import keep, last_line, orchard
 
@@ -28,6 +29,12 @@ def flags(env: str, envs: int) -> str:
     )
 
 
+def peer(given: argparse.Namespace, env: str, envs: int, updates: int, *, shared: bool) -> dict[str, Any]:
+    command = [given.python, str(HERE / "peers" / "purejaxrl_ppo.py"), "--checkout", given.checkout]
+    command += ["--env", env, "--envs", str(envs), "--updates", str(updates)]
+    return last_line(*command, *["--shared"] * shared)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("python")
@@ -37,24 +44,30 @@ def main() -> None:
     given = parser.parse_args()
     for env, (envs, updates) in WORK.items():
         measured_on = provenance()
-        ours, theirs, versions = [], [], {}
+        ours, versions = [], {}
+        theirs: dict[str, list[float]] = {"own": [], "shared": []}
         for _ in range(given.rounds):
             ours.append(orchard(flags(env, envs), given.seconds))
-            command = [given.python, str(HERE / "peers" / "purejaxrl_ppo.py"), "--checkout", given.checkout]
-            command += ["--env", env, "--envs", str(envs), "--updates", str(updates)]
-            peer = last_line(*command)
-            theirs.append(peer["steps_per_second"])
-            versions = peer["versions"]
-            print(f"{env}: orchard {ours[-1]:,.0f} steps/s, PureJaxRL {theirs[-1]:,.0f} steps/s", flush=True)
-        ratio = median(ours) / median(theirs)
-        print(f"{env}: medians {median(ours):,.0f} and {median(theirs):,.0f}: {ratio:.2f} times")
+            for network, rates in theirs.items():
+                told = peer(given, env, envs, updates, shared=network == "shared")
+                rates.append(told["steps_per_second"])
+                versions = told["versions"]
+            print(
+                f"{env}: orchard {ours[-1]:,.0f} steps/s, PureJaxRL {theirs['own'][-1]:,.0f}, "
+                f"with one network {theirs['shared'][-1]:,.0f}",
+                flush=True,
+            )
+        ratios = {network: round(median(ours) / median(rates), 2) for network, rates in theirs.items()}
+        print(f"{env}: {ratios['own']} times PureJaxRL, {ratios['shared']} times with one network")
         row = {
             "peer": f"PureJaxRL's PPO, {env}, {envs} environments",
             "peer_versions": versions,
             "command": f"orchard train {flags(env, envs)}",
             "orchard": [round(rate) for rate in ours],
-            "theirs": [round(rate) for rate in theirs],
-            "ratio": round(ratio, 2),
+            "theirs": [round(rate) for rate in theirs["own"]],
+            "ratio": ratios["own"],
+            "theirs_with_one_network": [round(rate) for rate in theirs["shared"]],
+            "ratio_with_one_network": ratios["shared"],
             **measured_on,
         }
         keep("peers.jsonl", row)

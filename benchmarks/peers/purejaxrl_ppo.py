@@ -25,10 +25,16 @@ def main() -> None:
     parser.add_argument("--minibatches", type=int, default=8)
     parser.add_argument("--updates", type=int, required=True, help="in one call")
     parser.add_argument("--calls", type=int, default=4)
+    parser.add_argument(
+        "--shared", action="store_true", help="one network for policy and value, as Orchard has"
+    )
     given = parser.parse_args()
     sys.path.insert(0, given.checkout)
     import jax
-    from purejaxrl.ppo import make_train
+    from purejaxrl import ppo
+
+    if given.shared:
+        ppo.ActorCritic = shared_network()
 
     config = {
         "LR": 2.5e-4,
@@ -47,7 +53,7 @@ def main() -> None:
         "ENV_NAME": given.env,
         "ANNEAL_LR": False,
     }
-    train = jax.jit(make_train(config))
+    train = jax.jit(ppo.make_train(config))
     rates = []
     for call in range(given.calls + 1):  # the first one compiles
         begun = time.perf_counter()
@@ -56,6 +62,26 @@ def main() -> None:
     names = ("jax", "flax", "optax", "gymnax")
     versions = {name: importlib.metadata.version(name) for name in names}
     print(json.dumps({"steps_per_second": median(rates[1:]), "rates": rates[1:], "versions": versions}))
+
+
+def shared_network() -> type:
+    """The peer's network with one body of two layers for both heads."""
+    import distrax
+    import flax.linen as nn
+    from flax.linen.initializers import orthogonal
+
+    class Shared(nn.Module):
+        action_dim: int
+        activation: str = "tanh"
+
+        @nn.compact
+        def __call__(self, x):  # type: ignore[no-untyped-def]
+            for _ in range(2):
+                x = nn.tanh(nn.Dense(64, kernel_init=orthogonal(2**0.5))(x))
+            policy = nn.Dense(self.action_dim, kernel_init=orthogonal(0.01))(x)
+            return distrax.Categorical(logits=policy), nn.Dense(1, kernel_init=orthogonal(1.0))(x)[..., 0]
+
+    return Shared
 
 
 if __name__ == "__main__":

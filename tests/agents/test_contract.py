@@ -55,7 +55,13 @@ def _subject(agent: str, spec: str) -> Subject:
 # V-trace in every world; of the others each kind of world once, since they share network and distributions.
 PAIRS = [
     *((agent, spec) for agent in ("vtrace", "vtrace-lstm") for spec in SPECS),
-    *(("ppo", "image"), ("ppo", "continuous"), ("ppo-lstm", "tree"), ("a2c", "vector")),
+    *(
+        ("ppo", "image"),
+        ("ppo", "continuous"),
+        ("ppo-lstm", "tree"),
+        ("a2c", "vector"),
+        ("a2c", "continuous"),
+    ),
 ]
 
 

@@ -116,11 +116,23 @@ def test_values_are_predicted_normalized_by_the_targets_seen_so_far():
     values = mean + deviation * np.asarray(prepared.record["value"])
     np.testing.assert_allclose(prepared.record["advantage"][:-1], targets(values) - values[:-1], atol=1e-5)
     # Metrics are in rewards, whatever the network is trained on.
-    now_mean, now_deviation = mean_and_deviation(twice["values"])
-    _, (metrics, _) = jax.jit(it.agent.loss)(twice, twice, prepared, jax.random.key(0))
-    for name in ("value", "target"):
-        told = now_mean + now_deviation * np.mean(np.asarray(prepared.record[name])[valid])
-        assert metrics[name] == pytest.approx(float(told), abs=1e-5)
+    gradient, (metrics, _) = jax.jit(jax.grad(it.agent.loss, has_aux=True))(
+        twice, twice, prepared, jax.random.key(0)
+    )
+    told = values + np.asarray(prepared.record["advantage"])
+    assert metrics["target"] == pytest.approx(float(np.mean(told[valid])), abs=1e-5)
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["values"])), "no gradient moves them"
+
+
+def test_one_reward_that_is_not_finite_spoils_no_statistics():
+    it = subject(normalize_values=True)
+    params = jax.jit(it.agent.init)(jax.random.key(0))
+    unroll = it.unroll(ENDS)
+    rewards = np.array(unroll.timestep.reward)
+    rewards[3, 1] = np.inf
+    spoiled = unroll._replace(timestep=unroll.timestep._replace(reward=rewards))
+    after, _ = jax.jit(it.agent.prepare)(params, spoiled)
+    jax.tree.map(np.testing.assert_array_equal, after["values"], params["values"])
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,26 @@ def test_memory_does_not_grow_and_a_call_gives_back_what_it_took(
     assert set(held[2:]) == {held[2]}
 
 
+UNEQUAL = """
+import json, sys
+from pathlib import Path
+from small_runs import run
+from orchard.errors import ConfigError
+
+for arch, placed in {"anakin": {}, "sebulba": {"actors": 1, "envs_per_actor": 6}}.items():
+    try:
+        run(Path(sys.argv[1]) / arch, arch=arch, batch_size=6, training_devices=(0, 1, 2, 3), **placed)
+    except ConfigError as error:
+        print("told", json.dumps(str(error)))
+"""
+
+
+def test_a_batch_that_devices_cannot_share_is_refused(tmp_path: Path) -> None:
+    says = "a batch of 6 unrolls cannot be shared equally by 4 training devices: use --batch-size 8"
+    assert on_four_devices(UNEQUAL, tmp_path) == [says, says]
+    assert not list(tmp_path.iterdir())
+
+
 def test_it_stops_at_its_goal(tmp_path: Path) -> None:
     # Returns of CartPole are 1 a step: 100 episodes of at least 8 steps are there soon.
     done = run(tmp_path / "run", 1000, until_return=8.0)
@@ -104,7 +124,11 @@ def test_it_stops_at_its_goal(tmp_path: Path) -> None:
     ("env", "settings", "says"),
     [
         ("CartPole-v1", {}, "CartPole-v1 is no JAX-native environment"),
-        ("gymnax:CartPole-v1", {"training_devices": (7,)}, "training device 7 does not exist"),
+        (
+            "gymnax:CartPole-v1",
+            {"training_devices": (7,)},
+            "training device 7 does not exist: .* give --training-devices some of these",
+        ),
         ("gymnax:CartPole-v1", {"listen": ("127.0.0.1:0",)}, "listen is .* anakin has no actors"),
         ("gymnax:CartPole-v1", {"envs_per_actor": 64}, "envs_per_actor is 64, but anakin has no actors"),
         ("gymnax:CartPole-v1", {"actor_restarts": 1}, "actor_restarts is 1, but anakin has no actors"),

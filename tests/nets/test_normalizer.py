@@ -62,7 +62,9 @@ def test_numbers_one_by_one() -> None:
         moments = add_rows(moments, part)
         # Those that do not count leave no trace, also where none does.
         moments = add_rows(moments, jnp.full(5, 7.0), jnp.zeros(5, bool))
-        moments = add_rows(moments, jnp.array([1e9, part[0]]), jnp.array([False, True]))
+        moments = add_rows(moments, jnp.array([jnp.nan, part[0]]), jnp.array([False, True]))
+        # Nor does a batch with a number that is none.
+        moments = add_rows(moments, jnp.array([1.0, jnp.inf]))
     rows = np.concatenate([rows, rows[:, :1]], axis=1)
     mean, deviation = mean_and_deviation(moments)
     np.testing.assert_allclose((mean, deviation), (rows.mean(), rows.std()), rtol=1e-5)

@@ -71,6 +71,22 @@ def test_an_impossible_choice_has_no_entropy():
     logits = jnp.asarray([0.0, -jnp.inf, 0.0, -jnp.inf])
     assert ONE.entropy(logits) == pytest.approx(np.log(2))
     assert ONE.kl(logits, jnp.zeros(4)) == pytest.approx(np.log(2))
+    for of in (ONE.entropy, lambda x: ONE.kl(x, jnp.zeros(4)), lambda x: ONE.log_prob(x, jnp.asarray(2))):
+        gradient = np.asarray(jax.grad(of)(logits))
+        assert np.isfinite(gradient).all()
+        np.testing.assert_array_equal(gradient[[1, 3]], 0)
+
+
+def test_gradients_over_time_and_batch_are_those_of_a_softmax():
+    """Of ``log p(a)``: one-hot minus probabilities, for each element."""
+    logits = np.random.default_rng(3).normal(size=(3, 4, 5)).astype(np.float32)
+    action = np.random.default_rng(4).integers(0, [3, 2], (3, 4, 2))
+    weights = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert MANY.log_prob(logits, action).shape == (3, 4)
+    gradient = jax.grad(lambda x: jnp.sum(weights * MANY.log_prob(x, action)))(logits)
+    chances = [jax.nn.softmax(part) for part in (logits[..., :3], logits[..., 3:])]
+    needed = weights[..., None] * (MANY.encode(action) - np.concatenate(chances, axis=-1))
+    np.testing.assert_allclose(gradient, needed, rtol=1e-4, atol=1e-5)
 
 
 def normals(row):

@@ -20,7 +20,9 @@ def pick(role: str, indices: Sequence[int]) -> list[Any]:
     for index in indices:
         if not 0 <= index < len(devices):
             there = ", ".join(f"{i} ({device.device_kind})" for i, device in enumerate(devices))
-            raise ConfigError(f"{role} device {index} does not exist: this machine has {there}")
+            raise ConfigError(
+                f"{role} device {index} does not exist: this machine has {there}; give --{role}-devices some of these"
+            )
     return [devices[index] for index in indices]
 
 

@@ -1,8 +1,8 @@
-"""Dense layers whose gradient is fast on a CPU.
+"""Dense layers, whose gradient a CPU takes its own way.
 
 The gradient of a layer's weights is the product ``[D, N] x [N, size]`` over a batch of N rows, which XLA's CPU backend
-multiplies slowly where ``size`` is small: at a fifth of the speed for a few outputs, at two thirds for 64. There it is
-taken the other way round, ``[size, N] x [N, D]``, and transposed.
+multiplies slowly where ``size`` is small. There it is taken the other way round, ``[size, N] x [N, D]``, and
+transposed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import jax
 from jax import lax
 
 _NARROW = 64
-"""Up to this size, and not for fewer inputs than outputs, the other way is the faster one."""
+"""Up to this size, and not for fewer inputs than outputs, the other way is the faster one (benchmarks/dense.py)."""
 
 
 class Dense(nn.Module):
@@ -48,7 +48,7 @@ def _backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[j
     rows, kernel = kept
     of_rows = gradient @ kernel.T
     inputs, size = kernel.shape
-    if size > min(inputs, _NARROW):
+    if size > min(inputs, _NARROW) or jax.default_backend() != "cpu":
         return of_rows, rows.T @ gradient
     # Without the barrier the compiler would turn the product round again, to save the transposition.
     of_kernel: jax.Array = lax.optimization_barrier(gradient.T @ rows)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from orchard.nets.dense import multiply
 
@@ -42,5 +43,5 @@ def outputs(features: jax.Array, heads: Sequence[tuple[jax.Array, jax.Array]]) -
     """
     kernels, biases = (jnp.concatenate(parts, axis=-1) for parts in zip(*heads, strict=True))
     flat = multiply(features.reshape(-1, features.shape[-1]), kernels) + biases
-    ends = [sum(bias.shape[0] for _, bias in heads[: i + 1]) for i in range(len(heads) - 1)]
+    ends = np.cumsum([len(bias) for _, bias in heads])[:-1]
     return jnp.split(flat.reshape(*features.shape[:-1], -1), ends, axis=-1)

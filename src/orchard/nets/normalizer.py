@@ -55,20 +55,26 @@ def add_rows(old: Moments, rows: jax.Array, counts: jax.Array | None = None) -> 
       old: of those before.
       rows: ``[N, *shape]``.
       counts: bool ``[N]``, those that count; None for all.
+
+    Returns:
+      The moments; the old ones if a row that counts is not finite.
     """
     if counts is None:
         counts = jnp.ones(rows.shape[0], bool)
-    weights = counts.astype(jnp.float32).reshape(-1, *[1] * (rows.ndim - 1))
-    count = jnp.sum(weights)
-    mean = jnp.sum(weights * rows, 0) / jnp.maximum(count, 1.0)
+    counted = counts.reshape(-1, *[1] * (rows.ndim - 1))
+    count = jnp.sum(counts.astype(jnp.float32))
+    mean = jnp.sum(jnp.where(counted, rows, 0.0), 0) / jnp.maximum(count, 1.0)
     total, apart = old["count"] + count, mean - old["mean"]
-    within = jnp.sum(weights * jnp.square(rows - mean), 0)
+    within = jnp.sum(jnp.square(jnp.where(counted, rows - mean, 0.0)), 0)
     share = count / jnp.maximum(total, 1.0)
-    return {
+    new = {
         "count": total,
         "mean": old["mean"] + apart * share,
         "square": old["square"] + within + jnp.square(apart) * old["count"] * share,
     }
+    # One number that is not finite would spoil all that comes after it.
+    finite = jnp.all(jnp.isfinite(new["mean"]) & jnp.isfinite(new["square"]))
+    return {name: jnp.where(finite, new[name], old[name]) for name in new}
 
 
 def mean_and_deviation(moments: Moments) -> tuple[jax.Array, jax.Array]:
@@ -78,18 +84,18 @@ def mean_and_deviation(moments: Moments) -> tuple[jax.Array, jax.Array]:
 
 
 def normalized(moments: Moments, array: jax.Array) -> jax.Array:
-    """The array ``[..., *shape]`` shifted, scaled and clipped to ±10."""
+    """The array ``[..., *shape]`` shifted and scaled."""
     mean, deviation = mean_and_deviation(moments)
-    return jnp.clip((array - mean) / deviation, -_LARGEST, _LARGEST)
+    return (array - mean) / deviation
 
 
 def normalized_observation(statistics: Statistics, spec: Tree, observation: Tree) -> Tree:
-    """The observations ``[..., *shape]`` with their floating-point arrays normalized."""
+    """The observations ``[..., *shape]`` with their floating-point arrays normalized, and clipped to ±10."""
+
+    def normalize(path: str, leaf: ArraySpec, array: jax.Array) -> jax.Array:
+        if not _is_float(leaf):
+            return array
+        return jnp.clip(normalized(statistics[_name(path)], array), -_LARGEST, _LARGEST)
+
     pairs = zip(leaves(spec), leaves(observation), strict=True)
-    return rebuild(
-        spec,
-        [
-            normalized(statistics[_name(path)], array) if _is_float(leaf) else array
-            for (path, leaf), (_, array) in pairs
-        ],
-    )
+    return rebuild(spec, [normalize(path, leaf, array) for (path, leaf), (_, array) in pairs])

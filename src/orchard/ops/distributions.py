@@ -111,7 +111,7 @@ class Categorical:
         return sum(self.num_values)
 
     def _logits(self, params: jax.Array, axis: int = -1) -> list[jax.Array]:
-        """Those of every element, ``[..., n_i]``."""
+        """The logits of every element i, its n_i values along ``axis``."""
         return jnp.split(params, np.cumsum(self.num_values)[:-1], axis=axis)
 
     def _log_probs(self, params: jax.Array) -> list[jax.Array]:
@@ -147,8 +147,8 @@ class Categorical:
 
         def chosen(i: int, log_probs: jax.Array) -> jax.Array:
             # No lookup: its gradient would put numbers into their places one by one.
-            values = jnp.arange(len(log_probs)).reshape(-1, *[1] * (log_probs.ndim - 1))
-            return jnp.sum(jnp.where(values == elements[..., i], log_probs, 0.0), axis=0)
+            is_it = jax.nn.one_hot(elements[..., i], len(log_probs), axis=0, dtype=bool)
+            return jnp.sum(jnp.where(is_it, log_probs, 0.0), axis=0)
 
         return sum((chosen(i, piece) for i, piece in enumerate(self._log_probs(params))), jnp.zeros(()))
 
@@ -170,13 +170,13 @@ class Categorical:
 
 def _expectation(log_probs: list[jax.Array], of: list[jax.Array]) -> jax.Array:
     """``sum_i sum_x p_i(x) of_i(x)``, with 0 where p is 0 (a masked value has log-probability -inf)."""
-    return sum(
-        (
-            jnp.sum(jnp.where(jnp.isneginf(lp), 0.0, jnp.exp(lp) * f), axis=0)
-            for lp, f in zip(log_probs, of, strict=True)
-        ),
-        jnp.zeros(()),
-    )
+
+    def element(log_probs: jax.Array, of: jax.Array) -> jax.Array:
+        never = jnp.isneginf(log_probs)
+        # The factor too, not only the product: the gradient of the product would be 0 times infinity.
+        return jnp.sum(jnp.exp(log_probs) * jnp.where(never, 0.0, of), axis=0)
+
+    return sum(map(element, log_probs, of), jnp.zeros(()))
 
 
 _MIN_SCALE = 1e-3

@@ -161,11 +161,11 @@ def _with_parameters(
 
 
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Traced without JAX's warnings about its code, which only its authors could change."""
+    """The function without JAX's warnings about how MinAtar is written, which only gymnax's authors could change."""
 
     def quietly(*arguments: Any) -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("ignore", "scatter inputs have incompatible types", FutureWarning)
             return function(*arguments)
 
     return quietly
