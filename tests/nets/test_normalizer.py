@@ -69,3 +69,9 @@ def test_numbers_one_by_one() -> None:
     mean, deviation = mean_and_deviation(moments)
     np.testing.assert_allclose((mean, deviation), (rows.mean(), rows.std()), rtol=1e-5)
     np.testing.assert_allclose(normalized(moments, rows), (rows - rows.mean()) / rows.std(), atol=1e-3)
+
+
+def test_only_observations_are_clipped() -> None:
+    """A target far out has to stay where it is, or it would never be learned."""
+    moments = add_rows(initial_moments(), jnp.arange(2.0))
+    np.testing.assert_allclose(normalized(moments, jnp.array([50.5, -49.5])), [100.0, -100.0], rtol=1e-4)
