@@ -173,7 +173,7 @@ def _expectation(log_probs: list[jax.Array], of: list[jax.Array]) -> jax.Array:
 
     def element(log_probs: jax.Array, of: jax.Array) -> jax.Array:
         never = jnp.isneginf(log_probs)
-        # The factor too, not only the product: the gradient of the product would be 0 times infinity.
+        # In the factor: with the product masked instead, its gradient would be 0 times infinity.
         return jnp.sum(jnp.exp(log_probs) * jnp.where(never, 0.0, of), axis=0)
 
     return sum(map(element, log_probs, of), jnp.zeros(()))
