@@ -30,9 +30,12 @@ install: $(INSTALLED) ## set up .venv; the command is then .venv/bin/orchard
 train: $(INSTALLED) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C leaves a checkpoint
 	@exec $(BIN)/orchard train $(ENV) $(ARGS)
 
+# A test goes to the process that is free next.
+AT_ONCE := -n logical --maxprocesses 4 --dist worksteal
+
 test: $(INSTALLED)-test ## run the fast tests, then the slow ones
-	$(BIN)/python -m pytest -m 'not slow' -n logical --maxprocesses 4
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m 'not slow' $(AT_ONCE)
+	$(BIN)/python -m pytest -m slow $(AT_ONCE)
 
 check: $(INSTALLED)-test $(INSTALLED)-check ## format, lint, types, and which folder may import which
 	$(BIN)/ruff format --check .

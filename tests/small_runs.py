@@ -39,6 +39,7 @@ def run(folder: Path, batches: int = 6, **settings: Any) -> Summary:
                 "hidden": (16,),
                 "learning_rate": 1e-2,
                 "frames": batches * ENVS * STEPS,
+                "video": False,
                 **settings,
             },
         )

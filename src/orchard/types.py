@@ -253,9 +253,10 @@ class Agent:
       optimizer: an ``optax.GradientTransformation`` over the params; its counts are in updates.
       data: the :class:`DataPlan`.
       mode: ``(params, timestep [B], state [B]) -> (action [B], state [B])``, the greedy action for evaluation.
-      prepare: ``(params, unroll) -> (params, unroll)``, done once with a whole batch before it is trained on: what is
-        to stay the same over all passes (advantages), and what is learned without a gradient (statistics of
-        observations). None: nothing.
+      prepare: ``(params, unroll, last=None) -> (params, unroll)``, done once with a whole batch before it is trained
+        on: what is to stay the same over all passes (advantages), and what is learned without a gradient (statistics
+        of observations). Where these very params have acted, ``last`` is the record ``[B, ...]`` of the unroll's last
+        step, and what the records say need not be computed again. None: nothing.
     """
 
     name: str
@@ -266,7 +267,7 @@ class Agent:
     optimizer: Any
     data: DataPlan
     mode: Callable[..., tuple[Any, Tree]]
-    prepare: Callable[[Tree, Unroll], tuple[Tree, Unroll]] | None = None
+    prepare: Callable[..., tuple[Tree, Unroll]] | None = None
 
 
 @dataclass(frozen=True)

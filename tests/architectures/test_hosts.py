@@ -69,13 +69,14 @@ def command(cwd: Path, *words: str, devices: int = 2) -> Command:
 
 
 @pytest.mark.parametrize(
-    ("name", "arch"),
-    [("ppo", "anakin"), ("vtrace lstm", "seed"), ("ppo", "sebulba")],
+    ("name", "arch", "seeds"),
+    [("ppo", "anakin", 1), ("a2c", "anakin", 2), ("vtrace lstm", "seed", 1), ("ppo", "sebulba", 1)],
 )
-def test_two_hosts_compute_what_one_does(name: str, arch: str, tmp_path: Path) -> None:
+def test_two_hosts_compute_what_one_does(name: str, arch: str, seeds: int, tmp_path: Path) -> None:
     whole, half = PLACES[arch]
-    one = trained(tmp_path, "one", 4, **AGENTS[name], **whole)
-    two = trained(tmp_path, "two", 2, **{**AGENTS[name], **whole, **half, "hosts": 2})
+    settings = {**AGENTS[name], **whole, "seeds": seeds}
+    one = trained(tmp_path, "one", 4, **settings)
+    two = trained(tmp_path, "two", 2, **{**settings, **half, "hosts": 2})
     assert two["weights_version"] == one["weights_version"] > 0
     for what in ("agent_steps", "episodes", "mean_return", "steps_trained"):
         assert two[what] == pytest.approx(one[what]), what

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,13 +47,14 @@ def test_the_stream_of_a_walk() -> None:
     """Every step against what the environment's own functions say, by hand."""
     env = make_native("native_worlds:walk")
     stage, shown = begin(env, jnp.asarray([5, 6, 7], jnp.uint32))
+    step = jax.jit(partial(advance, env))
     random = np.random.default_rng(0)
     place = np.asarray(shown.observation["place"])[:, 0]
     time, ended = np.zeros(3, int), np.zeros(3, bool)
     seen = set()
     for _ in range(200):
         action = random.integers(0, 2, 3)
-        stage, shown = advance(env, stage, jnp.asarray(action, jnp.int32))
+        stage, shown = step(stage, jnp.asarray(action, jnp.int32))
         now = np.asarray(shown.observation["place"])[:, 0]
         assert set(now[ended]) <= {0, 1}
         seen |= set(now[ended])
@@ -70,6 +73,17 @@ def test_the_stream_of_a_walk() -> None:
             np.testing.assert_array_equal(getattr(shown, name), values, err_msg=name)
         ended = over | late
     assert seen == {0, 1}, "each episode begins by a key of its own"
+
+
+@pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types:FutureWarning")
+def test_planes_are_yes_and_no_and_say_what_gymnax_shows() -> None:
+    ours = make_native("gymnax:Breakout-MinAtar")
+    theirs, params = gymnax.make("Breakout-MinAtar")
+    key = jax.random.key(1)
+    _, planes = jax.jit(ours.reset)(key)
+    shown, _ = jax.jit(theirs.reset_env)(key, params)
+    assert ours.spec.observation.dtype == planes.dtype == "bool"
+    np.testing.assert_array_equal(planes, shown)
 
 
 def test_a_host_steps_the_same_stream_as_a_program() -> None:

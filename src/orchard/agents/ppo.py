@@ -2,8 +2,9 @@
 
 Schulman et al. 2017, *Proximal Policy Optimization Algorithms*, with the details of OpenAI's Baselines that Engstrom et
 al. 2020 and Huang et al. 2022 found to matter. Advantages and targets are computed once, by the weights with which the
-passes begin (Baselines used those that acted: with a lag of 0 they are the same), and advantages are normalized over
-the whole batch, so that minibatches and devices do not change what is learned from.
+passes begin (Baselines used those that acted: with a lag of 0 they are the same, and what they said is not computed
+again), and advantages are normalized over the whole batch, so that minibatches and devices do not change what is
+learned from.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ def make_agent(
 
     Returns:
       :class:`~orchard.types.Agent`. Its params are ``{"network": …}``, and the statistics ``"observations"`` and
-      ``"values"`` where they are normalized; its record is ``{"policy": float32 [B, P]}``, the parameters of the
-      behaviour distribution, to which ``prepare`` adds ``value``, ``advantage`` and ``target``, float32 ``[B]``.
+      ``"values"`` where they are normalized; its record is ``{"policy": float32 [B, P], "value": float32 [B]}``, the
+      parameters of the behaviour distribution and the value as the network says it, to which ``prepare`` adds
+      ``advantage`` and ``target``, float32 ``[B]``.
     """
     model, distribution = make_model(settings, env_spec, network=network, hidden=hidden, lstm=lstm)
     seen = env_spec.observation
@@ -116,9 +118,12 @@ def make_agent(
             timestep = timestep._replace(observation=observation)
         return params["network"], timestep
 
-    def prepare(params: Tree, unroll: Unroll) -> tuple[Tree, Unroll]:
+    def prepare(params: Tree, unroll: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
         network, timestep = read(params, unroll.timestep)
-        _, values, _ = model.apply(network, timestep, unroll.action, unroll.state)
+        if last is None:
+            _, values, _ = model.apply(network, timestep, unroll.action, unroll.state)
+        else:
+            values = jnp.concatenate([unroll.record["value"], last["value"][None]])
         prepared = _advantages(settings, timestep, _in_rewards(params, values))
         # The batch keeps the observations as they were when it was acted on; what comes sees the new statistics.
         if settings.normalize_observations:
@@ -135,7 +140,7 @@ def make_agent(
         record = {**unroll.record, "value": values[:-1], **prepared}
         return params, unroll._replace(timestep=timestep, record=record)
 
-    act, mode = acting(model, distribution, read)
+    act, mode = acting(model, distribution, read, tell_values=True)
     return Agent(
         name="ppo",
         init=init,

@@ -46,7 +46,7 @@ from orchard.learning.checkpoint import Checkpoint
 from orchard.learning.update import DEVICES, TrainState, Update, require_finite
 from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 from orchard.seeding import key
-from orchard.types import Agent, EnvSpec, TimeStep, Tree, Unroll
+from orchard.types import ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 
 _WINDOW = 100
 _CALL_SECONDS = 1.0
@@ -213,12 +213,15 @@ class Anakin:
 
     def _unroll(
         self, key: Any, params: Tree, version: Any, before: Acting
-    ) -> tuple[Acting, Unroll, tuple[OpenEpisodes, Any]]:
-        """T steps of the environments of one device; also their sums and ends, ``[T, B]``."""
+    ) -> tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]]:
+        """T steps of the environments of one device, the record of the step after, and ``[T, B]`` sums and ends."""
+
+        def act(acting: Acting) -> tuple[ActOutput, Tree]:
+            keys = row_keys(key, acting.slot, jnp.full_like(acting.slot, self._epoch), acting.step)
+            return self._agent.act(params, keys, acting.timestep, acting.memory)
 
         def step(acting: Acting, _: None) -> tuple[Acting, Any]:
-            keys = row_keys(key, acting.slot, jnp.full_like(acting.slot, self._epoch), acting.step)
-            output, memory = self._agent.act(params, keys, acting.timestep, acting.memory)
+            output, memory = act(acting)
             stage, timestep = advance(self._env, acting.stage, output.action)
             sums = go_on(acting.sums, timestep)
             after = Acting(acting.slot, stage, timestep, memory, acting.step + 1, sums)
@@ -232,20 +235,22 @@ class Anakin:
             lambda all_but_last, last: jnp.concatenate([all_but_last, last[None]]), timesteps, after.timestep
         )
         versions = jnp.full(actions.shape[:2], version, jnp.int32)
-        return after, Unroll(timesteps, actions, records, before.memory, versions), episodes
+        # Who looks at it before learning learns with the weights that have acted.
+        last = act(after)[0].record if self._agent.prepare else None
+        return after, Unroll(timesteps, actions, records, before.memory, versions), last, episodes
 
-    def _act(self, own: Own, carry: Carry) -> tuple[Acting, Unroll, tuple[OpenEpisodes, Any]]:
-        """Acts for one batch, each device for its environments; also their sums and ends, ``[T, B]``."""
+    def _act(self, own: Own, carry: Carry) -> tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]]:
+        """:meth:`_unroll`, each device for its environments."""
         _, update = self._learner_of(own)
         across, whole, over_time = PartitionSpec(DEVICES), PartitionSpec(), PartitionSpec(None, DEVICES)
         act = jax.shard_map(
             self._unroll,
             mesh=update.mesh,
             in_specs=(whole, whole, whole, across),
-            out_specs=(across, update.specs, over_time),
+            out_specs=(across, update.specs, across, over_time),
             check_vma=False,
         )
-        acted: tuple[Acting, Unroll, tuple[OpenEpisodes, Any]] = act(
+        acted: tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]] = act(
             own.acting, carry.train.params, carry.train.updates, carry.acting
         )
         return acted
@@ -253,8 +258,8 @@ class Anakin:
     def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree]:
         """Acts for one batch and learns from it."""
         _, update = self._learner_of(own)
-        acting, unroll, (sums, ended) = self._act(own, carry)
-        train, metrics = update.passes(carry.train, unroll)
+        acting, unroll, last, (sums, ended) = self._act(own, carry)
+        train, metrics = update.passes(carry.train, unroll, last)
         return Carry(train, acting, finish(carry.last, sums, ended)), metrics
 
     def _batches(self, carry: Carry, count: Any) -> tuple[Carry, Tree]:

@@ -84,9 +84,9 @@ class Update:
         opt_state = self._agent.optimizer.init(params)
         return TrainState(params, opt_state, jax.random.key_data(update_key), zero, zero, zero)
 
-    def prepare(self, params: Tree, batch: Unroll) -> tuple[Tree, Unroll]:
-        """What is done once with a whole batch before it is trained on."""
-        return self._agent.prepare(params, batch) if self._agent.prepare else (params, batch)
+    def prepare(self, params: Tree, batch: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
+        """What is done once with a whole batch before it is trained on; ``last`` as :class:`Agent` says."""
+        return self._agent.prepare(params, batch, last) if self._agent.prepare else (params, batch)
 
     def order(self, key: Any, updates: Any) -> Any:
         """Which rows of a batch are in which minibatch, int32 ``[parts, B / parts]``; other ones at every pass."""
@@ -138,13 +138,14 @@ class Update:
             "skipped_updates": state.skipped + skip,
         }
 
-    def passes(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
+    def passes(self, state: TrainState, batch: Unroll, last: Tree | None = None) -> tuple[TrainState, Tree]:
         """All updates with one batch, in one piece; returns the metrics of the last one.
 
-        The same updates as :meth:`orchard.learning.learner.Learner.updates` makes one by one.
+        The same updates as :meth:`orchard.learning.learner.Learner.updates` makes one by one. ``last``: see
+        :meth:`prepare`.
         """
         plan = self._agent.data
-        params, batch = self.prepare(state.params, batch)
+        params, batch = self.prepare(state.params, batch, last)
         state = state._replace(params=params)
         if plan.reuse == 1:
             return self._one_pass(state, batch)

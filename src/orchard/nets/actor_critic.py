@@ -168,6 +168,7 @@ def acting(
         params["network"],
         timestep,
     ),
+    tell_values: bool = False,
 ) -> tuple[Callable[..., tuple[ActOutput, Tree]], Callable[..., tuple[jax.Array, Tree]]]:
     """``act`` and ``mode`` of an :class:`~orchard.types.Agent` whose policy is the model's.
 
@@ -175,20 +176,22 @@ def acting(
       model: the network.
       distribution: of the actions.
       read: from the agent's params and a step to the network's params and the step as the network sees it.
+      tell_values: whether the record has the values too, as the network says them.
     """
 
-    def evaluate(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
+    def evaluate(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, jax.Array, Tree]:
         network, timestep = read(params, timestep)
-        policy, _, state = model.apply(network, add_time(timestep), None, state)
-        return policy[0], state
+        policy, value, state = model.apply(network, add_time(timestep), None, state)
+        return policy[0], value[0], state
 
     def act(params: Tree, key: jax.Array, timestep: TimeStep, state: Tree) -> tuple[ActOutput, Tree]:
-        policy, state = evaluate(params, timestep, state)
+        policy, value, state = evaluate(params, timestep, state)
         action = jax.vmap(distribution.sample)(policy, key)
-        return ActOutput(action, {"policy": policy}), model.with_action(state, action)
+        record = {"policy": policy, "value": value} if tell_values else {"policy": policy}
+        return ActOutput(action, record), model.with_action(state, action)
 
     def mode(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
-        policy, state = evaluate(params, timestep, state)
+        policy, _, state = evaluate(params, timestep, state)
         action = distribution.mode(policy)
         return action, model.with_action(state, action)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -70,7 +71,12 @@ def _make_gymnax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
         raise ConfigError(f"{env_id} needs gymnax ({error}): {extra_line('native')}") from error
     name = _known(env_id, gymnax.registered_envs)
     env, params = gymnax.make(name)
-    return _with_parameters(env_id, env, params, options, limit="max_steps_in_episode")
+    made = _with_parameters(env_id, env, params, options, limit="max_steps_in_episode")
+    if not name.endswith("-MinAtar"):
+        return made
+    # Planes of yes and no, which gymnax shows as numbers: four times the bytes to keep and to move.
+    planes = replace(made.spec, observation=ArraySpec(made.spec.observation.shape, "bool"))
+    return replace(made, spec=planes)
 
 
 def _make_craftax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
@@ -188,8 +194,10 @@ def _gymnax_action(env_id: str, space: Any) -> tuple[ArraySpec, Callable[[Any], 
 
 
 def _dtype_of(shown: Any) -> str:
-    """Of an observation as it travels: pictures of 0 and 1 are float32 too, so that no network divides them by 255."""
-    return "float32" if np.issubdtype(shown.dtype, np.floating) or shown.dtype == bool else "int32"
+    """Of an observation as it travels: no whole number becomes uint8, which a network would take for a brightness."""
+    if shown.dtype == bool:
+        return "bool"
+    return "float32" if np.issubdtype(shown.dtype, np.floating) else "int32"
 
 
 MAKERS: dict[str, Callable[[str, dict[str, Any]], NativeEnvironment]] = {
