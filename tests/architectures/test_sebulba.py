@@ -130,7 +130,8 @@ def test_freely_every_step_is_trained_once_and_the_lag_is_small(
     assert len(set(seen)) == len(seen)
     row = rows(tmp_path / "run")[-1]
     assert row["actors"] == 3
-    assert row["batch_fill"] == 1.0
+    # The last row may come when nobody has acted since the row before.
+    assert {row["batch_fill"] for row in rows(tmp_path / "run") if "batch_fill" in row} == {1.0}
     # What waits in the queue, is being prepared, or is being acted on by three threads; a thread that the machine
     # leaves waiting in the middle of an unroll may be further behind.
     assert 0 < run["policy_lag_mean"] <= 8

@@ -1,5 +1,6 @@
 """EnvPool's adapter: its logic against a small stand-in, and the real thing where it is installed."""
 
+import subprocess
 import sys
 from collections import namedtuple
 from types import ModuleType, SimpleNamespace
@@ -170,7 +171,6 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
         ("Pendulum-v1", {}, 300),
         ("Pong-v5", {"max_episode_steps": 40}, 90),
         ("Breakout-v5", {"episodic_life": True}, 120),
-        ("Basic-v1", {}, 150),
         ("gfootball/academy_empty_goal_close-v1", {}, 100),
         ("MiniGrid-Empty-5x5-v0", {}, 120),
     ],
@@ -179,3 +179,20 @@ def test_the_real_thing(task, options, steps, tmp_path, monkeypatch):
     pytest.importorskip("envpool")  # there is none for some machines; otherwise `make test` installs it
     monkeypatch.chdir(tmp_path)  # VizDoom leaves a file where it starts
     check_environment(lambda n: make(f"envpool:{task}", n, options), steps=steps)
+
+
+PROGRAM = """
+from orchard.envs.make import make
+from orchard.testing.environments import check_environment
+
+check_environment(lambda n: make("envpool:Basic-v1", n), steps=150)
+"""
+
+
+def test_vizdoom_in_a_process_of_its_own(tmp_path):
+    """It starts a program beside it, and once took a process with it that had played in other worlds before."""
+    pytest.importorskip("envpool")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -203,7 +203,7 @@ def in_parts(**plan: Any) -> Agent:
         rows = jnp.sort(unroll.record["row"][0])
         return error, ({**metrics, "kl": error, "rows": jnp.sum(2.0**rows)}, None)
 
-    def prepare(params: Tree, unroll: Unroll) -> tuple[Tree, Unroll]:
+    def prepare(params: Tree, unroll: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
         rows = jnp.broadcast_to(jnp.arange(BATCH), (LENGTH, BATCH))
         return {**params, "batches": params["batches"] + 1}, unroll._replace(record={"row": rows})
 
