@@ -14,7 +14,6 @@ _SETTINGS = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
     "MALLOC_TOP_PAD_": str(1 << 28),
-    "MALLOC_ARENA_MAX": "1",
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 _MARK = "ORCHARD_ALLOCATOR"
