@@ -7,10 +7,13 @@ import tempfile
 
 import pytest
 
-# Whoever starts the tests in the background of a script has them ignore Ctrl-C, and every process that they start
-# would inherit that; tests that interrupt one would wait in vain.
+# Whoever starts the tests in the background of a script, or by nohup, has them ignore Ctrl-C or the end of the terminal,
+# and every process that they start would inherit that; tests that interrupt one would wait in vain. A handler is not
+# inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -255,8 +255,8 @@ class Agent:
       mode: ``(params, timestep [B], state [B]) -> (action [B], state [B])``, the greedy action for evaluation.
       prepare: ``(params, unroll, last=None) -> (params, unroll)``, done once with a whole batch before it is trained
         on: what is to stay the same over all passes (advantages), and what is learned without a gradient (statistics
-        of observations). Where these very params have acted, ``last`` is the record ``[B, ...]`` of the unroll's last
-        step, and what the records say need not be computed again. None: nothing.
+        of observations). Where these very params have acted (Anakin), ``last`` is the record ``[B, ...]`` of time step
+        T, for which the unroll has none, and what the records say need not be computed again. None: nothing.
     """
 
     name: str

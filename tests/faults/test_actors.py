@@ -196,9 +196,12 @@ def test_what_environments_have_started_ends_with_their_actor(
 ) -> None:
     import worlds
 
+    # Where it starts its actors says which processes are this test's own, also of those that lost their parent.
+    monkeypatch.chdir(tmp_path)
+
     def started() -> list[psutil.Process]:
         found = [process for process in psutil.process_iter() if words_of(process) == [*worlds.CHILD]]
-        return [process for process in found if alive(process)]
+        return [process for process in found if alive(process) and place_of(process) == tmp_path]
 
     orphans: list[psutil.Process] = []
     update = Learner.update
@@ -230,7 +233,14 @@ def test_a_killed_learner_leaves_no_process(world: str, tmp_path: Path) -> None:
         assert sum(words_of(process) == [*worlds_child()] for process in family) == 4
         learner.process.kill()
         learner.wait()
-        until(lambda: not any(map(alive, family)), "everything that it started to end", 20)
+        until(lambda: not any(map(alive, family)), "everything that it started to end")
+
+
+def place_of(process: psutil.Process) -> Path | None:
+    try:
+        return Path(process.cwd())
+    except psutil.Error:
+        return None  # it has just ended
 
 
 def worlds_child() -> tuple[str, str]:

@@ -2,9 +2,9 @@
 
 Schulman et al. 2017, *Proximal Policy Optimization Algorithms*, with the details of OpenAI's Baselines that Engstrom et
 al. 2020 and Huang et al. 2022 found to matter. Advantages and targets are computed once, by the weights with which the
-passes begin (Baselines used those that acted: with a lag of 0 they are the same, and what they said is not computed
-again), and advantages are normalized over the whole batch, so that minibatches and devices do not change what is
-learned from.
+passes begin (Baselines used those that acted: with a lag of 0 they are the same, and under Anakin what they said is not
+computed again), and advantages are normalized over the whole batch, so that minibatches and devices do not change what
+is learned from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The allocator's settings, which decide a third of the learner's speed on CPU.
+"""The allocator's settings, which decide a part of the learner's speed on CPU.
 
-glibc maps and unmaps every large temporary of a training step by default: page faults cost a factor of 1.5. The
-settings must be in the environment before the process starts, so the command line starts itself anew with them.
+glibc maps and unmaps every large temporary of a training step by default, and each comes back with page faults
+(decision 0026 has what that costs). The settings must be in the environment before the process starts, so the command
+line starts itself anew with them.
 """
 
 from __future__ import annotations

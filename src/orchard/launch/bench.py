@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,7 @@ def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
     plan = agent.data
     batch = learner.put(example_unroll(agent, spec, plan.unroll_length, plan.batch_size))
     passes = jax.jit(Update(agent, devices).passes)
+    last = jax.tree.map(itemgetter(-1), batch.record) if agent.prepare else None
 
     def one_by_one() -> int:
         for _ in learner.updates(batch):
@@ -204,7 +206,7 @@ def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
         return plan.unroll_length * plan.batch_size
 
     def in_one_program() -> int:
-        learner.state, _ = jax.block_until_ready(passes(learner.state, batch))
+        learner.state, _ = jax.block_until_ready(passes(learner.state, batch, last))
         return plan.unroll_length * plan.batch_size
 
     update = in_one_program if config.arch == "anakin" else one_by_one

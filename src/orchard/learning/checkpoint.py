@@ -42,7 +42,7 @@ from safetensors import SafetensorError
 from orchard.errors import CheckpointError
 from orchard.types import Tree
 
-FORMAT = 2
+FORMAT = 3
 _MANIFEST = "manifest.json"
 _FINISHED = re.compile(r"\d{12}")
 _REPLACED = ".replaced-"

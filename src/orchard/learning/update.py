@@ -86,7 +86,9 @@ class Update:
 
     def prepare(self, params: Tree, batch: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
         """What is done once with a whole batch before it is trained on; ``last`` as :class:`Agent` says."""
-        return self._agent.prepare(params, batch, last) if self._agent.prepare else (params, batch)
+        if self._agent.prepare is None:
+            return params, batch
+        return self._agent.prepare(params, batch, *(() if last is None else (last,)))
 
     def order(self, key: Any, updates: Any) -> Any:
         """Which rows of a batch are in which minibatch, int32 ``[parts, B / parts]``; other ones at every pass."""

@@ -33,6 +33,7 @@ SPECS: dict[str, EnvSpec] = {
         {
             "camera": ArraySpec((12, 12, 2), "uint8"),
             "goal": ArraySpec((), "int32", (3,)),
+            "doors": ArraySpec((3,), "bool"),
             "body": {"speed": ArraySpec((), "float32"), "joints": ArraySpec((2, 2), "float32")},
         },
         ArraySpec((2,), "int32", (3, 2)),
@@ -59,6 +60,8 @@ def observations(spec: EnvSpec, leading: tuple[int, ...], seed: int) -> Tree:
         if leaf.num_values:
             values = rng.integers(0, leaf.num_values, (*leading, len(leaf.num_values)))
             return values.reshape(shape).astype(leaf.dtype)
+        if leaf.dtype == "bool":
+            return rng.random(shape) < 0.5
         if leaf.dtype == "uint8":
             return rng.integers(0, 256, shape, dtype=np.uint8)
         return rng.normal(size=shape).astype(leaf.dtype)
@@ -279,6 +282,25 @@ def check_time_limit_is_no_termination(subject: Subject) -> None:
             assert difference < 1e-6, "the final observation of a terminated episode has an effect"
 
 
+def check_preparing_by_the_record_changes_nothing(subject: Subject) -> None:
+    """Told what these params said of the step after the unroll, ``prepare`` comes to what it comes to without."""
+    if subject.agent.prepare is None:
+        return
+    steps = subject.agent.data.unroll_length + 2
+    longer = subject.play(experience(subject.spec, steps, 4, _ENDS))
+    unroll = Unroll(
+        at(longer.timestep, slice(None, -1)),
+        longer.action[:-1],
+        jax.tree.map(lambda x: x[:-1], longer.record),
+        longer.state,
+        longer.version[:-1],
+    )
+    last = jax.tree.map(lambda x: x[-1], longer.record)
+    prepare = jax.jit(subject.agent.prepare)
+    difference = _difference(prepare(subject.params, unroll), prepare(subject.params, unroll, last))
+    assert difference < 1e-4, "prepare comes to something else where it is told what has acted"
+
+
 def check_shards_average_to_the_whole(subject: Subject) -> None:
     """The loss is a mean over the batch: the average over shards is the loss of the whole, gradients too."""
     unroll = subject.prepare(subject.unroll(_ENDS))
@@ -369,6 +391,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
     check_replay_reproduces_acting,
     check_boundary_is_not_trained,
     check_time_limit_is_no_termination,
+    check_preparing_by_the_record_changes_nothing,
     check_shards_average_to_the_whole,
     check_update_is_finite,
     check_no_convolution_in_a_loop,
