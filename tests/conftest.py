@@ -7,8 +7,8 @@ import tempfile
 
 import pytest
 
-# Whoever starts the tests in the background of a script, or by nohup, has them ignore Ctrl-C or the end of the terminal,
-# and every process that they start would inherit that; tests that interrupt one would wait in vain. A handler is not
+# Whoever starts the tests in the background of a script, or by nohup, has them ignore Ctrl-C or the terminal's end, and
+# every process that they start would inherit that; tests that interrupt one would wait in vain. A handler is not
 # inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
