@@ -233,7 +233,7 @@ def test_a_killed_learner_leaves_no_process(world: str, tmp_path: Path) -> None:
         assert sum(words_of(process) == [*worlds_child()] for process in family) == 4
         learner.process.kill()
         learner.wait()
-        until(lambda: not any(map(alive, family)), "everything that it started to end")
+        until(lambda: not any(map(alive, family)), "everything that it started to end", 20)
 
 
 def place_of(process: psutil.Process) -> Path | None:

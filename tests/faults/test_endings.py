@@ -110,7 +110,7 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
         assert "stopped: interrupted" in make.output
         assert "next: orchard resume run" in make.output
         assert "Traceback" not in make.output
-        until(lambda: not any(map(alive, actors)), "the actors to end")
+        until(lambda: not any(map(alive, actors)), "the actors to end", 5)
     left = summary(tmp_path / "run")
     assert left["stopped_because"] == "interrupted"
     assert left["actor_restarts"] == 0

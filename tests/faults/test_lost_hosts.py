@@ -70,7 +70,7 @@ def test_the_others_end_with_the_reason_and_a_checkpoint(arch: str, host: int, t
         if host == 1:
             assert learner.wait() == 1
             assert learner.last_line.startswith(said)
-        until(lambda: not any(map(alive, family)), "everything to end")
+        until(lambda: not any(map(alive, family)), "everything to end", 20)
     if host == 0:
         last = (folders[0] / "logs/host-1.log").read_text().rstrip().rsplit("\n", 1)[-1]
         assert last.startswith(said)
@@ -92,7 +92,7 @@ def test_a_host_that_hangs_is_missed(tmp_path: Path) -> None:
         assert learner.wait() == 1
         assert "host 1 is gone: no sign of life for 8 s" in learner.last_line
         hanging.resume()
-        until(lambda: not alive(hanging), "the other host to end")
+        until(lambda: not alive(hanging), "the other host to end", 20)
 
 
 def test_a_host_whose_part_fails_says_why_to_the_others(tmp_path: Path) -> None:
