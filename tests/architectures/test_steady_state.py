@@ -88,3 +88,24 @@ def test_nothing_is_compiled_in_steady_state(
     until(lambda: not any(visitor.is_alive() for visitor in visitors), "the visitors to end")
     assert run["stopped_because"] == "interrupted" and balanced(run)
     assert not seen
+
+
+@pytest.mark.parametrize("arch", ["seed", "sebulba"])
+def test_memory_does_not_grow(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Learner.update
+    held: list[tuple[int, int]] = []
+
+    def counted(self: Learner, batch: Any) -> Any:
+        metrics = update(self, batch)
+        alive = [leaf for leaf in jax.live_arrays() if not leaf.is_deleted()]
+        held.append((len(alive), sum(leaf.nbytes for leaf in alive)))
+        return metrics
+
+    monkeypatch.setattr(Learner, "update", counted)
+    # In lockstep, so that as much is under way at each update as at the one before.
+    settings = {"lag": 0, "prefetch": 0, "lstm": 8, "frames": 30 * 8 * 5}
+    if arch == "seed":
+        settings["transport"] = "inproc"
+    train(tiny("toy:catch", tmp_path / "run", arch=arch, **settings))
+    assert len(held) == 30
+    assert set(held[2:]) == {held[2]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,3 +213,23 @@ def test_a_factory_may_ask_for_the_number_of_environments() -> None:
 
 def test_every_library_is_known_to_hosts_too() -> None:
     assert set(NATIVE) == set(MAKERS)
+
+
+NOT_IMPORTED = """
+import sys
+from orchard.envs.native.makers import make_native
+
+make_native("gymnax:CartPole-v1")
+assert not any(name.partition(".")[0] in ("seaborn", "pandas") for name in sys.modules)
+from gymnax.environments.misc import pong
+
+assert len(pong.sns.color_palette("cubehelix", 3)) == 3
+import seaborn
+
+assert seaborn.color_palette is pong.sns.color_palette
+"""
+
+
+def test_what_only_draws_is_imported_when_something_is_drawn() -> None:
+    done = subprocess.run([sys.executable, "-c", NOT_IMPORTED], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,14 @@ from harness import (
 )
 
 from orchard.acting.pace import Free
+from orchard.acting.unrolls import step_fields
 from orchard.acting.worker import Worker
-from orchard.errors import RunFailed
+from orchard.envs.make import spec_of
+from orchard.errors import Refused, RunFailed, SpecError
 from orchard.launch.run import resume, train
 from orchard.learning.learner import Learner
+from orchard.transport.connect import connect
+from orchard.transport.seam import PROTOCOL, Client, Layout
 
 LONGEST = 5  # of toy:count
 
@@ -302,21 +308,26 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) ->
         address = line.split()[1]
         with Command(*line.split(), cwd=tmp_path) as first:
             until(lambda: checkpoints(folder), "a checkpoint")
-            # Strangers while it trains: a wrong token, garbage, another environment.
+            # Strangers while it trains: a wrong token, garbage, another environment, steps of another shape.
             with Command("actor", address, "--token", "wrong", cwd=tmp_path) as stranger:
                 assert stranger.wait() == 1
                 assert "wrong token" in stranger.last_line
             _send_garbage(address)
+            _bring_another_environment(address, line.split()[-1])
+            _send_another_shape(address, line.split()[-1])
+            until(lambda: learner.output.count("actor 1 left") == 2, "both strangers to be sent away")
             with Command(*line.split(), "--envs", "2", cwd=tmp_path) as second:
-                learner.says("actor 1 joined from elsewhere")
+                until(
+                    lambda: learner.output.count("actor 1 joined from elsewhere") == 2, "the second to join"
+                )
                 second.process.send_signal(signal.SIGINT)
                 assert second.wait() == 0
-                learner.says("actor 1 left")
+                until(lambda: learner.output.count("actor 1 left") == 3, "the second to leave")
             # By the run's Unix socket, and killed in the middle: the others notice nothing.
             with Command("actor", "unix:run/actors.sock", *line.split()[2:], cwd=tmp_path) as third:
-                until(lambda: learner.output.count("actor 1 joined from elsewhere") == 2, "the third to join")
+                until(lambda: learner.output.count("actor 1 joined from elsewhere") == 3, "the third to join")
                 third.process.kill()
-                until(lambda: learner.output.count("actor 1 left") == 2, "the third to be missed")
+                until(lambda: learner.output.count("actor 1 left") == 4, "the third to be missed")
             assert alive(first.process)
             learner.process.kill()
             learner.wait()
@@ -335,9 +346,27 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) ->
     assert left["stopped_because"] == "interrupted"
 
 
-def _send_garbage(address: str) -> None:
-    import socket
+def _join(client: Client, token: str) -> None:
+    client.ask({"kind": "join", "protocol": PROTOCOL, "token": token, "index": None, "envs": 1})
 
+
+def _bring_another_environment(address: str, token: str) -> None:
+    with contextlib.closing(connect(address, timeout=10)) as client:
+        _join(client, token)
+        with pytest.raises(Refused, match=r"the actor made .* the learner needs"):
+            client.ask({"kind": "ready", "spec": spec_of("toy:catch").to_json()})
+
+
+def _send_another_shape(address: str, token: str) -> None:
+    with contextlib.closing(connect(address, timeout=10)) as client:
+        _join(client, token)
+        spec = spec_of("CartPole-v1")
+        client.ask({"kind": "ready", "spec": spec.to_json()})
+        with pytest.raises(SpecError, match="the server agreed to"):
+            client.open(Layout(step_fields(spec, 2)), Layout((((1,), np.dtype(np.int64)),)), 1)
+
+
+def _send_garbage(address: str) -> None:
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=5) as raw:
         raw.sendall(b"\x00\xff" * 4096)

@@ -232,15 +232,27 @@ def test_a_full_disk_spares_the_earlier_checkpoints_and_a_damaged_one_is_passed_
     assert again.params_sha256 == whole.params_sha256
 
 
-def _may_mount() -> bool:
-    if shutil.which("unshare") is None:
+def _may(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
         return False
-    command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not _may_mount(), reason="this machine allows no mount of a tiny disk")
+@pytest.mark.skipif(not _may("unshare", "-rn", "true"), reason="this machine allows no network of its own")
+def test_nothing_is_downloaded(tmp_path: Path) -> None:
+    # In a network that has not even a way to itself; to the video and its encoder.
+    words = flags("ALE/Pong-v5", "run", frames=4000, network="shallow", video=True)
+    with Command(*words, cwd=tmp_path, command=["unshare", "-rn", ORCHARD]) as learner:
+        assert learner.wait() == 0, learner.output
+    assert list((tmp_path / "run").glob("**/*.mp4"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not _may("unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"),
+    reason="this machine allows no mount of a tiny disk",
+)
 def test_a_disk_that_is_really_full_ends_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     words = flags(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -66,7 +70,8 @@ def _own(env_id: str, options: dict[str, Any]) -> Any:
 def _make_gymnax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
     """Of gymnax. Its options are its parameters (``max_steps_in_episode`` is the time limit)."""
     try:
-        import gymnax
+        with _imported_when_used("seaborn"):  # for pictures of its own; it takes a second to import
+            import gymnax
     except ImportError as error:
         raise ConfigError(f"{env_id} needs gymnax ({error}): {extra_line('native')}") from error
     name = _known(env_id, gymnax.registered_envs)
@@ -77,6 +82,31 @@ def _make_gymnax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
     # Planes of yes and no, which gymnax shows as numbers: four times the bytes to keep and to move.
     planes = replace(made.spec, observation=ArraySpec(made.spec.observation.shape, "bool"))
     return replace(made, spec=planes)
+
+
+@contextlib.contextmanager
+def _imported_when_used(name: str) -> Iterator[None]:
+    """Inside, ``import name`` imports nothing yet: what it gives does so when something of it is first asked for."""
+    if name in sys.modules:
+        yield
+        return
+    stand_in = ModuleType(name)
+
+    def give_way() -> None:
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
+
+    def attribute_of(attribute: str) -> Any:
+        give_way()
+        return getattr(importlib.import_module(name), attribute)
+
+    # A module's own __getattr__. (importlib's LazyLoader does not outlast an import statement.)
+    vars(stand_in)["__getattr__"] = attribute_of
+    sys.modules[name] = stand_in
+    try:
+        yield
+    finally:
+        give_way()
 
 
 def _make_craftax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
