@@ -31,10 +31,13 @@ train: $(INSTALLED) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C lea
 	@exec $(BIN)/orchard train $(ENV) $(ARGS)
 
 # A test goes to the process that is free next.
+# What a fast test compiles runs for a moment: to optimize it takes twice as long as it all. The slow ones are whole
+# runs, and are compiled as for everybody.
+NOT_OPTIMIZED := --xla_backend_optimization_level=0
 AT_ONCE := -n logical --maxprocesses 4 --dist worksteal
 
 test: $(INSTALLED)-test ## run the fast tests, then the slow ones
-	$(BIN)/python -m pytest -m 'not slow' $(AT_ONCE)
+	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m 'not slow' $(AT_ONCE)
 	$(BIN)/python -m pytest -m slow $(AT_ONCE)
 
 check: $(INSTALLED)-test $(INSTALLED)-check ## format, lint, types, and which folder may import which

@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -230,6 +231,10 @@ def test_a_join_that_is_refused_replaces_nobody(house: Callable[..., House]) -> 
         ({**COUNT.to_json(), "frames_per_step": float("inf")}, "cannot be read"),
         ({**COUNT.to_json(), "frames_per_step": 4}, "same version of the environment"),
         (EnvSpec("toy:count", COUNT.action, COUNT.action).to_json(), "the learner needs"),
+        (
+            replace(COUNT, observation=replace(COUNT.observation, dtype="float64")).to_json(),
+            "the learner needs",
+        ),
     ],
 )
 def test_environments_that_look_different_are_refused(

@@ -329,6 +329,7 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) ->
                 third.process.kill()
                 until(lambda: learner.output.count("actor 1 left") == 4, "the third to be missed")
             assert alive(first.process)
+            assert "actor 0 left" not in learner.output
             learner.process.kill()
             learner.wait()
             first.says("waiting for it to come back")

@@ -116,6 +116,10 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
     assert left["actor_restarts"] == 0
     assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"] > 0
     assert not (tmp_path / "run/actors.sock").exists()
+    go_on = ["resume", "run", "--frames", str(left["env_frames"] + 2000), "--no-video"]
+    with Command(*go_on, cwd=tmp_path) as resumed:
+        assert resumed.wait() == 0, resumed.output
+    assert summary(tmp_path / "run")["weights_version"] > left["weights_version"]
 
 
 STUCK = """

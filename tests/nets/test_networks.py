@@ -1,5 +1,7 @@
 """Torsos, and networks by name."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -33,6 +35,64 @@ def test_sizes_of_networks(name, dense, count):
     out = jax.eval_shape(torso.apply, shapes, jax.ShapeDtypeStruct((7, 84, 84, 4), jnp.uint8))
     assert out.shape == (7, dense)
     assert out.dtype == jnp.float32
+
+
+def conv(params, images, stride, padding):
+    """A convolution of images [N, H, W, C] and its bias, as JAX itself has it."""
+    strides, order = (stride, stride), ("NHWC", "HWIO", "NHWC")
+    made = jax.lax.conv_general_dilated(
+        images, params["kernel"], strides, padding, dimension_numbers=order, precision="highest"
+    )
+    return made + params["bias"]
+
+
+def pool(images):
+    """The largest of 3x3 at every second place; beyond the edge there is nothing."""
+    return jax.lax.reduce_window(images, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+def stacked(layers, padding, params, images):
+    """Figure 3, left, of Espeholt et al. 2018, and its relatives: rectified layers one after the other."""
+    for number, stride in enumerate(layers):
+        images = jax.nn.relu(conv(params[f"Conv_{number}"], images, stride, padding))
+    return images
+
+
+def residual(params, images):
+    """Figure 3, right: three sections of a convolution, a pool and two residual blocks of two convolutions each."""
+    number = iter(range(15))
+
+    def next_conv(images):
+        return conv(params[f"Conv_{next(number)}"], images, 1, "SAME")
+
+    for _ in range(3):
+        images = pool(next_conv(images))
+        for _ in range(2):
+            images = images + next_conv(jax.nn.relu(next_conv(jax.nn.relu(images))))
+    return jax.nn.relu(images)
+
+
+@pytest.mark.parametrize(
+    ("torso", "body"),
+    [
+        (torsos.nature(), partial(stacked, (4, 2, 1), "VALID")),
+        (torsos.small(), partial(stacked, (4, 2), "VALID")),
+        (torsos.shallow(), partial(stacked, (4, 2), "SAME")),
+        (torsos.Deep(), residual),
+    ],
+    ids=["nature", "small", "shallow", "deep"],
+)
+def test_networks_compute_what_their_papers_draw(torso, body):
+    random = np.random.default_rng(0)
+    images = random.random((3, 44, 40, 2), np.float32)
+    params = torso.init(jax.random.key(0), images)["params"]
+    # Biases begin at zero, where one that is left out would not be seen.
+    params = jax.tree.map(lambda leaf: leaf + random.normal(0, 0.1, leaf.shape).astype(np.float32), params)
+    dense = params["Dense_0"]
+    flat = body(params, images).reshape(3, -1)
+    expected = jax.nn.relu(jnp.dot(flat, dense["kernel"], precision="highest") + dense["bias"])
+    np.testing.assert_allclose(torso.apply({"params": params}, images), expected, rtol=1e-4, atol=1e-4)
+    assert (np.asarray(expected) > 0).any()
 
 
 @pytest.mark.parametrize("name", ["mlp", "auto"])

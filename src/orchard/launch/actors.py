@@ -109,11 +109,6 @@ class ProcessActor:
             )
         guard.watch(self._process.pid)
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
     def ended(self) -> str | None:
         """See :class:`Actor`."""
         code = self._process.poll()
@@ -248,7 +243,7 @@ class Supervisor:
     def _run(self) -> None:
         try:
             for index in range(self._count):
-                self.actors[index] = self._start(index)
+                self._begin(index)
             while not self._stopping.wait(WATCH_SECONDS):
                 self._watch()
         except BaseException as error:
@@ -301,4 +296,8 @@ class Supervisor:
         history.append(now)
         self.restarts += 1
         self._note(f"actor {index}: {reason}; restart {len(history)} of {self._most_restarts}")
+        self._begin(index)
+
+    def _begin(self, index: int) -> None:
+        _log.info("actor %d starts", index)
         self.actors[index] = self._start(index)
