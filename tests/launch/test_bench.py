@@ -36,7 +36,7 @@ def test_bench_prints_every_stage_and_appends_a_row(
     monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
     results = tmp_path / "results.jsonl"
     env = "gymnax:CartPole-v1" if arch == "anakin" else "toy:catch"
-    command = ["bench", env, "--arch", arch, "--seconds", "0.2", "--results", str(results)]
+    command = ["bench", env, "--arch", arch, "--seconds", "0.6", "--results", str(results)]
     with pytest.raises(SystemExit) as stop:
         main(command)
     assert stop.value.code == 0
