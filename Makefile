@@ -30,10 +30,10 @@ install: $(INSTALLED) ## set up .venv; the command is then .venv/bin/orchard
 train: $(INSTALLED) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C leaves a checkpoint
 	@exec $(BIN)/orchard train $(ENV) $(ARGS)
 
-# A test goes to the process that is free next.
-# What a fast test compiles runs for a moment: to optimize it takes twice as long as it all. The slow ones are whole
-# runs, and are compiled as for everybody.
+# What a fast test compiles runs for a moment, and to optimize it would take longer than all the rest. The slow ones are
+# whole runs, and are compiled as for everybody.
 NOT_OPTIMIZED := --xla_backend_optimization_level=0
+# A test goes to the process that is free next.
 AT_ONCE := -n logical --maxprocesses 4 --dist worksteal
 
 test: $(INSTALLED)-test ## run the fast tests, then the slow ones
