@@ -164,6 +164,17 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
         make("envpool:Pong-v5", 1)
 
 
+PROGRAM = """
+import sys
+
+from orchard.envs.make import make
+from orchard.testing.environments import check_environment
+
+task, options, steps = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3])
+check_environment(lambda n: make(f"envpool:{task}", n, options), steps=steps)
+"""
+
+
 @pytest.mark.parametrize(
     ("task", "options", "steps"),
     [
@@ -173,26 +184,17 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
         ("Breakout-v5", {"episodic_life": True}, 120),
         ("gfootball/academy_empty_goal_close-v1", {}, 100),
         ("MiniGrid-Empty-5x5-v0", {}, 120),
+        ("Basic-v1", {}, 150),
     ],
 )
-def test_the_real_thing(task, options, steps, tmp_path, monkeypatch):
+def test_the_real_thing(task, options, steps, tmp_path):
+    """In a process of its own: football and VizDoom once took one with them that had played in many worlds before."""
     pytest.importorskip("envpool")  # there is none for some machines; otherwise `make test` installs it
-    monkeypatch.chdir(tmp_path)  # VizDoom leaves a file where it starts
-    check_environment(lambda n: make(f"envpool:{task}", n, options), steps=steps)
-
-
-PROGRAM = """
-from orchard.envs.make import make
-from orchard.testing.environments import check_environment
-
-check_environment(lambda n: make("envpool:Basic-v1", n), steps=150)
-"""
-
-
-def test_vizdoom_in_a_process_of_its_own(tmp_path):
-    """It starts a program beside it, and once took a process with it that had played in other worlds before."""
-    pytest.importorskip("envpool")
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-X", "faulthandler", "-c", PROGRAM, task, repr(options), str(steps)],
+        cwd=tmp_path,  # VizDoom leaves a file where it starts
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, f"ended with {done.returncode}\n{done.stdout}{done.stderr}"
