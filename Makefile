@@ -30,15 +30,17 @@ install: $(INSTALLED) ## set up .venv; the command is then .venv/bin/orchard
 train: $(INSTALLED) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C leaves a checkpoint
 	@exec $(BIN)/orchard train $(ENV) $(ARGS)
 
-# What a fast test compiles runs for a moment, and to optimize it would take longer than all the rest. The slow ones are
-# whole runs, and are compiled as for everybody.
+# What a test compiles runs for a moment, and to optimize it would take longer than all the rest. Tests of learning and the
+# examples are compiled as for everybody.
+AS_FOR_EVERYBODY := tests/learn tests/docs
 NOT_OPTIMIZED := --xla_backend_optimization_level=0
 # A test goes to the process that is free next.
 AT_ONCE := -n logical --maxprocesses 4 --dist worksteal
 
 test: $(INSTALLED)-test ## run the fast tests, then the slow ones
 	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m 'not slow' $(AT_ONCE)
-	$(BIN)/python -m pytest -m slow $(AT_ONCE)
+	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
+	$(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY)
 
 check: $(INSTALLED)-test $(INSTALLED)-check ## format, lint, types, and which folder may import which
 	$(BIN)/ruff format --check .

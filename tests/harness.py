@@ -59,6 +59,27 @@ def until(look: Callable[[], Found], what: str, timeout: float = PATIENCE) -> Fo
     return found
 
 
+def simulated(devices: int) -> dict[str, str]:
+    """The environment of a process that has several devices, simulated on the CPU."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}"}
+
+
+def on_four_devices(program: str, *arguments: str, beside: Path = TESTS) -> list[Any]:
+    """What ``program`` prints as lines of ``told JSON``; it has four devices, and can import what is ``beside`` it."""
+    path = os.pathsep.join([str(TESTS), str(beside), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **simulated(4), "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line.removeprefix("told ") for line in done.stdout.splitlines() if line.startswith("told ")]
+    return [json.loads(line) for line in told]
+
+
 class Command:
     """``orchard …`` in a process group of its own, as on a terminal; killed with its children at the end."""
 

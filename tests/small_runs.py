@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +45,3 @@ def run(folder: Path, batches: int = 6, **settings: Any) -> Summary:
 def params(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     kept = load_latest(folder / "checkpoints")._load("train.safetensors")
     return {name: leaf for name, leaf in kept.items() if name.startswith("params")}
-
-
-def on_four_devices(program: str, folder: Path) -> list[Any]:
-    """What ``program`` prints as lines of ``told JSON``, with four simulated devices and ``folder`` as its argument."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    told = [line.removeprefix("told ") for line in done.stdout.splitlines() if line.startswith("told ")]
-    return [json.loads(line) for line in told]

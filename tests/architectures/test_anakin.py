@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import Command, checkpoints, learned, rows
-from small_runs import AGENTS, ENVS, STEPS, on_four_devices, run
+from harness import Command, checkpoints, learned, on_four_devices, rows
+from small_runs import AGENTS, ENVS, STEPS, run
 
 import orchard
 from orchard.architectures.anakin import Anakin
@@ -109,7 +109,7 @@ for arch, placed in {"anakin": {}, "sebulba": {"actors": 1, "envs_per_actor": 6}
 
 def test_a_batch_that_devices_cannot_share_is_refused(tmp_path: Path) -> None:
     says = "a batch of 6 unrolls cannot be shared equally by 4 training devices: use --batch-size 8"
-    assert on_four_devices(UNEQUAL, tmp_path) == [says, says]
+    assert on_four_devices(UNEQUAL, str(tmp_path)) == [says, says]
     assert not list(tmp_path.iterdir())
 
 
@@ -204,7 +204,7 @@ for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):
 
 
 def test_one_device_and_four_compute_the_same(tmp_path: Path) -> None:
-    one, four = on_four_devices(PROGRAM, tmp_path)
+    one, four = on_four_devices(PROGRAM, str(tmp_path))
     assert one[0] == four[0]
     for leaf in one[2]:
         np.testing.assert_allclose(four[2][leaf], one[2][leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)

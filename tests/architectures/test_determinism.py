@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import Command, alive, checkpoints, flags, summary, tiny, until
+from harness import Command, alive, checkpoints, flags, simulated, summary, tiny, until
 
 from orchard.acting.pace import Lockstep
 from orchard.acting.worker import Worker
@@ -238,9 +238,8 @@ print(json.dumps([places, *[summary.to_json() for summary in (split, *two, idle,
 
 @pytest.mark.slow
 def test_devices_are_split_between_acting_and_training(tmp_path: Path) -> None:
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", DEVICES, str(tmp_path)]
-    with Command(cwd=tmp_path, command=command, **environment) as learner:
+    with Command(cwd=tmp_path, command=command, **simulated(4)) as learner:
         assert learner.wait() == 0, learner.output
         places, split, one, other, idle, free = json.loads(learner.last_line)
     assert places["split"] == {"train": [1, 2, 3], "act": [[0]], "full": [6]}

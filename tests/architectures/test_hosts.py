@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, flags, summary
+from harness import Command, flags, simulated, summary
 from small_runs import AGENTS, ENVS, STEPS, params
 
 from orchard.acting.recipe import number_of
@@ -59,13 +59,7 @@ def trained(cwd: Path, folder: str, devices: int, **settings: Any) -> dict[str, 
 
 
 def command(cwd: Path, *words: str, devices: int = 2) -> Command:
-    return Command(
-        *words,
-        cwd=cwd,
-        ORCHARD_ALLOCATOR="off",
-        JAX_PLATFORMS="cpu",
-        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
-    )
+    return Command(*words, cwd=cwd, ORCHARD_ALLOCATOR="off", **simulated(devices))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import rows, summary
-from small_runs import AGENTS, ENVS, STEPS, on_four_devices, params, run
+from harness import on_four_devices, rows, summary
+from small_runs import AGENTS, ENVS, STEPS, params, run
 
 import orchard
 from orchard.config.resolve import configure
@@ -143,6 +143,6 @@ for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):
 
 
 def test_agents_and_environments_over_several_devices(tmp_path: Path) -> None:
-    one, four = on_four_devices(PROGRAM, tmp_path)
+    one, four = on_four_devices(PROGRAM, str(tmp_path))
     assert one == four
     assert len(one) == 3

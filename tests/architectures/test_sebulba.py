@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import Command, balanced, checkpoints, flags, learned, rows, summary, tiny
-from small_runs import on_four_devices
+from harness import Command, balanced, checkpoints, flags, learned, on_four_devices, rows, summary, tiny
 
 import orchard
 from orchard.acting.crew import seed_of
@@ -257,7 +256,7 @@ for name, place in (("one", {}), ("apart", apart)):
 
 
 def test_devices_that_act_and_devices_that_learn_compute_what_one_does(tmp_path: Path) -> None:
-    one, apart = on_four_devices(PROGRAM, tmp_path)
+    one, apart = on_four_devices(PROGRAM, str(tmp_path))
     assert one[:2] == apart[:2]
     for leaf in one[2]:
         np.testing.assert_allclose(apart[2][leaf], one[2][leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)

@@ -1,8 +1,4 @@
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from harness import on_four_devices
 
 from orchard.errors import ConfigError
 from orchard.learning.learner import Learner
@@ -305,26 +302,12 @@ for devices in (jax.devices()[:1], jax.devices()[:2], jax.devices()):
     parts = Learner(in_parts(reuse=2, minibatches=2), devices, jax.random.key(3))
     list(parts.updates(parts.put(batch())))
     told["after parts"] = values(parts.state.params)
-    print(json.dumps({**told, "kept": kept, "skipped": int(learner.state.skipped)}))
+    print("told", json.dumps({**told, "kept": kept, "skipped": int(learner.state.skipped)}))
 """
 
 
 def test_one_device_and_four_give_the_same_update() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    one, *others = [json.loads(told) for told in done.stdout.splitlines()]
+    one, *others = on_four_devices(PROGRAM, beside=Path(__file__).parent)
     assert [told["spread"] for told in (one, *others)] == [1, 2, 4]
     for told in (one, *others):
         np.testing.assert_allclose(told["state"], one["state"], rtol=1e-5)

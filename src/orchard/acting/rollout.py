@@ -50,9 +50,10 @@ class Program:
         self.rows = rows
         self.length = agent.data.unroll_length
         self._agent = agent
-        self._key = key
         example = example_unroll(agent, spec, self.length, rows)
         self._example = Growing(example.timestep, example.action, example.record)
+        self.key = key
+        """Given to :attr:`act` and not part of it: runs with other seeds are the same program."""
         self.act: Any = jax.jit(self._act, donate_argnums=2)
         self.finish: Any = jax.jit(self._finish, donate_argnums=0)
 
@@ -68,12 +69,19 @@ class Program:
         return zeros
 
     def _act(
-        self, params: Tree, state: Tree, growing: Growing, slots: Any, arrays: list[Any], counters: Any
+        self,
+        params: Tree,
+        state: Tree,
+        growing: Growing,
+        key: Any,
+        slots: Any,
+        arrays: list[Any],
+        counters: Any,
     ) -> tuple[Any, Tree, Growing]:
         """Decides for one step, at place ``t`` of the unroll; ``counters`` int32 ``[3]``: epoch, step, t."""
         epoch, step, at = counters
         timestep = timestep_of(self.spec, arrays)
-        keys = row_keys(self._key, slots, jnp.full_like(slots, epoch), jnp.full_like(slots, step))
+        keys = row_keys(key, slots, jnp.full_like(slots, epoch), jnp.full_like(slots, step))
         output, state = self._agent.act(params, keys, timestep, state)
         now = Growing(timestep, output.action, output.record)
         return output.action, state, jax.tree.map(lambda whole, row: whole.at[at].set(row), growing, now)
@@ -97,6 +105,7 @@ class Rollout:
     def __init__(self, program: Program, device: Any, slots: NDArray[np.int32], epoch: int) -> None:
         self._program = program
         self._device = device
+        self._key = jax.device_put(program.key, device)
         self._slots = slots
         self._epoch = epoch
         self.state = program.initial_state(device)
@@ -116,7 +125,7 @@ class Rollout:
         """Decides for the environments' newest step, their ``step``-th; returns actions ``[B, ...]`` on the host."""
         counters = np.array([self._epoch, step, self.decided], np.int32)
         action, self.state, self._growing = self._program.act(
-            params, self.state, self._growing, self._slots, step_arrays(timestep), counters
+            params, self.state, self._growing, self._key, self._slots, step_arrays(timestep), counters
         )
         # Waited for: the environments may write over what they showed once they are stepped.
         decided = np.asarray(jax.device_get(action), self._program.spec.action.dtype)

@@ -83,9 +83,11 @@ class Carry(NamedTuple):
 class Own(NamedTuple):
     """What an agent has of its own, of those that are trained side by side; constant over the run.
 
+    It is given to the program and not part of it: runs with other seeds are the same program.
+
     Attributes:
-      learner: its key for parameters and updates.
-      acting: its key for actions.
+      learner: its key for parameters and updates, as raw data, uint32.
+      acting: its key for actions, as raw data, uint32.
       values: numbers of the agent that are swept, by name.
     """
 
@@ -141,7 +143,7 @@ class Anakin:
         self._epoch = 0
         self._compile_parts()
         if checkpoint is None:
-            self._carry: Carry = self._begin_all(self._all_seeds())
+            self._carry: Carry = self._begin_all(self._own, self._all_seeds())
         else:
             self._restore(checkpoint)
         # On the host: if the program fails, what it carried is gone with it.
@@ -150,29 +152,27 @@ class Anakin:
     def _compile_parts(self) -> None:
         """Makes what will be called."""
         own = [_own(member) for member in self._members]
-        self._one_batch: Callable[[Carry], tuple[Carry, Tree]]
         if self._several:
-            together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
-            self._require_sweepable(together)
-            begin = partial(jax.vmap(self._begin), together)
-            self._one_batch = partial(jax.vmap(self._batch), together)
+            self._own: Own = jax.tree.map(lambda *leaves: np.stack(leaves), *own)
+            self._require_sweepable()
+            begin, self._one_batch = jax.vmap(self._begin), jax.vmap(self._batch)
             share = PartitionSpec(None, DEVICES)
         else:
-            begin = partial(self._begin, own[0])
-            self._one_batch = partial(self._batch, own[0])
+            self._own = own[0]
+            begin, self._one_batch = self._begin, self._batch
             share = PartitionSpec(DEVICES)
         whole = self._update.whole
         places: Any = (whole, NamedSharding(self._update.mesh, share), whole)
         self._places = Carry(*places)
         # On several hosts a call may fail because another is gone, and what it began with is all that is left then.
-        donated = 0 if jax.process_count() == 1 else ()
+        donated = 1 if jax.process_count() == 1 else ()
         self._call: Any = jax.jit(self._batches, donate_argnums=donated, out_shardings=(self._places, whole))
         self._begin_all: Any = jax.jit(begin, out_shardings=self._places)
 
-    def _require_sweepable(self, own: Own) -> None:
+    def _require_sweepable(self) -> None:
         """Raises :class:`ConfigError` if a swept number decides what is computed, so that no one program has all."""
-        for name in own.values:
-            one = own._replace(values={name: own.values[name]})
+        for name, values in self._own.values.items():
+            one = self._own._replace(values={name: values})
             seeds = np.zeros((len(self._members), self._num_envs), np.uint32)
             try:
                 carry = jax.eval_shape(jax.vmap(self._begin), one, seeds)
@@ -209,7 +209,7 @@ class Anakin:
         slots = jnp.arange(self._num_envs, dtype=jnp.int32)
         memory = agent.initial_state(self._num_envs)
         acting = Acting(slots, stage, timestep, memory, jnp.zeros_like(slots), sums)
-        return Carry(update.begin(own.learner), acting, last)
+        return Carry(update.begin(jax.random.wrap_key_data(own.learner)), acting, last)
 
     def _unroll(
         self, key: Any, params: Tree, version: Any, before: Acting
@@ -251,7 +251,7 @@ class Anakin:
             check_vma=False,
         )
         acted: tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]] = act(
-            own.acting, carry.train.params, carry.train.updates, carry.acting
+            jax.random.wrap_key_data(own.acting), carry.train.params, carry.train.updates, carry.acting
         )
         return acted
 
@@ -262,13 +262,14 @@ class Anakin:
         train, metrics = update.passes(carry.train, unroll, last)
         return Carry(train, acting, finish(carry.last, sums, ended)), metrics
 
-    def _batches(self, carry: Carry, count: Any) -> tuple[Carry, Tree]:
+    def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree]:
         """``count`` batches (no constant, so that it is compiled for any); means of their metrics, newest counts."""
-        shape = jax.eval_shape(self._one_batch, carry)[1]
+        one_batch = jax.jit(self._one_batch)  # so that its shape and its use are traced once
+        shape = jax.eval_shape(one_batch, own, carry)[1]
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
 
         def one_more(_: Any, now: tuple[Carry, Tree]) -> tuple[Carry, Tree]:
-            carry, metrics = self._one_batch(now[0])
+            carry, metrics = one_batch(own, now[0])
             return carry, jax.tree.map(lambda old, new: old + new if _is_mean(new) else new, now[1], metrics)
 
         carry, metrics = jax.lax.fori_loop(0, count, one_more, (carry, nothing))
@@ -281,7 +282,7 @@ class Anakin:
     def open(self, addresses: list[str]) -> list[str]:
         """Compiles."""
         del addresses
-        self._call = self._call.lower(self._carry, np.int32(1)).compile()
+        self._call = self._call.lower(self._own, self._carry, np.int32(1)).compile()
         return []
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
@@ -293,7 +294,7 @@ class Anakin:
         while not stop.is_set():
             count, begun = self._count(), time.monotonic()
             # Waited for: what fails on the device fails here.
-            self._carry, metrics = jax.block_until_ready(self._call(self._carry, np.int32(count)))
+            self._carry, metrics = jax.block_until_ready(self._call(self._own, self._carry, np.int32(count)))
             self._batch_seconds = (time.monotonic() - begun) / count
             self._book(count)
             require_finite(self._carry.train.skipped_in_row, self._config.safety.max_skipped_updates)
@@ -351,10 +352,10 @@ class Anakin:
 
     def acting_alone(self) -> Callable[[], int]:
         """What acts for one batch at every call, learns nothing from it, and returns its steps; for timing."""
-        act = jax.jit(partial(self._act, _own(self._members[0])))
+        act, own = jax.jit(self._act), _own(self._members[0])
 
         def once() -> int:
-            acting, *_ = jax.block_until_ready(act(self._carry))
+            acting, *_ = jax.block_until_ready(act(own, self._carry))
             self._carry = self._carry._replace(acting=acting)
             return self._steps_a_batch
 
@@ -435,19 +436,22 @@ class Anakin:
         restore(self, meta, open_steps=True)
         self._epoch = meta["epoch"] + (not meta["exact"])
         # By its shapes alone: two of them might not fit into the devices' memory.
-        like: Carry = jax.eval_shape(self._begin_all, self._all_seeds())
+        like: Carry = jax.eval_shape(self._begin_all, self._own, self._all_seeds())
         prefix = "members_" if self._several else ""
 
         def kept(name: str) -> Tree:
             return _spread(checkpoint.tree(prefix + name, getattr(like, name)), getattr(self._places, name))
 
-        acting = kept("acting") if meta["exact"] else self._begin_all(self._all_seeds()).acting
+        acting = kept("acting") if meta["exact"] else self._begin_all(self._own, self._all_seeds()).acting
         self._carry = Carry(kept("train"), acting, kept("last"))
 
 
 def _own(member: Member) -> Own:
     values = {name: np.float32(value) for name, value in member.values.items()}
-    return Own(key(member.seed, "learner"), key(member.seed, "acting"), values)
+    learner, acting = (
+        np.asarray(jax.random.key_data(key(member.seed, name))) for name in ("learner", "acting")
+    )
+    return Own(learner, acting, values)
 
 
 def _spread(tree: Tree, sharding: Any) -> Tree:

@@ -151,7 +151,8 @@ class Update:
         state = state._replace(params=params)
         if plan.reuse == 1:
             return self._one_pass(state, batch)
-        shape = jax.eval_shape(self._one_pass, state, batch)[1]
+        one_pass = jax.jit(self._one_pass)  # so that its shape and its use are traced once
+        shape = jax.eval_shape(one_pass, state, batch)[1]
         metrics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
 
         def one_more(
@@ -159,9 +160,7 @@ class Update:
         ) -> tuple[tuple[TrainState, Tree, Any], None]:
             state, metrics, over = carry
             left_out = state._replace(updates=state.updates + plan.minibatches)
-            state, metrics = jax.lax.cond(
-                over, lambda: (left_out, metrics), lambda: self._one_pass(state, batch)
-            )
+            state, metrics = jax.lax.cond(over, lambda: (left_out, metrics), lambda: one_pass(state, batch))
             over = over if plan.most_kl is None else over | (metrics["loss/kl"] > plan.most_kl)
             return (state, metrics, over), None
 
