@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from orchard.errors import ConnectionLost, Refused
 from orchard.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
+from orchard.transport import streams
 from orchard.transport.connect import connect
 from orchard.transport.frames import Kind, header, pack
 from orchard.transport.seam import Client, Layout
@@ -160,6 +163,83 @@ def test_another_grpc_server_is_recognised(tmp_path: Path) -> None:
         finally:
             client.close()
             stranger.stop(None).wait(PATIENCE)
+
+
+class Relay:
+    """Stands between a client and a server as a network does: it can fall silent without closing anything."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._there = (host, int(port))
+        self._silent = threading.Event()
+        self._carried = threading.Event()
+        self._ends: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        here, _ = self._listening.accept()
+        there = socket.create_connection(self._there)
+        self._ends = [here, there]
+        for one, other in ((here, there), (there, here)):
+            self._threads.append(threading.Thread(target=self._carry, args=(one, other)))
+            self._threads[-1].start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                self._carried.set()
+                if not self._silent.is_set():
+                    other.sendall(data)
+
+    def wait_until_quiet(self) -> None:
+        """Until everything that was said is answered: nothing passes for a while."""
+        while self._carried.wait(0.2):
+            self._carried.clear()
+
+    def fall_silent(self) -> None:
+        self._silent.set()
+
+    def close(self) -> None:
+        for end in (self._listening, *self._ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_machine_that_vanishes_is_missed_by_both_sides(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No connection is closed, there is only silence: pings that are under way or that ask for life stay unanswered."""
+    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 1)
+    desk = FakeDesk()
+    server = StreamServer("127.0.0.1:0", desk)
+    relay = Relay(server.address)
+    client = opened(connect(relay.address, timeout=PATIENCE), desk)
+    try:
+        client.send(0, example(UP, 0))
+        peer, lane, _ = desk.delivered.get(timeout=PATIENCE)
+        peer.reply(lane, example(DOWN, 0))
+        assert received(client)[0] == 0
+        client.send(0, example(UP, 1))
+        desk.delivered.get(timeout=PATIENCE)
+        if quiet:
+            relay.wait_until_quiet()
+        relay.fall_silent()
+        fell_silent = time.monotonic()
+        with pytest.raises(ConnectionLost):
+            client.receive()
+        assert desk.departed.get(timeout=PATIENCE)[0] is peer
+        assert time.monotonic() - fell_silent < PATIENCE
+    finally:
+        relay.close()
+        client.close()
+        server.close()
 
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:

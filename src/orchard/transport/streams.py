@@ -73,6 +73,8 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", longest),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),
+        # That of every other ping, one of which may be on its way when the peer vanishes; a minute by default.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
