@@ -347,6 +347,27 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) ->
     assert left["stopped_because"] == "interrupted"
 
 
+@pytest.mark.slow
+def test_an_actor_elsewhere_that_hangs_is_dismissed_and_may_come_back(tmp_path: Path) -> None:
+    words = flags("CartPole-v1", "run", actors=0, listen=("127.0.0.1:0",), transport="grpc", env_timeout=5.0)
+    with Command(*words, cwd=tmp_path) as learner:
+        line = learner.says("more actors: orchard actor").split("more actors: orchard ")[1].split("\n")[0]
+        with Command(*line.split(), cwd=tmp_path) as good, Command(*line.split(), cwd=tmp_path) as hanging:
+            until(lambda: learner.output.count("joined from elsewhere") == 2, "both to join")
+            learned(tmp_path / "run")
+            hanging.process.suspend()
+            learner.says("left: no step for")
+            assert learner.output.count(" left: ") == 1, learner.output
+            before = learned(tmp_path / "run")
+            until(lambda: learned(tmp_path / "run") > before, "training to go on")
+            hanging.process.resume()
+            until(lambda: learner.output.count("joined from elsewhere") == 3, "it to come back")
+            assert alive(good.process)
+            learner.interrupt()
+            assert learner.wait() == 0, learner.output
+    assert balanced(summary(tmp_path / "run"))
+
+
 def _join(client: Client, token: str) -> None:
     client.ask({"kind": "join", "protocol": PROTOCOL, "token": token, "index": None, "envs": 1})
 
