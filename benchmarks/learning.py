@@ -2,13 +2,15 @@
 
 ``.venv/bin/python benchmarks/learning.py NAME ENV [--seeds 0 1 2] [-- FLAGS of orchard train]`` writes
 ``docs/curves/NAME.png`` and appends to ``benchmarks/results/learning.jsonl``. With ``--runs FOLDER`` the runs are
-kept there, and those that have ended are not run again.
+kept there, and those that have ended are not run again. A run that trains several agents at once (``--seeds 0 --
+--seeds 4 --sweep …``) has drawn its own curve, of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,7 @@ KEPT = (
     "policy_lag_mean",
     "stopped_because",
 )
+KEPT_OF_SEVERAL = ("members", "compared")
 
 
 def train(env: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:
@@ -86,9 +89,18 @@ def main() -> None:
         config = RunFolder.open(folders[0]).config()
         env = " ".join([config.env, *config.env_options])
         heading = title(env, config.arch, config.agent, arguments.seeds)
-        draw_curve({"": [folder / "metrics.jsonl" for folder in folders]}, picture, heading, arguments.goal)
+        if "members" in summaries[0]:
+            shutil.copy(folders[0] / "curve.png", picture)
+        else:
+            draw_curve(
+                {"": [folder / "metrics.jsonl" for folder in folders]}, picture, heading, arguments.goal
+            )
         ran = [
-            {**{key: summary[key] for key in KEPT}, "megabytes": memory(folder)}
+            {
+                **{key: summary[key] for key in KEPT},
+                **{key: summary[key] for key in KEPT_OF_SEVERAL if key in summary},
+                "megabytes": memory(folder),
+            }
             for summary, folder in zip(summaries, folders, strict=True)
         ]
     row = {
