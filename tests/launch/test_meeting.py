@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import socket
 import struct
 import threading
@@ -244,10 +245,15 @@ def test_two_hosts_with_one_index(threads: ThreadPoolExecutor, address: str) -> 
 def test_a_host_that_went_away_may_come_back_before_all_are_there(
     threads: ThreadPoolExecutor, address: str
 ) -> None:
-    first = host_zero(threads, address, 3)
+    came: queue.SimpleQueue[int] = queue.SimpleQueue()
+    first = host_zero(threads, address, 3, judge=lambda hello: came.put(hello["host"]))
     with closing(dialled(address)) as gone:
         send(gone, 1, json.dumps({"version": __version__, "host": 1}).encode())
-    others = [threads.submit(go_to, address, index, patience=PATIENCE, hello={}) for index in (1, 2)]
+        assert came.get(timeout=PATIENCE) == 1
+    others = []
+    for index in (2, 1):  # when the second is there, two have come and one of them has gone
+        others.append(threads.submit(go_to, address, index, patience=PATIENCE, hello={}))
+        assert came.get(timeout=PATIENCE) == index
     with closing(first.result(PATIENCE)) as meeting:
         for other in others:
             with closing(other.result(PATIENCE)[0]):

@@ -350,12 +350,12 @@ def receive_hosts(
     with server:
         server.settimeout(_RETRY_SECONDS)
         try:
-            while len(lines) < count - 1:
+            while missing := [index for index in range(1, count) if not _is_here(lines.get(index))]:
                 look()
                 if time.monotonic() > over:
-                    missing = ", ".join(str(index) for index in range(1, count) if index not in lines)
+                    named = ", ".join(map(str, missing))
                     raise RunFailed(
-                        f"host {missing} did not come to {address} within {patience:g} s: start the same command "
+                        f"host {named} did not come to {address} within {patience:g} s: start the same command "
                         "there with its --host"
                     )
                 with contextlib.suppress(TimeoutError):
@@ -374,6 +374,11 @@ def receive_hosts(
         with contextlib.suppress(ConnectionLost):  # whoever listens to it will notice
             line.send(_Kind.WELCOME, told)
     return Meeting(0, lines, timeout)
+
+
+def _is_here(line: _Line | None) -> bool:
+    """Whether a host has come, and has not gone away since."""
+    return line is not None and line.is_open()
 
 
 def _introduction(
@@ -405,7 +410,7 @@ def _introduction(
         reason = f"it was told of {hello['hosts']} hosts, host 0 of {count}"
     elif not 0 < index < count:
         reason = f"there are {count} hosts, 0 to {count - 1}"
-    elif index in known and known[index].is_open():
+    elif _is_here(known.get(index)):
         reason = "another has come with that index"
     else:
         reason = judge(hello)
