@@ -161,7 +161,7 @@ def test_numbers_at_the_edge_are_fine() -> None:
 
 
 def test_slots_are_judged_when_all_is_known() -> None:
-    assert configure("CartPole-v1", max_envs=16).placement.slots == 16  # the preset has one actor of 16
+    assert configure("CartPole-v1", max_envs=64).placement.slots == 64  # the preset has one actor of 64
     assert configure("toy:catch", preset="none").placement.slots == 32 + 256
     with pytest.raises(ConfigError, match="max_envs is 31, and has to be 32 or more"):
         _ = configure("toy:catch", preset="none", max_envs=31).placement.slots
@@ -193,6 +193,14 @@ def test_what_a_preset_sets_for_actors_is_for_architectures_that_have_some() -> 
     elsewhere = configure("CartPole-v1", arch="anakin")
     assert (elsewhere.arch, elsewhere.placement) == ("anakin", Placement())
     assert elsewhere.stop.until_return == 475
+
+
+def test_a_preset_may_have_settings_of_one_agent_under_one_architecture() -> None:
+    archs = {"seed": {"actors": 1, "envs_per_actor": 2, "vtrace": {"envs_per_actor": 4}}}
+    preset = Preset("p", "P.", (), {"actors": 9, "frames": 5}, {"vtrace": {"frames": 6}}, archs)
+    assert preset.settings_for("vtrace", "seed") == {"actors": 1, "envs_per_actor": 4, "frames": 6}
+    assert preset.settings_for("ppo", "seed") == {"actors": 1, "envs_per_actor": 2, "frames": 5}
+    assert preset.settings_for("vtrace", "sebulba") == {"actors": 9, "frames": 6}
 
 
 def test_another_agent_brings_its_own_settings() -> None:

@@ -27,7 +27,7 @@ class Preset:
       match: patterns of environment ids that it is chosen for by itself.
       settings: setting names and values, for every agent.
       agents: more of them for single agents, by the agent's name.
-      archs: more of them for single architectures, by the architecture's name.
+      archs: more of them for single architectures, by the architecture's name; a table in one is for an agent there.
     """
 
     name: str
@@ -39,7 +39,9 @@ class Preset:
 
     def settings_for(self, agent: str, arch: str) -> dict[str, Any]:
         """Names and values for one agent under one architecture."""
-        return {**self.settings, **self.archs.get(arch, {}), **self.agents.get(agent, {})}
+        of_arch = self.archs.get(arch, {})
+        for_all = {name: value for name, value in of_arch.items() if name not in SETTINGS}
+        return {**self.settings, **for_all, **self.agents.get(agent, {}), **of_arch.get(agent, {})}
 
 
 @cache
