@@ -352,10 +352,10 @@ class Anakin:
 
     def acting_alone(self) -> Callable[[], int]:
         """What acts for one batch at every call, learns nothing from it, and returns its steps; for timing."""
-        act, own = jax.jit(self._act), _own(self._members[0])
+        act = jax.jit(self._act)
 
         def once() -> int:
-            acting, *_ = jax.block_until_ready(act(own, self._carry))
+            acting, *_ = jax.block_until_ready(act(self._own, self._carry))
             self._carry = self._carry._replace(acting=acting)
             return self._steps_a_batch
 
