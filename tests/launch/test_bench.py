@@ -1,12 +1,15 @@
 """The bench's arithmetic, and one whole bench on a toy."""
 
 import json
+import signal
+import sys
 from pathlib import Path
 
 import pytest
+from harness import Command, alive, until, words_of
 
 from orchard.cli.main import main
-from orchard.launch.bench import bound
+from orchard.launch.bench import _steady_rows, bound
 
 
 def test_the_bound_adds_the_times_of_stages_that_share_the_cores() -> None:
@@ -17,6 +20,15 @@ def test_the_bound_adds_the_times_of_stages_that_share_the_cores() -> None:
 def test_the_bound_is_the_slower_side_where_an_accelerator_works_beside_the_cores() -> None:
     assert bound(1000, 1e4, 1e4, shared=False) == 1000
     assert bound(1e6, 1e4, 1e4, shared=False) == pytest.approx(5000)
+
+
+def test_what_rows_of_the_start_tell_is_not_the_whole(tmp_path: Path) -> None:
+    rows = [
+        {"seconds": seconds, "rate": rate}
+        for seconds, rate in [(0.5, 3), (1, 40), (2, 90), (10, 700), (20, 710)]
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["rate"] for row in _steady_rows(tmp_path)] == [700, 710]
 
 
 STAGES = {
@@ -54,9 +66,15 @@ def test_bench_prints_every_stage_and_appends_a_row(
 
 
 @pytest.mark.parametrize(
-    "flags", [("--seeds", "2"), ("--sweep", "learning_rate=1e-3,1e-4"), ("--hosts", "2")]
+    "flags",
+    [
+        ("--seeds", "2"),
+        ("--sweep", "learning_rate=1e-3,1e-4"),
+        ("--hosts", "2"),
+        ("--inference-devices", "0", "1"),
+    ],
 )
-def test_bench_times_one_agent_on_one_host(
+def test_bench_times_one_agent_on_one_host_and_one_device_that_acts(
     flags: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
@@ -64,3 +82,38 @@ def test_bench_times_one_agent_on_one_host(
         main(["bench", "gymnax:CartPole-v1", "--arch", "anakin", *flags])
     assert stop.value.code == 2
     assert "orchard: bench times one" in capfd.readouterr().err
+
+
+BENCH = """
+import sys
+from orchard.cli.main import main
+from orchard.launch import bench
+
+if sys.argv[1] == "train_once":  # the stages before it are left out
+    bench._timed = lambda *_: (1.0, {"learner": 1.0})
+main(["bench", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("stage", ["step_environment", "train_once"])
+def test_what_bench_has_started_ends_with_it(stage: str, how: signal.Signals, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    # Minutes of each stage: nothing that it starts would end by itself.
+    words = [stage, "toy:catch", "--transport", "shm", "--seconds", "60", "--results", "results.jsonl"]
+    outside = {"TMPDIR": str(scratch), "ORCHARD_ALLOCATOR": "off"}
+    with Command(*words, cwd=tmp_path, command=[sys.executable, "-c", BENCH], **outside) as bench:
+
+        def reached() -> bool:
+            assert alive(bench.process), bench.output
+            working = any(stage in " ".join(words_of(process)) for process in bench.family())
+            return working and (stage != "train_once" or bool(bench.actors()))
+
+        until(reached, stage)
+        bench.process.send_signal(how)
+        status = bench.wait()
+        until(lambda: not any(map(alive, bench.family())), "the end of all that it started", timeout=60)
+    assert status == (130 if how == signal.SIGTERM else -how)
+    assert how == signal.SIGKILL or not list(scratch.glob("orchard-bench-*"))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from orchard.config.resolve import configure, to_json
-from orchard.errors import ConfigError
-from orchard.launch.hosts import Hosts, _difference, common_checkpoint
+from orchard.errors import ConfigError, RunFailed
+from orchard.launch.folder import RunFolder
+from orchard.launch.hosts import Hosts, _difference, common_checkpoint, follow, lead
+from orchard.launch.meeting import free_port
 from orchard.learning.checkpoint import Checkpoint, intact_steps, save
 
 PATIENCE = 20.0
@@ -63,6 +68,42 @@ def agreed(tmp_path: Path) -> Iterator[Callable[..., list[Checkpoint | None]]]:
 
 def steps(found: list[Checkpoint | None]) -> list[int | None]:
     return [each.step if each else None for each in found]
+
+
+def test_a_host_whose_jax_does_not_come_is_told_of_by_its_own_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = threading.Event()
+
+    def initialize(address: str, count: int, index: int, **_: Any) -> None:
+        if index:
+            raise RuntimeError("no device is left")
+        waits.wait(10 * PATIENCE)
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    config = configure(
+        "toy:catch", preset="none", hosts=2, coordinator=address, run_dir=str(tmp_path / "run")
+    )
+
+    def first() -> None:
+        with ExitStack() as stack:
+            lead(config, RunFolder.create(config), stack, resumed=False)
+
+    def second() -> None:
+        with ExitStack() as stack:
+            follow(address, 1, None, stack)
+
+    with ThreadPoolExecutor(2) as threads, ExitStack() as stack:
+        stack.callback(waits.set)  # so that a failure is one, and no wait
+        ours, theirs = threads.submit(first), threads.submit(second)
+        with pytest.raises(
+            RunFailed, match=r"^JAX did not come together .* at 127\.0\.0\.1:\d+, .*no device"
+        ):
+            theirs.result(PATIENCE)
+        with pytest.raises(RunFailed, match=r"^host 1 failed: JAX did not come .*no device is left"):
+            ours.result(PATIENCE)
 
 
 def test_a_run_without_checkpoints_begins_anew(agreed: Callable[..., Any]) -> None:

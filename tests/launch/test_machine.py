@@ -1,6 +1,7 @@
 """What ``orchard doctor`` finds."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,11 +25,18 @@ def test_this_machine_is_fit(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_missing_is_named_with_its_remedy(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     seen, advice = found("envpool:Pong-v5")
     assert seen == "cannot be made" and "pip install" in advice and not advice.startswith("needed")
+
+    (tmp_path / "envpool.py").write_text("raise ImportError('libEGL.so.1: no such file')")
+    monkeypatch.delitem(sys.modules, "envpool")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen, advice = found("envpool:Pong-v5")
+    assert seen == "cannot be made" and "libEGL.so.1: no such file" in advice and "libegl1" in advice
+    monkeypatch.undo()
 
     monkeypatch.setattr(machine, "_PACKAGES", ("jax", "nosuchpackage"))
     assert found("nosuchpackage") == ("not installed", "needed: make install")

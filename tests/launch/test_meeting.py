@@ -17,7 +17,7 @@ import pytest
 
 from orchard import __version__
 from orchard.errors import ConfigError, RunFailed
-from orchard.launch.meeting import Meeting, free_port, go_to, receive_hosts, split
+from orchard.launch.meeting import Meeting, free_port, go_to, only_here, receive_hosts, split
 
 PATIENCE = 60.0
 Meet = Callable[..., list[Meeting]]
@@ -62,6 +62,23 @@ def meet(threads: ThreadPoolExecutor, address: str) -> Iterator[Meet]:
 def exchanged(threads: ThreadPoolExecutor, meetings: list[Meeting], say: Callable[[int], bytes]) -> list[Any]:
     asked = [threads.submit(meeting.exchange, say(meeting.index)) for meeting in meetings]
     return [one.result(PATIENCE) for one in asked]
+
+
+@pytest.mark.parametrize(
+    ("address", "found", "unreachable"),
+    [
+        ("myhost:7100", "127.0.1.1", True),
+        ("myhost:7100", "10.0.0.1", False),
+        ("localhost:7100", "127.0.0.1", False),
+        ("127.0.0.1:7100", "127.0.0.1", False),
+        ("10.0.0.1:7100", "10.0.0.1", False),
+    ],
+)
+def test_a_name_that_others_cannot_find_is_noticed(
+    address: str, found: str, unreachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostbyname", lambda host: found)
+    assert bool(only_here(address)) == unreachable
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])

@@ -15,9 +15,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchard.acting.actor import act
 from orchard.errors import ConnectionLost, RunFailed
@@ -47,8 +47,12 @@ class Actor(Protocol):
         """Lets it end by itself for so long, then kills it."""
 
 
+_ANNOUNCED = 'trap "" PIPE; echo "+$$" >&0; trap - PIPE; exec "$@" </dev/null'
+"""What becomes the program once it has named itself on the guard's pipe; a guard that was killed hears nothing."""
+
+
 class Guard:
-    """The process that ends the run's actors if this process is killed; :meth:`close` it when they have ended."""
+    """The process that ends what was started under it if this process is killed; :meth:`close` it at the end."""
 
     def __init__(self) -> None:
         # Isolated and without site packages: it starts in a moment and stays small.
@@ -57,18 +61,20 @@ class Guard:
             command, stdin=subprocess.PIPE, env=without_tuning({**os.environ}), process_group=0
         )
 
-    def watch(self, group: int) -> None:
-        """Has it end this process group when the time comes."""
-        self._say(f"+{group}\n")
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a program that leads a process group of its own and has no input; ``options`` are those of Popen.
+
+        The program announces itself: were it announced from here, it would be lost if this process were killed, or
+        interrupted, in the moment between. Until it has, it holds the pipe whose end the guard awaits.
+        """
+        announced = ["/bin/sh", "-c", _ANNOUNCED, "sh", *command]
+        return subprocess.Popen(announced, stdin=self._pipe, process_group=0, **options)
 
     def forget(self, group: int) -> None:
         """Says that the group has ended: its number may become somebody else's."""
-        self._say(f"-{group}\n")
-
-    def _say(self, line: str) -> None:
-        # One that was killed is not worth a run: the run goes on without it.
+        # A guard that was killed is not worth a run: the run goes on without it.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._pipe, line.encode())
+            os.write(self._pipe, f"-{group}\n".encode())
 
     @property
     def _pipe(self) -> int:
@@ -76,7 +82,7 @@ class Guard:
         return self._process.stdin.fileno()
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it, and with it what was started and not forgotten."""
         self._process.communicate()
 
 
@@ -97,17 +103,15 @@ class ProcessActor:
         command = [sys.executable, "-m", "orchard.acting.actor", address, "--index", str(index)]
         with log.open("ab") as output:
             self._begins = output.tell()
-            self._process = subprocess.Popen(
+            # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its actors
+            # stop.
+            self._process = guard.start(
                 command,
-                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 # An environment that is a JAX function runs on the processor; accelerators are the learner's.
                 env=without_tuning({**os.environ, "ORCHARD_TOKEN": token, "JAX_PLATFORMS": "cpu"}),
-                # Ctrl-C on a terminal goes to a whole process group: the learner decides when its actors stop.
-                process_group=0,
             )
-        guard.watch(self._process.pid)
 
     def ended(self) -> str | None:
         """See :class:`Actor`."""

@@ -16,7 +16,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -42,6 +41,8 @@ from orchard.config.resolve import env_options, replace, to_json
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.build import build_agent, build_spec
+from orchard.launch.children import children
+from orchard.launch.signals import ending_as_by_ctrl_c
 from orchard.learning.learner import Learner
 from orchard.learning.update import Update
 from orchard.metrics.reports import read_summary
@@ -72,11 +73,11 @@ class Stage:
     about: str
 
 
-def _windows(run: Callable[[], int], seconds: float) -> tuple[float, float, float]:
+def _windows(run: Callable[[], float], seconds: float) -> tuple[float, float, float]:
     """``(median, slowest, fastest)`` steps/s over windows of ``seconds`` s each; ``run`` returns its steps."""
     rates = []
     for _ in range(_WINDOWS):
-        begin, steps = time.perf_counter(), 0
+        begin, steps = time.perf_counter(), 0.0
         while (elapsed := time.perf_counter() - begin) < seconds:
             steps += run()
         rates.append(steps / elapsed)
@@ -85,26 +86,23 @@ def _windows(run: Callable[[], int], seconds: float) -> tuple[float, float, floa
 
 def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage:
     """Stepping with random actions, by as many processes as there are cores."""
-    processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "orchard.launch.step_environment",
-                json.dumps(_environment_job(config, seconds)),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},  # as actors have it
-        )
-        for _ in range(_cores())
-    ]
     rates = []
-    for process in processes:
-        output, _ = process.communicate()
-        if process.returncode:
-            raise RunFailed(f"bench: the environment stage of {config.env} ended with {process.returncode}")
-        rates.append(json.loads(output))
+    with children() as started:
+        processes = [
+            started.start(
+                "orchard.launch.step_environment",
+                _environment_job(config, seconds),
+                env={**os.environ, "JAX_PLATFORMS": "cpu"},  # as actors have it
+            )
+            for _ in range(_cores())
+        ]
+        for process in processes:
+            output, _ = process.communicate()
+            if process.returncode:
+                raise RunFailed(
+                    f"bench: the environment stage of {config.env} ended with {process.returncode}"
+                )
+            rates.append(json.loads(output))
     totals = [sum(window) for window in zip(*rates, strict=True)]
     return Stage(
         "environment",
@@ -192,26 +190,27 @@ def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float)
 
 
 def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
-    """All updates with one batch that is already on the device; every transition counts once."""
+    """All updates with one batch that is already on the device; every transition that is acted counts once."""
     devices = pick("training", config.placement.training_devices)
     learner = Learner(agent, devices, key(0, "bench"))
     plan = agent.data
-    batch = learner.put(example_unroll(agent, spec, plan.unroll_length, plan.batch_size))
+    batch = learner.put(example_unroll(agent, spec, plan.trained_length, plan.batch_size))
     passes = jax.jit(Update(agent, devices).passes)
     last = jax.tree.map(itemgetter(-1), batch.record) if agent.prepare else None
 
-    def one_by_one() -> int:
+    def one_by_one() -> float:
         for _ in learner.updates(batch):
             pass
-        return plan.unroll_length * plan.batch_size
+        return plan.acted_a_batch
 
-    def in_one_program() -> int:
+    def in_one_program() -> float:
         learner.state, _ = jax.block_until_ready(passes(learner.state, batch, last))
-        return plan.unroll_length * plan.batch_size
+        return plan.acted_a_batch
 
     update = in_one_program if config.arch == "anakin" else one_by_one
     update()
-    about = f"batches of {plan.batch_size} unrolls of {plan.unroll_length} on {len(devices)} device(s)"
+    what = "items" if plan.replay else "unrolls"
+    about = f"batches of {plan.batch_size} {what} of {plan.trained_length} on {len(devices)} device(s)"
     if plan.updates_a_batch > 1:
         about += f", {plan.updates_a_batch} updates each"
     return Stage("learner", *_windows(update, seconds), about)
@@ -222,15 +221,12 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
     settings = {**to_json(config), "frames": None, "minutes": seconds / 60, "until_return": None}
     with tempfile.TemporaryDirectory(prefix="orchard-bench-") as folder:
         settings.update(run_dir=f"{folder}/run", json=True, video=False)
-        done = subprocess.run(
-            [sys.executable, "-m", "orchard.launch.train_once", json.dumps(settings)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
+        with children() as started:
+            run = started.start("orchard.launch.train_once", settings, stderr=subprocess.PIPE)
+            _, said = run.communicate()
+        if run.returncode:
             # Without the path of its log, which is about to be removed.
-            last = done.stderr.strip().rpartition("\n")[2].partition(" (log: ")[0]
+            last = said.strip().rpartition("\n")[2].partition(" (log: ")[0]
             raise RunFailed(
                 f"bench: the whole run failed: {last}; 'orchard train' with the same settings says more"
             )
@@ -247,9 +243,9 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
 
 
 def _steady_rows(run: Path) -> list[dict[str, float]]:
-    """The metrics of the second half of a run."""
+    """The metrics of the second half of a run, by its time: at first rows come sooner, and tell of the start."""
     rows = read_rows(run / "metrics.jsonl")
-    return rows[len(rows) // 2 :]
+    return [row for row in rows if 2 * row["seconds"] >= rows[-1]["seconds"]]
 
 
 def bound(environment: float, inference: float, training: float, *, shared: bool) -> float:
@@ -269,8 +265,13 @@ def require_stages(config: RunConfig) -> None:
         raise ConfigError("bench times one agent: leave --seeds and --sweep out")
     if config.cluster.hosts > 1:
         raise ConfigError("bench times one host: leave --hosts out")
+    if len(acting := config.placement.inference_devices) > 1:
+        raise ConfigError(
+            f"bench times one device that acts, and inference_devices has {len(acting)}: give one of them"
+        )
 
 
+@ending_as_by_ctrl_c()
 def bench(
     config: RunConfig, seconds: float = 3.0, say: Callable[[Stage], None] = lambda stage: None
 ) -> dict[str, Any]:

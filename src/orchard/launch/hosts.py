@@ -24,7 +24,7 @@ import jax
 
 from orchard.config import resolve
 from orchard.config.settings import RunConfig
-from orchard.errors import ConfigError, RunFailed
+from orchard.errors import ConfigError, RunFailed, cause_of
 from orchard.launch.folder import RunFolder
 from orchard.launch.meeting import Meeting, dial, free_port, go_to, joined, receive_hosts, split
 from orchard.learning.checkpoint import Checkpoint, any_saved, intact_steps, load, pack, unpack
@@ -32,6 +32,7 @@ from orchard.learning.checkpoint import Checkpoint, any_saved, intact_steps, loa
 _PATIENCE_SECONDS = 600.0
 _JAX_PATIENCE_SECONDS = 120
 _FAREWELL_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
 _ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video")
 """Settings in which the hosts of a run may differ."""
 
@@ -139,8 +140,8 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         look=look,
     )
     hosts = Hosts(0, cluster.hosts, meeting)
-    stack.callback(hosts.close)
-    _join_jax(for_jax, 0, cluster.hosts, cluster.host_timeout)
+    stack.enter_context(failing_together(hosts))
+    _join_jax(hosts, for_jax, for_jax, cluster.host_timeout)
     return hosts
 
 
@@ -170,10 +171,24 @@ def follow(
     if config is not None:
         settings = resolve.replace(settings, listen=config.placement.listen)
     hosts = Hosts(index, settings.cluster.hosts, meeting)
-    stack.callback(hosts.close)
+    stack.enter_context(failing_together(hosts))
     relay = stack.enter_context(_relayed(told["jax"]))
-    _join_jax(relay, index, hosts.count, settings.cluster.host_timeout)
+    _join_jax(hosts, relay, told["jax"], settings.cluster.host_timeout)
     return hosts, settings, Path(told["run_dir"]), bool(told["resumed"])
+
+
+@contextlib.contextmanager
+def failing_together(hosts: Hosts) -> Iterator[None]:
+    """Leaves the other hosts at the end, or tells them at once if this one fails, and why."""
+    try:
+        yield
+    except BaseException as error:
+        told = cause_of(error) if isinstance(error, Exception) else type(error).__name__
+        # As the command line ends: wrong usage, Ctrl-C twice, a failure.
+        statuses = {ConfigError: 2, KeyboardInterrupt: 130}
+        hosts.close(told, next((code for kind, code in statuses.items() if isinstance(error, kind)), 1))
+        raise
+    hosts.close()
 
 
 def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> str | None:
@@ -205,25 +220,45 @@ def _started(address: str, index: int, log: Path) -> Iterator[subprocess.Popen[b
             process.wait()
 
 
-def _join_jax(address: str, index: int, count: int, timeout: float) -> None:
+def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None:
+    """Has the JAX of all hosts come together at ``address``, which is ``known_as`` to others.
+
+    Raises:
+      RunFailed: it did not, or another host is gone meanwhile.
+    """
     # Host programs end on signals in their own way.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    try:
-        jax.distributed.initialize(
-            address,
-            count,
-            index,
-            # Which devices there are is not for a cluster's scheduler to say: a host has one process.
-            cluster_detection_method="deactivate",
-            initialization_timeout=_JAX_PATIENCE_SECONDS,
-            coordinator_bind_address=address if index == 0 else None,
-            # Whoever is gone is missed by the meeting first, which says so instead of aborting the process.
-            heartbeat_timeout_seconds=max(100, int(10 * timeout)),
-            shutdown_timeout_seconds=int(_FAREWELL_SECONDS),
-        )
-    except RuntimeError as error:
-        raise RunFailed(f"host {index}: JAX did not come together with the other hosts: {error}") from error
+    failed: list[Exception] = []
+
+    def join() -> None:
+        try:
+            jax.distributed.initialize(
+                address,
+                hosts.count,
+                hosts.index,
+                # Which devices there are is not for a cluster's scheduler to say: a host has one process.
+                cluster_detection_method="deactivate",
+                initialization_timeout=_JAX_PATIENCE_SECONDS,
+                coordinator_bind_address=None if hosts.index else address,
+                # Whoever is gone is missed by the meeting first, which says so instead of aborting the process.
+                heartbeat_timeout_seconds=max(100, int(10 * timeout)),
+                shutdown_timeout_seconds=int(_FAREWELL_SECONDS),
+            )
+        except Exception as error:
+            failed.append(error)
+
+    # In a thread of its own, since it cannot be told to stop waiting for a host that is gone.
+    joining = threading.Thread(target=join, name="join", daemon=True)
+    joining.start()
+    while joining.is_alive():
+        if lost := hosts.lost(_LOOK_SECONDS):
+            raise RunFailed(lost)
+    if failed:
+        raise RunFailed(
+            f"JAX did not come together with the other hosts at {known_as}, "
+            f"an address that all of them have to reach: {cause_of(failed[0])}"
+        ) from failed[0]
 
 
 @contextlib.contextmanager

@@ -312,6 +312,24 @@ def split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def only_here(address: str) -> str | None:
+    """Why no other machine finds a name that means this machine's loopback; None if it does not.
+
+    So it is of a machine's own name where ``/etc/hosts`` gives it ``127.0.1.1``, as Debian's does.
+    """
+    host, _ = split(address)
+    try:
+        found = socket.gethostbyname(host)
+    except OSError:
+        return None  # whoever listens there says more
+    if host in (found, "localhost") or not found.startswith("127."):
+        return None
+    return (
+        f"{host} is {found} on this machine, which no other can reach: "
+        "give --coordinator an address of this machine that they can (hostname -I lists them)"
+    )
+
+
 def receive_hosts(
     address: str,
     count: int,
