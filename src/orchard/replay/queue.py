@@ -22,7 +22,7 @@ def rows_of(unroll: Unroll) -> int:
     return int(unroll.version.shape[1])
 
 
-def _per_part(function: Callable[..., Any], unrolls: Sequence[Unroll]) -> Unroll:
+def per_part(function: Callable[..., Any], unrolls: Sequence[Unroll]) -> Unroll:
     """Applies ``function(arrays, axis)`` to each array of the unrolls, where ``axis`` is its batch axis."""
 
     def apply(axis: int, trees: Sequence[Tree]) -> Tree:
@@ -35,6 +35,7 @@ def _per_part(function: Callable[..., Any], unrolls: Sequence[Unroll]) -> Unroll
         record=apply(1, [unroll.record for unroll in unrolls]),
         state=apply(0, [unroll.state for unroll in unrolls]),
         version=apply(1, [unroll.version for unroll in unrolls]),
+        weight=None if unrolls[0].weight is None else apply(0, [unroll.weight for unroll in unrolls]),
     )
 
 
@@ -47,13 +48,13 @@ def join(unrolls: Sequence[Unroll], concatenate: Callable[..., Any] = np.concate
     """
     if len(unrolls) == 1:
         return unrolls[0]
-    return _per_part(concatenate, unrolls)
+    return per_part(concatenate, unrolls)
 
 
 def select(unroll: Unroll, start: int, stop: int) -> Unroll:
     """The environments ``start … stop-1`` of an unroll, as views."""
     index = slice(start, stop)
-    return _per_part(lambda arrays, axis: arrays[0][index] if axis == 0 else arrays[0][:, index], [unroll])
+    return per_part(lambda arrays, axis: arrays[0][index] if axis == 0 else arrays[0][:, index], [unroll])
 
 
 class UnrollQueue:
