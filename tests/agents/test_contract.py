@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from orchard.agents import a2c, ppo
+from orchard.agents import a2c, dqn, ppo, r2d2
 from orchard.agents.vtrace import VTraceSettings, make_agent
 from orchard.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
 
@@ -38,12 +38,39 @@ _PPO_MEMORY = ppo.PPOSettings(
     normalize_advantages=False,
 )
 _A2C = a2c.A2CSettings(unroll_length=8, batch_size=4)
+_DQN = dqn.DQNSettings(unroll_length=8, batch_size=4, head_size=16)
+_PLAIN_DQN = dqn.DQNSettings(
+    unroll_length=8,
+    batch_size=4,
+    n_step=1,
+    double=False,
+    dueling=False,
+    head_size=0,
+    huber=1.0,
+    priority_exponent=0.0,
+    optimizer="rmsprop",
+    rmsprop_centered=True,
+)
+_R2D2 = r2d2.R2D2Settings(unroll_length=8, batch_size=4, burn_in=2, head_size=16)
+_NO_BURN_IN = r2d2.R2D2Settings(
+    unroll_length=8,
+    batch_size=4,
+    burn_in=0,
+    n_step=2,
+    previous_reward=False,
+    previous_action=False,
+    rescale=0.0,
+)
 AGENTS = {
     "vtrace": lambda spec: make_agent(_SETTINGS, spec),
     "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, lstm=16, hidden=(32,)),
     "ppo": lambda spec: ppo.make_agent(_PPO, spec),
     "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, lstm=16, hidden=(32,)),
     "a2c": lambda spec: a2c.make_agent(_A2C, spec),
+    "dqn": lambda spec: dqn.make_agent(_DQN, spec),
+    "dqn-plain": lambda spec: dqn.make_agent(_PLAIN_DQN, spec),
+    "r2d2": lambda spec: r2d2.make_agent(_R2D2, spec, lstm=16),
+    "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, lstm=16),
 }
 
 
@@ -61,6 +88,10 @@ PAIRS = [
         ("ppo-lstm", "tree"),
         ("a2c", "vector"),
         ("a2c", "continuous"),
+        ("dqn", "image"),
+        ("dqn-plain", "image"),
+        ("r2d2", "image"),
+        ("r2d2-plain", "vector"),
     ),
 ]
 

@@ -10,6 +10,7 @@ from orchard.agents.ppo import PPOSettings, make_agent
 from orchard.errors import ConfigError
 from orchard.nets.normalizer import mean_and_deviation
 from orchard.ops.returns import gae
+from orchard.replay.queue import select
 from orchard.testing.agents import SPECS, Subject
 
 SETTINGS = PPOSettings(unroll_length=8, batch_size=4, minibatches=2)
@@ -54,6 +55,19 @@ def test_in_the_first_update_nothing_is_clipped():
     assert metrics["clipped"] == 0
     assert metrics["kl"] == pytest.approx(0, abs=1e-6)
     assert metrics["policy_loss"] == pytest.approx(0, abs=1e-5), "normalized advantages at ratios of 1"
+
+
+def test_how_far_the_policy_has_gone_is_the_mean_over_equal_parts_of_a_batch():
+    it = subject()
+    batch = it.prepare(it.unroll([end for end in ENDS if end[1] == 2]))
+    params = jax.tree.map(lambda leaf: leaf + 0.3, it.params)
+
+    def divergence(part):
+        return float(it.agent.loss(params, None, part, jax.random.key(0))[1][0]["kl"])
+
+    halves = [divergence(select(batch, 0, 2)), divergence(select(batch, 2, 4))]
+    assert divergence(batch) == pytest.approx(np.mean(halves), rel=1e-5)
+    assert halves[0] != pytest.approx(halves[1], rel=1e-2)
 
 
 def test_the_loss_is_the_weighted_sum_of_its_parts():

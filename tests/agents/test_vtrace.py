@@ -26,7 +26,12 @@ def test_whole_unrolls_equal_single_steps(spec):
     env = SPECS[spec]
     distribution = from_spec(env.action)
     model = ActorCritic(
-        env, distribution.num_params, distribution.encode, lstm=8, previous_action=True, previous_reward=True
+        env,
+        distribution.encode,
+        num_params=distribution.num_params,
+        lstm=8,
+        previous_action=True,
+        previous_reward=True,
     )
     params = jax.tree.map(
         lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), model.init(jax.random.key(0))
@@ -185,7 +190,7 @@ def test_a_first_policy_explores_everything():
 
 
 def test_registry():
-    assert set(AGENTS) == {"vtrace", "ppo", "a2c"}
+    assert set(AGENTS) == {"vtrace", "ppo", "a2c", "dqn", "r2d2"}
     assert load_agent("vtrace").Settings is VTraceSettings
     with pytest.raises(ConfigError, match="did you mean vtrace"):
         load_agent("v-trace")

@@ -20,7 +20,11 @@ def changed(what: str, step: int, value: float, *, against: float) -> set[int]:
     """At which of the steps the policy is another one, with ``value`` instead of ``against`` at one step."""
     distribution = from_spec(SPEC.action)
     model = ActorCritic(
-        SPEC, distribution.num_params, distribution.encode, previous_action=True, previous_reward=True
+        SPEC,
+        distribution.encode,
+        num_params=distribution.num_params,
+        previous_action=True,
+        previous_reward=True,
     )
     params = jax.tree.map(
         lambda x: x + jnp.cos(jnp.arange(x.size)).reshape(x.shape), model.init(jax.random.key(0))

@@ -25,7 +25,7 @@ from orchard.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 
 @dataclass(frozen=True)
 class A2CSettings(ActorCriticSettings):
-    """What can be set of A2C; the defaults are those of Baselines."""
+    """What can be set of A2C; step size, optimizer, clip and unroll are those of Baselines."""
 
     learning_rate: float = 7e-4
     """Step size of the optimizer."""

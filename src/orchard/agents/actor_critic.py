@@ -70,6 +70,11 @@ class ActorCriticSettings(OptimizerSettings):
         for name in ("discount", "trace_lambda"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
 
+    @property
+    def updates_a_transition(self) -> float:
+        """Updates that are made for each transition that is acted."""
+        return self.reuse * self.minibatches / (self.batch_size * self.unroll_length)
+
 
 def make_model(
     settings: ActorCriticSettings, env_spec: EnvSpec, *, network: str, hidden: tuple[int, ...], lstm: int

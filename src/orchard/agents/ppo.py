@@ -70,7 +70,8 @@ class PPOSettings(ActorCriticSettings):
     """Let the network predict values brought to mean 0 and variance 1, by the targets that were seen so far."""
 
     target_kl: float | None = None
-    """End the passes over a batch when the KL divergence from the acting policy exceeds 1.5 times this; none: never."""
+    """End the passes over a batch when the KL divergence from the acting policy, over all places of the batch (those
+    that are not trained count as 0), exceeds 1.5 times this; none: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -208,7 +209,8 @@ def _make_loss(
             "value_loss": value_loss,
             "entropy_loss": entropy_loss,
             "entropy": average(entropies, valid),
-            "kl": average(distribution.kl(behaviour, policy), valid),
+            # Of equal parts of a batch its mean is that of the whole, so that devices do not decide when to stop.
+            "kl": mean_over_batch(policy_losses.divergence_loss, distribution.kl(behaviour, policy), valid),
             "clipped": average(jnp.abs(jnp.expm1(log_ratios)) > settings.clip, valid),
             "value": average(_in_rewards(params, values), valid),
             "target": average(_in_rewards(params, targets), valid),

@@ -22,7 +22,7 @@ class AgentModule(Protocol):
         *,
         network: str = "auto",
         hidden: tuple[int, ...] = (),
-        lstm: int = 0,
+        lstm: int = ...,
         total_updates: int | None = None,
     ) -> Agent:
         """The agent for one environment."""
@@ -32,6 +32,8 @@ AGENTS: dict[str, str] = {
     "vtrace": "orchard.agents.vtrace",
     "ppo": "orchard.agents.ppo",
     "a2c": "orchard.agents.a2c",
+    "dqn": "orchard.agents.dqn",
+    "r2d2": "orchard.agents.r2d2",
 }
 """Name of an agent -> the module that holds it; a new agent is one row."""
 

@@ -24,7 +24,8 @@ class OptimizerSettings:
     """Step size of the optimizer."""
 
     anneal_to_zero: bool = False
-    """Lower the learning rate linearly to 0 over the whole run; needs a run of stated length."""
+    """Lower the learning rate linearly to 0 over the whole run, which needs a stated length; an update that is left out
+    or skipped lowers nothing."""
 
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """Which optimizer."""
@@ -46,6 +47,9 @@ class OptimizerSettings:
 
     rmsprop_momentum: float = 0.0
     """RMSProp: momentum; 0 is off."""
+
+    rmsprop_centered: bool = False
+    """RMSProp: divide by the deviation of gradients instead of their size (DQN and Ape-X did)."""
 
     gradient_clip: float = 1.0
     """Largest global norm of the gradient; 0 is off."""
@@ -86,5 +90,9 @@ def make_rule(settings: OptimizerSettings, total_updates: int | None) -> optax.G
     if settings.optimizer == "adam":
         return optax.adam(rate, settings.adam_b1, settings.adam_b2, settings.adam_eps)
     return optax.rmsprop(
-        rate, settings.rmsprop_decay, settings.rmsprop_eps, momentum=settings.rmsprop_momentum or None
+        rate,
+        settings.rmsprop_decay,
+        settings.rmsprop_eps,
+        centered=settings.rmsprop_centered,
+        momentum=settings.rmsprop_momentum or None,
     )

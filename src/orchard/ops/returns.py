@@ -135,3 +135,38 @@ def gae(
     deltas = jnp.where(valid, rewards + discounts * values[1:] - values[:-1], 0.0)
     decays = jnp.where(valid, lambda_ * discounts, 0.0)
     return lax.stop_gradient(backward_sum(deltas, decays))
+
+
+def n_step(
+    discounts: jax.Array, rewards: jax.Array, values: jax.Array, valid: jax.Array, *, n: int
+) -> jax.Array:
+    """Returns of ``n`` steps, bootstrapped (Sutton 1988; Mnih et al. 2016, section 4.1).
+
+    ::
+
+        G_t = r_t + gamma_t r_{t+1} + ... + (gamma_t ... gamma_{t+n-1}) V(x_{t+n})
+
+    The sum ends earlier where the trajectory does, or the episode: at its final observation, whose value counts if
+    the episode was truncated (and has a discount of 0 if it was terminated). What is said of an invalid transition
+    means nothing.
+
+    Args:
+      discounts: float ``[T]``, 0 where the transition ended in a termination.
+      rewards: float ``[T]``, of the transitions.
+      values: float ``[T + 1]``, what is bootstrapped from.
+      valid: bool ``[T]``, False where the transition leads into a new episode.
+      n: steps, 1 or more.
+
+    Returns:
+      float ``[T]``; gradients are stopped.
+
+    Raises:
+      SpecError: shapes do not fit, when traced.
+    """
+    check_time_major(discounts=discounts, rewards=rewards, valid=valid)
+    check_time_major(length=discounts.shape[0] + 1, values=values)
+    returns = values
+    for _ in range(n):
+        longer = jnp.where(valid, rewards + discounts * returns[1:], values[:-1])
+        returns = jnp.concatenate([longer, values[-1:]])
+    return lax.stop_gradient(returns[:-1])
