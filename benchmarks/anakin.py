@@ -12,9 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from side_by_side import keep, last_line, orchard
-
-from orchard.launch.bench import provenance
+from side_by_side import keep, last_line, measured_on, orchard
 
 HERE = Path(__file__).parent
 STEPS, EPOCHS, MINIBATCHES = 128, 4, 8
@@ -43,7 +41,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     given = parser.parse_args()
     for env, (envs, updates) in WORK.items():
-        measured_on = provenance()
+        machine = measured_on()
         ours, versions = [], {}
         theirs: dict[str, list[float]] = {"own": [], "shared": []}
         for _ in range(given.rounds):
@@ -68,7 +66,7 @@ def main() -> None:
             "ratio": ratios["own"],
             "theirs_with_one_network": [round(rate) for rate in theirs["shared"]],
             "ratio_with_one_network": ratios["shared"],
-            **measured_on,
+            **machine,
         }
         keep("peers.jsonl", row)
 

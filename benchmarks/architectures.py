@@ -9,9 +9,7 @@ from __future__ import annotations
 import argparse
 from statistics import median
 
-from side_by_side import keep, orchard
-
-from orchard.launch.bench import provenance
+from side_by_side import in_turn, keep, measured_on
 
 GAME = "ALE/Breakout-v5 --network nature"
 PLACES = {
@@ -25,17 +23,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=25.0)
     given = parser.parse_args()
-    measured_on = provenance()
-    found: dict[str, list[float]] = {place: [] for place in PLACES}
-    for _ in range(given.rounds):
-        for place, rates in found.items():
-            rates.append(round(orchard(f"{GAME} {PLACES[place]}", given.seconds)))
-            print(f"{place} {rates[-1]:,.0f} steps/s", flush=True)
+    machine = measured_on()
+    found = in_turn(
+        {place: f"{GAME} {flags}" for place, flags in PLACES.items()}, given.rounds, given.seconds
+    )
     row = {
         "commands": {place: f"orchard train {GAME} {flags}" for place, flags in PLACES.items()},
         "steps_per_second": found,
         "medians": {place: median(rates) for place, rates in found.items()},
-        **measured_on,
+        **machine,
     }
     keep("architectures.jsonl", row)
     print(row["medians"])

@@ -2,26 +2,31 @@
 
 ``.venv/bin/python benchmarks/learning.py NAME ENV [--seeds 0 1 2] [-- FLAGS of orchard train]`` writes
 ``docs/curves/NAME.png`` and appends to ``benchmarks/results/learning.jsonl``. With ``--runs FOLDER`` the runs are
-kept there, and those that have ended are not run again. A run that trains several agents at once (``--seeds 0 --
---seeds 4 --sweep …``) has drawn its own curve, of all of them.
+kept there, and those that have ended are not run again, if they had the settings that are asked for. With ``--eval N``
+each plays N episodes afterwards. A run that trains several agents at once (``--seeds 0 -- --seeds 4 --sweep …``) has
+drawn its own curve, of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from orchard.launch.bench import provenance
+from side_by_side import ORCHARD, keep, last_line, measured_on, split
+
+from orchard.cli.train import configuration
+from orchard.config.resolve import to_json
+from orchard.errors import ConfigError
 from orchard.launch.folder import RunFolder
-from orchard.metrics.reports import draw_curve, title
+from orchard.metrics.reports import draw_curve, read_summary, title
+from orchard.metrics.sinks import read_rows
 
-ROOT = Path(__file__).parent.parent
+CURVES = Path(__file__).parent.parent / "docs" / "curves"
 KEPT = (
     "seed",
     "seconds",
@@ -35,24 +40,50 @@ KEPT = (
     "stopped_because",
 )
 KEPT_OF_SEVERAL = ("members", "compared")
+BESIDE = ("run_dir", "json", "video")
+"""Settings in which a run that is reused may differ: they change nothing that is learned."""
 
 
-def train(env: str, seed: int, folder: Path, flags: list[str]) -> dict[str, object]:
+def read(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The script's own arguments, and the flags of ``orchard train``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("env")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--goal", type=float, default=None)
+    parser.add_argument("--runs", type=Path, default=None)
+    parser.add_argument("--eval", type=int, default=None, metavar="N", dest="episodes")
+    own, flags = split(words)
+    return parser.parse_args(own), flags
+
+
+def require_same(folder: Path, words: list[str]) -> None:
+    """Ends the script if ``folder`` holds a run with other settings than these words of ``orchard train``."""
+    if not RunFolder(folder).begun:
+        return
+    recorded, now = to_json(RunFolder(folder).config()), to_json(configuration(words))
+    for name in dict.fromkeys([*recorded, *now]):
+        was, is_now = recorded.get(name), now.get(name)
+        if was != is_now and name not in BESIDE:
+            raise SystemExit(
+                f"{folder} holds a run with {name} {was!r}, and the flags give {is_now!r}: "
+                "give the flags of that run, or choose another --runs"
+            )
+
+
+def train(folder: Path, seed: int, words: list[str]) -> dict[str, Any]:
     """The summary of one run; of an earlier one if it has ended in ``folder``."""
     if (written := folder / "summary.json").exists():
-        ended = json.loads(written.read_text())
+        ended = read_summary(written)
         if ended["stopped_because"].startswith(("interrupted", "failed")):
             raise SystemExit(f"{folder} was {ended['stopped_because']}: 'orchard resume' it, or remove it")
         return ended
-    command = [str(Path(sys.executable).parent / "orchard"), "train", env, *flags]
-    command += ["--seed", str(seed), "--run-dir", str(folder), "--no-video", "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    own = ["--seed", str(seed), "--run-dir", str(folder), "--no-video", "--json"]
+    return last_line(ORCHARD, "train", *words, *own)
 
 
-def memory(folder: Path) -> dict[str, list[int]]:
+def memory(rows: list[dict[str, float]]) -> dict[str, list[int]]:
     """Resident megabytes of learner and actors, medians of the quarters of a run: flat if nothing leaks."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {
         name: [
             round(
@@ -64,55 +95,67 @@ def memory(folder: Path) -> dict[str, list[int]]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name")
-    parser.add_argument("env")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--goal", type=float, default=None)
-    parser.add_argument("--runs", type=Path, default=None)
-    own, flags = sys.argv[1:], []
-    if "--" in own:
-        own, flags = own[: own.index("--")], own[own.index("--") + 1 :]
-    arguments = parser.parse_args(own)
-    measured_on = provenance()
-    with tempfile.TemporaryDirectory(prefix="orchard-learning-") as scratch:
-        runs = arguments.runs or Path(scratch)
-        folders = [runs / f"{arguments.name}-{seed}" for seed in arguments.seeds]
-        summaries = [
-            train(arguments.env, seed, folder, flags)
-            for seed, folder in zip(arguments.seeds, folders, strict=True)
-        ]
-        picture = ROOT / "docs" / "curves" / f"{arguments.name}.png"
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        # With the options of the environment: a preset may have set one that changes what the returns mean.
-        config = RunFolder.open(folders[0]).config()
-        env = " ".join([config.env, *config.env_options])
-        heading = title(env, config.arch, config.agent, arguments.seeds)
-        if "members" in summaries[0]:
-            shutil.copy(folders[0] / "curve.png", picture)
-        else:
-            draw_curve(
-                {"": [folder / "metrics.jsonl" for folder in folders]}, picture, heading, arguments.goal
-            )
-        ran = [
-            {
-                **{key: summary[key] for key in KEPT},
-                **{key: summary[key] for key in KEPT_OF_SEVERAL if key in summary},
-                "megabytes": memory(folder),
-            }
-            for summary, folder in zip(summaries, folders, strict=True)
-        ]
-    row = {
-        "name": arguments.name,
-        "command": f"orchard train {arguments.env} {' '.join(flags)}".strip(),
-        "runs": ran,
-        **measured_on,
+def lengths(rows: list[dict[str, float]]) -> dict[str, float | None]:
+    """The first and the last mean length of episodes."""
+    known = [row["episode_length"] for row in rows if "episode_length" in row] or [None]
+    return {"first": known[0], "last": known[-1]}
+
+
+def kept(folder: Path, summary: dict[str, Any], episodes: int | None) -> dict[str, Any]:
+    """What a row has of one run."""
+    rows = read_rows(folder / "metrics.jsonl")
+    run = {
+        **{key: summary[key] for key in KEPT},
+        **{key: summary[key] for key in KEPT_OF_SEVERAL if key in summary},
+        "episode_length": lengths(rows),
+        "megabytes": memory(rows),
     }
-    results = ROOT / "benchmarks" / "results" / "learning.jsonl"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    with results.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    if episodes:
+        run["eval"] = last_line(ORCHARD, "eval", str(folder), "--episodes", str(episodes), "--json")
+    return run
+
+
+def draw(given: argparse.Namespace, folders: list[Path], *, drawn: bool) -> None:
+    """The curves of all runs in one picture; the first run's own picture if that is ``drawn`` already."""
+    picture = CURVES / f"{given.name}.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    if drawn:
+        shutil.copy(folders[0] / "curve.png", picture)
+        return
+    # With the options of the environment: a preset may have set one that changes what the returns mean.
+    config = RunFolder.open(folders[0]).config()
+    heading = title(" ".join([config.env, *config.env_options]), config.arch, config.agent, given.seeds)
+    draw_curve({"": [folder / "metrics.jsonl" for folder in folders]}, picture, heading, given.goal)
+
+
+def evidence(given: argparse.Namespace, flags: list[str], runs: Path) -> dict[str, Any]:
+    """The row: every seed's run, made now or taken from ``runs``."""
+    words = [given.env, *flags]
+    machine = measured_on()
+    folders = [runs / f"{given.name}-{seed}" for seed in given.seeds]
+    for folder, seed in zip(folders, given.seeds, strict=True):
+        require_same(folder, [*words, "--seed", str(seed)])
+    summaries = [train(folder, seed, words) for folder, seed in zip(folders, given.seeds, strict=True)]
+    draw(given, folders, drawn="members" in summaries[0])
+    return {
+        "name": given.name,
+        "command": f"orchard train {' '.join(words)}",
+        "settings": {**to_json(RunFolder(folders[0]).config()), "run_dir": None},
+        "runs": [
+            kept(folder, summary, given.episodes) for folder, summary in zip(folders, summaries, strict=True)
+        ],
+        **machine,
+    }
+
+
+def main() -> None:
+    given, flags = read(sys.argv[1:])
+    with tempfile.TemporaryDirectory(prefix="orchard-learning-") as scratch:
+        try:
+            row = evidence(given, flags, given.runs or Path(scratch))
+        except ConfigError as error:
+            raise SystemExit(str(error)) from error
+    keep("learning.jsonl", row)
     for run in row["runs"]:
         print(run)
 

@@ -10,9 +10,7 @@ import argparse
 from pathlib import Path
 from statistics import median
 
-from side_by_side import keep, last_line, orchard
-
-from orchard.launch.bench import provenance
+from side_by_side import keep, last_line, measured_on, orchard
 
 HERE = Path(__file__).parent
 FLAGS = "ALE/Breakout-v5 --network nature --actors 2 --envs-per-actor 32"
@@ -24,7 +22,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=45.0)
     arguments = parser.parse_args()
-    measured_on = provenance()
+    machine = measured_on()
     ours, theirs, versions = [], [], {}
     for _ in range(arguments.rounds):
         ours.append(orchard(FLAGS, arguments.seconds))
@@ -43,7 +41,7 @@ def main() -> None:
         "orchard": [round(rate) for rate in ours],
         "theirs": [round(rate) for rate in theirs],
         "ratio": round(ratio, 2),
-        **measured_on,
+        **machine,
     }
     keep("peers.jsonl", row)
 

@@ -3,8 +3,11 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
+from collections.abc import Iterator
 
+import psutil
 import pytest
 
 # Whoever starts the tests in the background of a script, or by nohup, has them ignore Ctrl-C or the terminal's end, and
@@ -25,3 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bounded_memory() -> Iterator[None]:
+    """JAX keeps what it has compiled as long as its process lives: several GB after these tests, in each process."""
+    yield
+    if "jax" in sys.modules and psutil.Process().memory_info().rss > 1.5e9:
+        sys.modules["jax"].clear_caches()

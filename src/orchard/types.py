@@ -19,6 +19,10 @@ Tree = Any
 """An array (or array spec), or a nested dict of them."""
 
 
+EVALUATES = 2.0
+"""The place, on a ladder of exploration, of an environment that only evaluates; see :attr:`Agent.explore`."""
+
+
 def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
     """Lists the leaves of ``tree`` as ``(path, leaf)``, in sorted key order; the path of a lone leaf is ``""``."""
     if not isinstance(tree, Mapping):
@@ -194,7 +198,8 @@ class Unroll(NamedTuple):
     """A piece of experience, time-major: T transitions of B environments.
 
     ``timestep`` has T+1 steps, the last one shared with the next unroll, where it is the first; ``action``
-    and ``record`` have T rows, since what is decided at the last step belongs to the next unroll.
+    and ``record`` have T rows, since what is decided at the last step belongs to the next unroll. Where the
+    :class:`DataPlan` has an overlap, the next unroll begins that many transitions earlier.
 
     Attributes:
       timestep: :class:`TimeStep` of ``[T+1, B, ...]``.
@@ -202,6 +207,7 @@ class Unroll(NamedTuple):
       record: tree of ``[T, B, ...]``, what the agent recorded when it chose ``action``.
       state: tree of ``[B, ...]``, the agent's state *before* step 0.
       version: int32 ``[T, B]``, version of the weights that chose ``action``.
+      weight: float32 ``[B]``, the importance weight of each, where they were sampled from a replay; else None.
     """
 
     timestep: TimeStep
@@ -209,6 +215,34 @@ class Unroll(NamedTuple):
     record: Tree
     state: Tree
     version: Any
+    weight: Any = None
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """The memory that an agent samples its batches from; all sizes in transitions of single environments.
+
+    Attributes:
+      capacity: transitions that are kept; the oldest are overwritten.
+      min_size: transitions that are inserted before the first batch is sampled.
+      ratio: how often a transition is trained on, in the mean: acting and learning wait for each other so that it is
+        kept; None: neither waits.
+      window: transitions in one sampled item. An unroll of ``overlap + unroll_length`` transitions holds one item if
+        this is as many (sequences), and ``unroll_length`` of them if it is ``overlap + 1`` (transitions, of which the
+        overlap is what is needed around each).
+      start: which transition of an item is its first that is trained on; an item whose ``start`` leads into a new
+        episode is never sampled if it trains on this one alone.
+      priority_exponent: items are sampled in proportion to their priority to this power; 0: uniformly.
+      importance_exponent: to which power the weights of a batch undo that; 0: not at all.
+    """
+
+    capacity: int
+    min_size: int
+    ratio: float | None
+    window: int
+    start: int
+    priority_exponent: float = 0.0
+    importance_exponent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -216,12 +250,15 @@ class DataPlan:
     """The data an agent wants.
 
     Attributes:
-      unroll_length: T, transitions in an unroll.
-      batch_size: B, unrolls in a batch, over all training devices.
+      unroll_length: T, transitions in an unroll that were in none before.
+      batch_size: B, unrolls (of a replay: items) in a batch, over all training devices.
       reuse: how often each batch is trained on.
       minibatches: parts of a batch, of whole unrolls; each pass over the batch makes one update with each of them.
       most_kl: the passes over a batch end when the metric ``kl`` of an update is above this; None: never.
       on_policy: whether the weights that act have to be those that are trained (a lag of 0).
+      overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
+      replay: what batches are sampled from; None: they are the unrolls as they come.
+      target_period: updates after which the target parameters become the newest ones; 0: there are none.
     """
 
     unroll_length: int
@@ -230,6 +267,33 @@ class DataPlan:
     minibatches: int = 1
     most_kl: float | None = None
     on_policy: bool = False
+    overlap: int = 0
+    replay: ReplayPlan | None = None
+    target_period: int = 0
+
+    def __post_init__(self) -> None:
+        if self.replay is None and self.overlap:
+            raise SpecError(f"an overlap of {self.overlap} is for what a replay keeps, and there is none")
+        if self.replay is not None and self.updates_a_batch != 1:
+            raise SpecError(
+                f"{self.updates_a_batch} updates a batch: what a replay samples is trained on once"
+            )
+
+    @property
+    def trained_length(self) -> int:
+        """Transitions in each column of what the loss is given: of an unroll, or of an item of the replay."""
+        return self.replay.window if self.replay else self.unroll_length
+
+    @property
+    def items(self) -> int:
+        """Items that an unroll of one environment brings to a replay; 1 without one."""
+        return self.overlap + self.unroll_length - self.trained_length + 1
+
+    @property
+    def acted_a_batch(self) -> float:
+        """Transitions that are acted for each batch that is trained on, in the mean."""
+        ratio = self.replay.ratio if self.replay and self.replay.ratio else 1.0
+        return self.batch_size * self.unroll_length / self.items / ratio
 
     @property
     def updates_a_batch(self) -> int:
@@ -257,6 +321,10 @@ class Agent:
         on: what is to stay the same over all passes (advantages), and what is learned without a gradient (statistics
         of observations). Where these very params have acted (Anakin), ``last`` is the record ``[B, ...]`` of time step
         T, for which the unroll has none, and what the records say need not be computed again. None: nothing.
+      explore: ``(state [B], places float32 [B]) -> state [B]``, gives environments their places on a ladder, from 0
+        (explores most) to 1 (least), or above 1 for one that only evaluates. None: the policy explores by itself.
+      priorities: ``unroll -> float32 [items, B]``, of the items that an unroll brings to a replay, by what was recorded
+        when it was acted; it does not look at observations. None: all alike.
     """
 
     name: str
@@ -268,6 +336,8 @@ class Agent:
     data: DataPlan
     mode: Callable[..., tuple[Any, Tree]]
     prepare: Callable[..., tuple[Tree, Unroll]] | None = None
+    explore: Callable[[Tree, Any], Tree] | None = None
+    priorities: Callable[[Unroll], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from fakes import PATIENCE, numbered
 
 from orchard.acting.crew import Gate, seed_of
 from orchard.acting.recipe import half_seeds
+from orchard.acting.unrolls import Delivery
 from orchard.types import Unroll, Weights
 from orchard.weights.store import WeightStore
 
@@ -28,10 +29,10 @@ class House:
         )
         self.store.listen(self.gate.poke)
 
-    def _take(self, unroll: Unroll, episodes: Any) -> bool:
+    def _take(self, delivery: Delivery) -> bool:
         if len(self.shelf) >= self.room:
             return False
-        self.shelf.append(unroll)
+        self.shelf.append(delivery.unroll)
         return True
 
     def publish(self, version: int) -> None:
@@ -81,9 +82,11 @@ def test_freely_it_takes_the_newest_and_waits_for_room() -> None:
     house.publish(4)
     weights = house.gate.weights(0, 7, 0)
     assert weights is not None and weights.version == 4
-    assert house.gate.pass_on(0, 0, numbered(3, [1]), [])
+    assert house.gate.pass_on(0, 0, Delivery(numbered(3, [1]), []))
     passed: list[bool] = []
-    thread = threading.Thread(target=lambda: passed.append(house.gate.pass_on(1, 0, numbered(3, [2]), [])))
+    thread = threading.Thread(
+        target=lambda: passed.append(house.gate.pass_on(1, 0, Delivery(numbered(3, [2]), [])))
+    )
     thread.start()
     house.gate.poke()
     assert len(house.shelf) == 1
@@ -101,7 +104,7 @@ def test_everybody_is_sent_home(lag: int | Literal["free"]) -> None:
     if lag == "free":
         passed: list[bool] = []
         thread = threading.Thread(
-            target=lambda: passed.append(house.gate.pass_on(0, 0, numbered(3, [1]), []))
+            target=lambda: passed.append(house.gate.pass_on(0, 0, Delivery(numbered(3, [1]), [])))
         )
         thread.start()
         house.gate.close()

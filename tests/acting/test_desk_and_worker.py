@@ -1,24 +1,34 @@
+import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 from fakes import COUNT, PATIENCE, FakePeer, InstantInference, Player
+from harness import until
 
 from orchard.acting.batcher import BatchRule
 from orchard.acting.desk import Desk
 from orchard.acting.lanes import Member
 from orchard.acting.ledger import Ledger
-from orchard.acting.pace import Episodes, Free, Lockstep, Pace, Round
+from orchard.acting.pace import Free, Lockstep, Pace, Round
 from orchard.acting.recipe import Recipe, lanes_of
+from orchard.acting.unrolls import Delivery, step_arrays, step_fields
 from orchard.acting.worker import Meters, Worker
+from orchard.envs.make import make
 from orchard.errors import ConfigError, Refused
 from orchard.replay.queue import UnrollQueue
+from orchard.testing.transport import CARRIERS, Carrier
+from orchard.transport.seam import PROTOCOL, Client, Layout
 from orchard.types import EnvSpec, Unroll
 from orchard.weights.store import WeightStore
 
@@ -37,6 +47,7 @@ class House:
         queue: int = 1000,
         lag: int | None = None,
         max_rows: int = 2,
+        wait: float = 0.0,
         workers: int = 1,
         **desk: Any,
     ) -> None:
@@ -56,7 +67,7 @@ class House:
         self.queue = UnrollQueue(queue, batch_size=2)
         self.store = WeightStore(jax.devices()[:1], keep=10)
         self.store.publish({"w": jnp.ones(())}, 0)
-        self.handed: list[tuple[Unroll, Episodes]] = []
+        self.handed: list[tuple[Unroll, list[tuple[float, int]]]] = []
         self.came = threading.Semaphore(0)
         self.refused = threading.Semaphore(0)
         self.failures: list[BaseException] = []
@@ -67,7 +78,7 @@ class House:
         collect = Round(actors * lanes, self._take)
         self.workers = []
         for _ in range(workers):
-            pace: Pace = Free(BatchRule(max_rows, 0.0), self.store, 0, self._take)
+            pace: Pace = Free(BatchRule(max_rows, wait), self.store, 0, self._take)
             if lag is not None:
                 pace = Lockstep(
                     lag=lag,
@@ -103,11 +114,11 @@ class House:
             self.queue.listen(worker.poke)
             worker.start()
 
-    def _take(self, unroll: Unroll, episodes: Episodes) -> bool:
-        if not self.queue.offer(unroll):
+    def _take(self, delivery: Delivery) -> bool:
+        if not self.queue.offer(delivery.unroll):
             self.refused.release()
             return False
-        self.handed.append((unroll, episodes))
+        self.handed.append((delivery.unroll, delivery.episodes))
         self.came.release()
         return True
 
@@ -305,6 +316,60 @@ def test_places_that_pass_to_another_actor_never_see_an_epoch_twice(house: Calla
     assert here.desk.last_epoch == 6
 
 
+def visit(client: Client, index: int | None, stays: int) -> None:
+    """What an actor does, up to its joining, its being ready or, in mid-unroll, its second step."""
+    told = client.ask({"kind": "join", "protocol": PROTOCOL, "token": "secret", "index": index, "envs": 2})
+    if stays == 0:
+        return
+    client.ask({"kind": "ready", "spec": COUNT.to_json()})
+    client.open(Layout(step_fields(COUNT, 1)), Layout((((1,), COUNT.action.dtype),)), 2)
+    if stays == 1:
+        return
+    environment = make("toy:count", 1)
+    client.send(0, step_arrays(environment.reset(told["seeds"][0])))
+    reply = client.receive()
+    assert reply is not None
+    environment.send(reply[1][0])
+    client.send(0, step_arrays(environment.receive()))
+
+
+def held() -> tuple[int, int, int]:
+    """File descriptors, threads and shared memory of this process."""
+    gc.collect()
+    maps = Path("/proc/self/maps")
+    shared = maps.read_text().count("memfd:") if maps.exists() else 0
+    return psutil.Process().num_fds(), threading.active_count(), shared
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
+def test_actors_that_come_and_go_leave_nothing(
+    carrier: Carrier, house: Callable[..., House], tmp_path: Path
+) -> None:
+    here = house(actors=1, envs=2, capacity=6, max_rows=1)
+    visits = 0
+
+    def come_and_go(times: int) -> None:
+        nonlocal visits
+        for number in range(times):
+            with closing(carrier.connect(server.address, PATIENCE)) as client:
+                visit(client, index=(None, 0)[number % 2], stays=number % 3)
+        visits += times
+        until(lambda: not here.desk._joined, "the last to be missed")
+        here.settle()
+
+    with closing(carrier.listen(tmp_path, here.desk)) as server:
+        come_and_go(6)  # what is made once
+        before = held()
+        come_and_go(18)
+        until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), f"{before} again")
+        assert len(here.gone) == visits
+        assert here.desk.members() == here.worker.lanes == []
+        assert sorted(here.desk._free) == [2, 3, 4, 5]
+        counts = here.ledger.counts()
+        assert counts["open"] == 0
+        assert counts["received"] == counts["dropped"] > 0
+
+
 def test_an_actor_that_left_before_it_was_ready_held_nothing(house: Callable[..., House]) -> None:
     here = house(actors=1, capacity=6)
     for _ in range(5):
@@ -389,6 +454,21 @@ def count(env: int, steps: int) -> list[list[int]]:
         stream += [[env, episode, step] for step in range(2 + (env + episode) % 5)]
         episode += 1
     return stream[:steps]
+
+
+def test_a_lane_that_never_answers_stalls_nobody(house: Callable[..., House]) -> None:
+    wait = 0.05
+    here = house(actors=2, envs=1, wait=wait)
+    silent, prompt = (Player(here.desk, index=index).ready().begin() for index in range(2))
+    silent.peer.next()
+    reply = prompt.peer.next()
+    for _ in range(2 * LENGTH):
+        sent = time.monotonic()
+        prompt.step(*reply)
+        reply = prompt.peer.next()  # though nothing has come since
+        assert time.monotonic() - sent >= wait, "the other might have come to fill the batch"
+    here.wait_for_unrolls(2)
+    assert silent.peer.silent
 
 
 def test_episodes_are_told_with_the_unroll_that_holds_their_end(house: Callable[..., House]) -> None:

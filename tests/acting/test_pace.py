@@ -8,11 +8,10 @@ from fakes import COUNT, FakePeer, numbered
 
 from orchard.acting.batcher import BatchRule
 from orchard.acting.lanes import Lane, Member
-from orchard.acting.pace import Episodes, Free, Lockstep, Round, updates_per_round
-from orchard.acting.unrolls import OpenUnroll
+from orchard.acting.pace import Free, Lockstep, Round, batches_per_round
+from orchard.acting.unrolls import Delivery, OpenUnroll
 from orchard.envs.episodes import EpisodeMeter
 from orchard.errors import ConfigError
-from orchard.types import Unroll
 from orchard.weights.store import WeightStore
 
 
@@ -35,7 +34,7 @@ def store(*versions: int, keep: int = 100) -> WeightStore:
     return weights
 
 
-def nowhere(unroll: Unroll, episodes: Episodes) -> bool:
+def nowhere(delivery: Delivery) -> bool:
     raise AssertionError("nothing is handed over here")
 
 
@@ -44,12 +43,12 @@ class Shelf:
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
-        self.held: list[tuple[int, Episodes]] = []
+        self.held: list[tuple[int, list[tuple[float, int]]]] = []
 
-    def take(self, unroll: Unroll, episodes: Episodes) -> bool:
+    def take(self, delivery: Delivery) -> bool:
         if len(self.held) >= self.room:
             return False
-        self.held.append((int(unroll.version[0, 0]), episodes))
+        self.held.append((int(delivery.unroll.version[0, 0]), delivery.episodes))
         return True
 
 
@@ -185,7 +184,7 @@ def complete(index: int, rounds: int, half: int = 0) -> Lane:
 
 def add(collect: Round, one: Lane) -> bool:
     assert one.outbox is not None
-    return collect.add(one.rounds, one.order, one.outbox, one.finished)
+    return collect.add(one.rounds, one.order, one.delivery())
 
 
 def test_a_round_is_passed_on_once_complete_in_the_order_of_the_lanes() -> None:
@@ -232,10 +231,10 @@ def test_workers_of_several_devices_share_a_round() -> None:
     assert [name for name, _ in shelf.held] == [10 * r + 2 * i for r in range(rounds) for i in range(lanes)]
 
 
-def test_updates_per_round_are_whole() -> None:
-    assert updates_per_round(32, 32) == 1
-    assert updates_per_round(32, 8) == 4
+def test_batches_per_round_are_whole() -> None:
+    assert batches_per_round(32, 32) == 1
+    assert batches_per_round(32, 8) == 4
     with pytest.raises(ConfigError, match="--batch-size 24"):
-        updates_per_round(24, 32)
+        batches_per_round(24, 32)
     with pytest.raises(ConfigError, match="--actors 1 or more"):
-        updates_per_round(0, 32)
+        batches_per_round(0, 32)

@@ -7,10 +7,13 @@ every architecture.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from small_runs import AGENTS, ENVS, STEPS, params, run
+
+from orchard.weights.store import WeightStore
 
 SERVED = {"arch": "seed", "transport": "inproc", "actors": 1, "envs_per_actor": ENVS}
 # Two threads have the environments of one of SEED's actors with its two halves.
@@ -20,6 +23,8 @@ HERE = {
     **AGENTS,
     "ppo lstm": {"agent": "ppo", "lstm": 8, "reuse": 2, "minibatches": 2, "normalize_values": True},
     "ppo continuous": {"agent": "ppo", "env": "gymnax:Pendulum-v1", "reuse": 2, "minibatches": 2},
+    "vtrace continuous": {"agent": "vtrace", "env": "gymnax:Pendulum-v1", "reuse": 2},
+    "a2c lstm continuous": {"agent": "a2c", "env": "gymnax:Pendulum-v1", "lstm": 8},
 }
 
 
@@ -42,6 +47,24 @@ def test_the_same_agent_computes_the_same_everywhere(name: str, tmp_path: Path) 
         assert ours.keys() == theirs.keys()
         for leaf, array in ours.items():
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
+
+
+@pytest.mark.parametrize(("lag", "apart"), [(0, 4), ("free", 1)])
+def test_in_lockstep_the_weights_after_each_batch_are_published(
+    lag: int | str, apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = []
+    publish = WeightStore.publish
+
+    def watched(store: WeightStore, params: Any, version: int) -> None:
+        versions.append(version)
+        publish(store, params, version)
+        assert len(store._snapshots) <= (2 if lag == 0 else 1)
+
+    monkeypatch.setattr(WeightStore, "publish", watched)
+    run(tmp_path / "run", 3, **THREADS, agent="ppo", reuse=2, minibatches=2, lag=lag)
+    assert versions == [*range(0, versions[-1] + 1, apart)]
+    assert len(versions) > 2
 
 
 @pytest.mark.parametrize("lag", [1, 2])

@@ -204,10 +204,15 @@ def test_all_environments_of_all_threads_on_all_hosts_differ() -> None:
         ({"listen": ("127.0.0.1:0",)}, "listen is .*, but sebulba's threads"),
         ({"batches_per_call": 2}, "batches_per_call is 2, but sebulba's threads"),
         ({"actors": 0, "listen": ("127.0.0.1:0",)}, "actors is 0, but only sebulba's own threads act"),
+        ({"inference_devices": (0, 1, 2)}, "actors is 2, so of 3 devices that act some have no thread"),
         ({"inference_devices": (0, 7)}, "inference device 7 does not exist"),
         ({"training_devices": (7,)}, "training device 7 does not exist"),
         ({"lag": 0, "batch_size": 6}, "the 8 environments must be a multiple of the batch size 6"),
         ({"agent": "a2c"}, "the lag is free: add --lag 0"),
+        (
+            {"agent": "a2c", "lag": 0, "batch_size": 4},
+            "8 environments are more than a batch of 4.*Use --batch-size 8",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def test_every_value_is_trained_with_every_seed() -> None:
         (("learning_rate=1e-3,-1",), "learning_rate is -1"),
         (("learning_rate=1e-3,1e-3",), "a value is given twice"),
         (("learning_rate=1,2", "learning-rate=3"), "name each setting once"),
-        (("batch_size=8,16",), "unknown number to sweep 'batch_size'"),
+        (("batch_size=8,16",), "batch_size is 32, of which one program cannot have several values"),
+        (("target_entropy=0.1,0.2",), "target_entropy is None, of which one program cannot"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(sweep: tuple[str, ...], says: str) -> None:

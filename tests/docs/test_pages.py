@@ -8,11 +8,13 @@ import runpy
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import dropwhile
 from pathlib import Path
 
 import pytest
 
 from orchard.cli.main import VERBS
+from orchard.cli.train import configuration
 from orchard.config.resolve import flat
 from orchard.config.settings import SETTINGS, RunConfig
 from orchard.errors import ConfigError
@@ -53,15 +55,32 @@ def test_every_relative_link_resolves(path: Path) -> None:
             assert found["anchor"] in anchors(target), f"{name(path)}: no {found['anchor']} in {name(target)}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name)
-def test_every_command_has_flags_that_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def commands(path: Path) -> Iterator[list[str]]:
+    """The words of every command on the page, without the variables that are set before it."""
     for _, text in blocks(path, "sh", "bash", "console"):
         for line in text.replace("\\\n", " ").splitlines():
-            words = [
-                w for w in shlex.split(line.removeprefix("$ "), comments=True) if "=" not in w or w[0] == "-"
-            ]
-            if words and words[0].endswith("orchard"):
-                check_command(words[1:], monkeypatch)
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            yield list(dropwhile(lambda word: "=" in word and word[0] != "-", words))
+
+
+LEARNING, SCALING = "benchmarks/learning.py", "benchmarks/scaling.py"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_every_command_has_flags_that_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in commands(path):
+        if words and words[0].endswith("orchard"):
+            check_command(words[1:], monkeypatch)
+        elif words[1:2] in ([LEARNING], [SCALING]):
+            check_command(trained_by(words[1:], monkeypatch), monkeypatch)
+
+
+def trained_by(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a script of ``benchmarks`` has ``orchard`` do, told so."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script, *given_words = words
+    given, flags = runpy.run_path(str(ROOT / script))["read"](given_words)
+    return ["train", given.env, *flags]
 
 
 class Parsed(Exception):
@@ -92,6 +111,19 @@ def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_flag_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError):
         check_command(["train", "toy:catch", "--frmes", "3"], monkeypatch)
+    with pytest.raises(ConfigError):
+        check_command(
+            trained_by([LEARNING, "name", "toy:catch", "--", "--frmes", "3"], monkeypatch), monkeypatch
+        )
+    with pytest.raises(SystemExit):
+        trained_by([LEARNING, "name", "toy:catch", "--gaol", "1"], monkeypatch)
+
+
+def test_the_hour_of_breakout_is_told_what_pongs_preset_was_not_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    (words,) = [words for words in commands(DOCS / "evidence.md") if "breakout-hour" in words]
+    _, *flags = trained_by(words[1:], monkeypatch)
+    settings = flat(configuration(flags))
+    assert (settings["entropy_cost"], settings["target_entropy"]) == (4e-3, None)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

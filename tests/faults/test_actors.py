@@ -44,7 +44,8 @@ LONGEST = 5  # of toy:count
 def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     here = str(Path(__file__).parent)
     monkeypatch.syspath_prepend(here)
-    monkeypatch.setenv("PYTHONPATH", here)  # for the actors
+    path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)  # for the actors
 
 
 def own_actor(index: int) -> psutil.Process:
@@ -161,19 +162,34 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worlds")
-def test_an_environment_that_hangs_stops_the_run_after_its_restarts(tmp_path: Path) -> None:
-    config = tiny(
-        "worlds:hanging", tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4
-    )
+@pytest.mark.parametrize("world", ["hanging", "never_reset", "never_made_by_actors"])
+def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, tmp_path: Path) -> None:
+    env = f"worlds:{world}"
+    config = tiny(env, tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4)
     with pytest.raises(
         RunFailed,
-        match=r"actor 0: its environments \(worlds:hanging\) took more than [45] s .*--env-timeout.* "
+        match=rf"actor 0: its environments \({env}\) took more than [45] s .*--env-timeout.* "
         r"restarted 1 times .*--actor-restarts",
     ):
         train(config)
     assert not [
         child for child in psutil.Process().children() if alive(child) and "--index" in words_of(child)
     ]
+    assert summary(tmp_path / "run")["actor_restarts"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("worlds")
+def test_an_environment_that_is_never_made_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+    words = flags("worlds:never_made", "run", env_timeout=1.0)
+    with Command(*words, cwd=tmp_path, PYTHONPATH=os.environ["PYTHONPATH"]) as learner:
+        assert learner.wait() == 2, learner.output
+        assert learner.output == (
+            "orchard: worlds:never_made was not made within 1 s: mend it if it hangs, or allow it more time with "
+            "--env-timeout\n"
+        )
+        assert not engines(worlds_child(), tmp_path)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
@@ -206,8 +222,7 @@ def test_what_environments_have_started_ends_with_their_actor(
     monkeypatch.chdir(tmp_path)
 
     def started() -> list[psutil.Process]:
-        found = [process for process in psutil.process_iter() if words_of(process) == [*worlds.CHILD]]
-        return [process for process in found if alive(process) and place_of(process) == tmp_path]
+        return engines(worlds.CHILD, tmp_path)
 
     orphans: list[psutil.Process] = []
     update = Learner.update
@@ -240,6 +255,12 @@ def test_a_killed_learner_leaves_no_process(world: str, tmp_path: Path) -> None:
         learner.process.kill()
         learner.wait()
         until(lambda: not any(map(alive, family)), "everything that it started to end", 20)
+
+
+def engines(command: tuple[str, ...], place: Path) -> list[psutil.Process]:
+    """Living processes with these words that were started at ``place``."""
+    found = [process for process in psutil.process_iter() if words_of(process) == [*command]]
+    return [process for process in found if alive(process) and place_of(process) == place]
 
 
 def place_of(process: psutil.Process) -> Path | None:
@@ -348,18 +369,23 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_an_actor_elsewhere_that_hangs_is_dismissed_and_may_come_back(tmp_path: Path) -> None:
-    words = flags("CartPole-v1", "run", actors=0, listen=("127.0.0.1:0",), transport="grpc", env_timeout=5.0)
+def test_an_actor_elsewhere_that_hangs_stalls_nobody_is_dismissed_and_may_come_back(tmp_path: Path) -> None:
+    # Less than the 10 s after which gRPC may miss it.
+    words = flags("CartPole-v1", "run", actors=0, listen=("127.0.0.1:0",), transport="grpc", env_timeout=8.0)
     with Command(*words, cwd=tmp_path) as learner:
         line = learner.says("more actors: orchard actor").split("more actors: orchard ")[1].split("\n")[0]
         with Command(*line.split(), cwd=tmp_path) as good, Command(*line.split(), cwd=tmp_path) as hanging:
             until(lambda: learner.output.count("joined from elsewhere") == 2, "both to join")
             learned(tmp_path / "run")
             hanging.process.suspend()
+            before = learned(tmp_path / "run")
+            # So many that they are not of what it had sent.
+            until(lambda: learned(tmp_path / "run") >= before + 10, "training to go on beside it")
+            assert " left: " not in learner.output, learner.output
             learner.says("left: no step for")
             assert learner.output.count(" left: ") == 1, learner.output
             before = learned(tmp_path / "run")
-            until(lambda: learned(tmp_path / "run") > before, "training to go on")
+            until(lambda: learned(tmp_path / "run") > before, "training to go on without it")
             hanging.process.resume()
             until(lambda: learner.output.count("joined from elsewhere") == 3, "it to come back")
             assert alive(good.process)

@@ -108,7 +108,7 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
         make.interrupt()
         make.wait()
         assert "stopped: interrupted" in make.output
-        assert "next: orchard resume run" in make.output
+        assert "next: .venv/bin/orchard resume run" in make.output
         assert "Traceback" not in make.output
         until(lambda: not any(map(alive, actors)), "the actors to end", 5)
     left = summary(tmp_path / "run")
@@ -116,8 +116,8 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
     assert left["actor_restarts"] == 0
     assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"] > 0
     assert not (tmp_path / "run/actors.sock").exists()
-    go_on = ["resume", "run", "--frames", str(left["env_frames"] + 2000), "--no-video"]
-    with Command(*go_on, cwd=tmp_path) as resumed:
+    go_on = [".venv/bin/orchard", "resume", "run", "--frames", str(left["env_frames"] + 2000), "--no-video"]
+    with Command(cwd=tmp_path, command=go_on) as resumed:
         assert resumed.wait() == 0, resumed.output
     assert summary(tmp_path / "run")["weights_version"] > left["weights_version"]
 
@@ -242,12 +242,39 @@ def _may(*command: str) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
+WATCHED = """
+import os, sys
+def watch(event, arguments):
+    by_path = event == "socket.connect" and isinstance(arguments[1], (str, bytes))
+    if event in ("socket.getaddrinfo", "socket.connect") and not by_path:
+        os.write(2, f"asked the network: {event} {arguments}".encode())
+        os._exit(99)
+sys.addaudithook(watch)
+"""
+"""Has every Python process end that looks for another machine. (A Unix socket's address is a path.)"""
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not _may("unshare", "-rn", "true"), reason="this machine allows no network of its own")
-def test_nothing_is_downloaded(tmp_path: Path) -> None:
-    # In a network that has not even a way to itself; to the video and its encoder.
+@pytest.mark.parametrize(
+    "alone",
+    [
+        pytest.param(
+            ["unshare", "-rn"],
+            marks=pytest.mark.skipif(
+                not _may("unshare", "-rn", "true"), reason="this machine allows no network of its own"
+            ),
+            # In a network that has not even a way to itself.
+            id="without a network",
+        ),
+        pytest.param([], id="watched"),
+    ],
+)
+def test_nothing_is_downloaded(alone: list[str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WATCHED)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    # To the video and its encoder.
     words = flags("ALE/Pong-v5", "run", frames=4000, network="shallow", video=True)
-    with Command(*words, cwd=tmp_path, command=["unshare", "-rn", ORCHARD]) as learner:
+    with Command(*words, cwd=tmp_path, command=[*alone, ORCHARD], PYTHONPATH=path) as learner:
         assert learner.wait() == 0, learner.output
     assert list((tmp_path / "run").glob("**/*.mp4"))
 
@@ -269,6 +296,35 @@ def test_a_disk_that_is_really_full_ends_in_one_line(tmp_path: Path) -> None:
         assert learner.last_line.startswith("orchard: ")
         assert "free" in learner.last_line
         assert "Traceback" not in learner.output.split("orchard: ")[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kilobytes", "settings", "says", "why"),
+    [
+        (
+            *(256, {"frames": 4000, "checkpoint_minutes": 1e-6}),
+            "cannot write the checkpoint of step",
+            "4000 frames spent, and cannot write the checkpoint",
+        ),
+        # No checkpoints: the notes that they do not fit would fill the file of what is printed.
+        (4, {"frames": 100_000}, "metrics: cannot write run/", "failed: metrics: cannot write run/"),
+    ],
+)
+def test_files_that_do_not_fit_end_in_one_line(
+    kilobytes: int, settings: dict[str, Any], says: str, why: str, tmp_path: Path
+) -> None:
+    # What any machine allows: no file may be longer.
+    words = flags("CartPole-v1", "run", hidden=(256, 256), **settings)
+    command = ["sh", "-c", f'ulimit -f {2 * kilobytes} && exec "$@"', "sh", ORCHARD]
+    # Nor may what is compiled for all be cut off.
+    spared = {"JAX_ENABLE_COMPILATION_CACHE": "false", "PYTHONDONTWRITEBYTECODE": "1"}
+    with Command(*words, cwd=tmp_path, command=command, **spared) as learner:
+        assert learner.wait() == 1, learner.output
+        assert learner.last_line.startswith(f"orchard: {says}")
+        assert "Traceback" not in learner.output
+    assert summary(tmp_path / "run")["stopped_because"].startswith(why)
+    assert not any((tmp_path / "run/checkpoints").iterdir()), "what could not be finished is removed"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,20 @@ released = threading.Event()
 """Lets those that hang in the tests' own process go."""
 
 
+def _hang() -> None:
+    released.wait(10_000)
+
+
 class _Hanging(_World):
     def now(self) -> float:
-        released.wait(10_000)
+        _hang()
         return 0.0
+
+
+class _NeverReset(_World):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        _hang()
+        return super().reset(seed=seed, options=options)
 
 
 CHILD = ("sleep", "86397")
@@ -82,6 +93,22 @@ def raising(at: int = 30) -> _World:
 def hanging(at: int = 30) -> _World:
     """Never returns from its step ``at``."""
     return _Hanging(at)
+
+
+def never_reset(at: int = 30) -> _World:
+    """Never returns from its first reset."""
+    return _NeverReset(at)
+
+
+def never_made(at: int = 30) -> _World:
+    """Is never made, and waits for a process of its own."""
+    subprocess.Popen(CHILD).wait()
+    return _World(at)
+
+
+def never_made_by_actors(at: int = 30) -> _World:
+    """Is made by the learner, and never by an actor."""
+    return never_made(at) if "--index" in sys.argv else _World(at)
 
 
 def with_child(at: int = 30) -> _World:

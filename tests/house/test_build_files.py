@@ -43,12 +43,13 @@ def test_the_newest_python_that_works_is_taken(tmp_path: Path) -> None:
         path / "python3.11",
         home / ".pyenv/versions/3.13.0/bin/python",
         path / "python3.13",
+        path / "python3.14",
     ):
         fake_python(candidate, works=True)
         found.append(find_python(path, home).stdout.strip())
         assert found[-1] == str(candidate)
-    fake_python(path / "python3.13", works=False)  # as pyenv's are when that version is not switched on
-    fake_python(path / "python3.14", works=True)
+    fake_python(path / "python3.14", works=False)  # as pyenv's are when that version is not switched on
+    fake_python(path / "python3.15", works=True)
     assert find_python(path, home).stdout.strip() == found[-2]
 
 
@@ -57,7 +58,7 @@ def test_without_a_python_one_line_says_what_to_do(tmp_path: Path) -> None:
     done = find_python(tmp_path, tmp_path)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert re.fullmatch(r"no Python between 3\.11 and 3\.13 .* make PYTHON=python3\.12 \.\.\.\n", done.stderr)
+    assert re.fullmatch(r"no Python between 3\.11 and 3\.14 .* make PYTHON=python3\.12 \.\.\.\n", done.stderr)
 
 
 def test_constraints_are_exact_and_name_no_host() -> None:

@@ -90,8 +90,9 @@ def test_imports_go_down_the_house_and_never_up(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "agents").glob("*.py")), ids=dotted)
 def test_no_agent_imports_another(path: Path) -> None:
-    # The registry lists the agents, one file has what actor-critics share; everything else in the room is an agent.
-    listing = {"__init__", "registry", "actor_critic"}
+    # The registry lists the agents, two files have what actor-critics and value-based agents share; everything else in
+    # the room is an agent.
+    listing = {"__init__", "registry", "actor_critic", "value_based"}
     if path.stem in listing:
         return
     others = {other.stem for other in path.parent.glob("*.py")} - listing - {path.stem}
@@ -101,25 +102,49 @@ def test_no_agent_imports_another(path: Path) -> None:
     assert not wrong, f"{dotted(path)} imports {', '.join(wrong)}: each agent is one paper in one file"
 
 
+IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    if found := {'jax', 'jaxlib', 'flax', 'optax'} & set(sys.modules):
+        sys.exit(f'importing {name} imports {sorted(found)}')
+"""
+PLAYS = """
+import sys
+from orchard.cli.actor import ActorFlags
+from orchard.cli.parse import parse
+from orchard.envs.make import make
+parse('actor', ActorFlags, ['127.0.0.1:1', '--token', 'secret'])
+for env_id in sys.argv[1:]:
+    environment = make(env_id, 2)
+    environment.reset(0)
+    environment.close()
+    if found := {'jax', 'jaxlib', 'flax', 'optax'} & set(sys.modules):
+        sys.exit(f'{env_id} imports {sorted(found)}')
+"""
+
+
+def run_python(program: str, *words: str) -> None:
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_an_actor_imports_has_no_jax() -> None:
+    own = {f"orchard.{name}" for name in ("acting.actor", "cli.main", "cli.parse", "cli.actor")}
     actor_side = [
         dotted(path)
         for path in EVERY_MODULE
-        if room_of(path) in {"types", "errors", "envs", "transport"} or dotted(path) == "orchard.acting.actor"
+        if room_of(path) in {"types", "errors", "envs", "transport"} or dotted(path) in own
     ]
     # Environments that are JAX functions need it, and nobody imports them who has none.
     actor_side = [name for name in actor_side if not name.startswith("orchard.envs.native.")]
-    program = (
-        "import importlib, sys\n"
-        "for name in sys.argv[1:]:\n"
-        "    importlib.import_module(name)\n"
-        "    if found := {'jax', 'jaxlib', 'flax', 'optax'} & set(sys.modules):\n"
-        "        sys.exit(f'importing {name} imports {sorted(found)}')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *actor_side], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert own < set(actor_side)
+    run_python(IMPORTS, *actor_side)
+
+
+def test_what_an_actor_does_needs_no_jax() -> None:
+    run_python(PLAYS, "CartPole-v1", "ALE/Pong-v5", "toy:catch")
 
 
 def test_no_module_is_named_after_a_library() -> None:

@@ -42,6 +42,18 @@ def test_the_memory_task_is_solved_with_a_memory_and_only_with_one(
     assert solved or abs(summary["mean_return"]) < 0.5, summary
 
 
+def test_dqn_solves_catch(tmp_path: Path) -> None:
+    summary = learn("toy:catch", tmp_path, agent="dqn", frames=100_000)
+    assert summary["best_mean_return"] >= 0.95, summary
+
+
+@pytest.mark.parametrize(("agent", "solved"), [("r2d2", True), ("dqn", False)])
+def test_the_memory_task_is_solved_by_r2d2_and_not_by_dqn(tmp_path: Path, agent: str, solved: bool) -> None:
+    summary = learn("toy:memory", tmp_path, agent=agent, frames=60_000)
+    assert (summary["best_mean_return"] >= 0.95) is solved, summary
+    assert solved or abs(summary["mean_return"]) < 0.5, summary
+
+
 def test_a_continuous_task_improves(tmp_path: Path) -> None:
     # PPO: four seeds of four came to -1000 within 80,000 steps; V-trace needs 250,000 or does not leave chance.
     summary = learn(

@@ -14,7 +14,7 @@ from orchard.errors import ConfigError
 from orchard.learning.learner import Learner
 from orchard.learning.update import Update
 from orchard.replay.queue import rows_of, select
-from orchard.types import ActOutput, Agent, DataPlan, TimeStep, Tree, Unroll
+from orchard.types import ActOutput, Agent, DataPlan, ReplayPlan, TimeStep, Tree, Unroll
 
 BATCH, LENGTH = 8, 3
 
@@ -315,3 +315,72 @@ def test_one_device_and_four_give_the_same_update() -> None:
         assert told["loss"] == pytest.approx(one["loss"], rel=1e-5)
         assert told["kept"] and told["skipped"] == 1
         np.testing.assert_allclose(told["after parts"], one["after parts"], rtol=1e-5)
+
+
+def towards_a_target(devices: int = 1, period: int = 3) -> Learner:
+    """One whose guesses are to come to twice those of its target, item by item of a replay."""
+
+    def loss(params: Tree, target_params: Tree, unroll: Unroll, key: Any) -> Any:
+        del key
+        errors = 2 * target_params["w"] + unroll.timestep.observation["x"][0] - params["w"]
+        return jnp.mean(unroll.weight * errors**2), ({}, jnp.abs(errors))
+
+    replay = ReplayPlan(capacity=100, min_size=1, ratio=1.0, window=LENGTH, start=0)
+    agent = dataclasses.replace(
+        line(),
+        init=lambda key: {"w": jnp.asarray(1.0)},
+        loss=loss,
+        optimizer=optax.sgd(0.1),
+        data=DataPlan(LENGTH, BATCH, replay=replay, target_period=period),
+    )
+    return Learner(agent, jax.devices()[:devices], jax.random.key(3))
+
+
+def test_the_target_becomes_the_newest_parameters_after_every_period() -> None:
+    learner = towards_a_target()
+    unroll = batch()._replace(weight=np.ones(BATCH, np.float32))
+    targets, newest = [], []
+    for _ in range(7):
+        learner.update(learner.put(unroll))
+        targets.append(float(learner.state.target["w"]))
+        newest.append(float(learner.state.params["w"]))
+    assert targets == [1.0, 1.0, newest[2], newest[2], newest[2], newest[5], newest[5]]
+    assert len({*newest}) == 7
+
+
+def test_a_skipped_update_is_no_new_target() -> None:
+    learner = towards_a_target(period=1)
+    unroll = batch()._replace(weight=np.full(BATCH, np.nan, np.float32))
+    learner.update(learner.put(unroll))
+    assert float(learner.state.target["w"]) == float(learner.state.params["w"]) == 1.0
+
+
+def test_weights_and_priorities_are_those_of_each_item() -> None:
+    learner = towards_a_target()
+    unroll = batch()
+    weight = np.zeros(BATCH, np.float32)
+    weight[2] = BATCH
+    learner.update(learner.put(unroll._replace(weight=weight)))
+    errors = 1.0 + unroll.timestep.observation["x"][0]
+    np.testing.assert_allclose(learner.priorities, np.abs(errors), rtol=1e-5)
+    # The only item that counts; the others have a weight of 0.
+    assert float(learner.state.params["w"]) == pytest.approx(1.0 + 0.2 * errors[2], rel=1e-5)
+
+
+IN_ORDER = """
+import json
+import numpy as np
+from test_learner import BATCH, batch, towards_a_target
+
+for devices in (1, 4):
+    learner = towards_a_target(devices)
+    learner.update(learner.put(batch()._replace(weight=np.ones(BATCH, np.float32))))
+    print("told", json.dumps([learner.priorities.tolist(), float(learner.params["w"])]))
+"""
+
+
+def test_priorities_come_in_order_from_several_devices() -> None:
+    (priorities, weight), four = on_four_devices(IN_ORDER, beside=Path(__file__).parent)
+    assert len({*priorities}) == BATCH
+    np.testing.assert_allclose(four[0], priorities, rtol=1e-6)
+    assert four[1] == pytest.approx(weight, rel=1e-6)

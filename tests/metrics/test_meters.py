@@ -98,6 +98,18 @@ def test_a_window_that_was_counted_elsewhere() -> None:
     assert (episodes.mean_return, episodes.best_mean_return) == (4.0, 6.0)
 
 
+def test_a_long_window_is_the_same_as_its_episodes_one_by_one_and_keeps_no_hold_of_what_was_shown() -> None:
+    random = np.random.default_rng(0)
+    returns, lengths = random.normal(size=3000).astype(np.float32), random.integers(1, 9, 3000, np.int32)
+    shown, added = Episodes(3000), Episodes(3000)
+    for value, length in zip(returns.tolist(), lengths.tolist(), strict=True):
+        added.add(value, length)
+    shown.show(returns, lengths, 3000)
+    returns[:], lengths[:] = 0, 0
+    assert shown.row() == added.row()
+    assert json.dumps(shown.to_json()) == json.dumps(added.to_json())
+
+
 def test_episodes_of_several_agents_are_means_over_them() -> None:
     each = [Episodes(2), Episodes(2)]
     both = EpisodesOfSeveral(each)
@@ -117,6 +129,20 @@ def test_episodes_of_several_agents_are_means_over_them() -> None:
     again = EpisodesOfSeveral([Episodes(2), Episodes(2)])
     again.restore(json.loads(json.dumps(both.to_json())))
     assert again.row() == row
+
+
+@pytest.mark.parametrize("spoiled", [float("nan"), float("inf")])
+def test_a_return_that_is_not_finite_is_no_mean_and_is_forgotten(spoiled: float) -> None:
+    episodes, again = Episodes(window=2), Episodes(window=2)
+    for value in (1.0, spoiled):
+        episodes.add(value, 7)
+    assert (episodes.mean_return, episodes.best_mean_return) == (None, None)
+    again.restore(json.loads(json.dumps(episodes.to_json(), allow_nan=False)))
+    for meter in (episodes, again):
+        assert meter.mean_return is None and meter.full
+        for value in (2.0, 4.0):
+            meter.add(value, 7)
+        assert (meter.mean_return, meter.best_mean_return) == (3.0, 3.0)
 
 
 def test_meters_continue_from_json() -> None:

@@ -18,16 +18,16 @@ import numpy as np
 
 from orchard.acting.lanes import Script, digest_of
 from orchard.acting.ledger import Ledger
-from orchard.acting.pace import Episodes, HandOver, Round, version_of_round
+from orchard.acting.pace import HandOver, Round, version_of_round
 from orchard.acting.recipe import Recipe, half_seeds
 from orchard.acting.rollout import Program, Rollout, warm_up
-from orchard.acting.unrolls import step_arrays
+from orchard.acting.unrolls import Delivery, step_arrays
 from orchard.acting.worker import Meters
 from orchard.envs.episodes import EpisodeMeter
 from orchard.envs.interface import Environment
 from orchard.envs.make import make
 from orchard.errors import RunFailed, SpecError
-from orchard.types import TimeStep, Tree, Unroll, Weights
+from orchard.types import TimeStep, Tree, Weights
 from orchard.weights.store import WeightStore
 
 _log = logging.getLogger(__name__)
@@ -94,13 +94,13 @@ class Gate:
             del self._waiting[index]
             return None if self._closed else self._store.exactly(version, device)
 
-    def pass_on(self, index: int, rounds: int, unroll: Unroll, finished: Episodes) -> bool:
+    def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
         """Takes an unroll; waits for room. False if it is over and the unroll was not taken."""
         if self._lag != "free":
-            return self._round.add(rounds, (index, 0), unroll, finished)
+            return self._round.add(rounds, (index, 0), delivery)
         with self._news:
             while not self._closed:
-                if self._hand_over(unroll, finished):
+                if self._hand_over(delivery):
                     return True
                 self._news.wait()
             return False
@@ -146,7 +146,7 @@ class ActorThread:
         self._rollout = Rollout(crew.program, crew.devices[self._device], slots, epoch)
         self._seed = seed_of(recipe.seed, recipe.actor_number(index), epoch)
         self._meter = EpisodeMeter(rows)
-        self._finished: Episodes = []
+        self._finished: list[tuple[float, int]] = []
         self._actions: list[Any] = []
         self._timestep: TimeStep
         self._script: Script | None = None
@@ -187,6 +187,7 @@ class ActorThread:
             "rounds": self.rounds,
             "actions": np.stack(self._actions) if self._actions else none,
             "digest": digest_of(step_arrays(self._timestep)),
+            "shared": [],  # its unrolls have no overlap
         }
 
     def memory(self) -> Tree:
@@ -258,7 +259,7 @@ class ActorThread:
         crew.ledger.cut(crew.recipe.unroll_length * rows)
         finished, self._finished = self._finished, []
         self.rounds += 1
-        return crew.gate.pass_on(self._index, self.rounds - 1, unroll, finished)
+        return crew.gate.pass_on(self._index, self.rounds - 1, Delivery(unroll, finished))
 
 
 @dataclass

@@ -233,15 +233,17 @@ class Desk:
             member=member,
             half=half,
             slots=np.asarray(slots, np.int32),
-            open=OpenUnroll(recipe.spec, len(slots), recipe.unroll_length),
+            open=OpenUnroll(recipe.spec, len(slots), recipe.overlap + recipe.unroll_length, recipe.overlap),
             meter=EpisodeMeter(len(slots)),
             owed_since=time.monotonic(),
             log=[] if recipe.keep_log else None,
+            evaluating=sum(map(recipe.evaluates, slots)),
         )
         kept = self._resumable.pop(lane.order, None)
         if kept is not None:
             lane.steps, lane.rounds = kept["steps"], kept["rounds"]
             lane.script = Script(kept["actions"], kept["digest"])
+            lane.open.restore(kept["shared"], kept.get("record"))
             if lane.log is not None:
                 lane.log.append(kept["actions"])
         return lane
@@ -285,6 +287,7 @@ class Desk:
                     "rounds": lane.rounds,
                     "actions": np.concatenate(log) if log else lane.open.no_actions(),
                     "digest": digest_of(lane.open.observed),
+                    "shared": lane.open.shared(),
                 }
         return states
 

@@ -13,7 +13,10 @@ from orchard.types import Agent, EnvSpec, Unroll
 
 
 def example_unroll(agent: Agent, spec: EnvSpec, length: int, rows: int) -> Unroll:
-    """``length`` transitions of ``rows`` environments, with the structure, shapes and dtypes of real ones."""
+    """``length`` transitions of ``rows`` environments, with the structure, shapes and dtypes of real ones.
+
+    It has weights where the agent's batches come from a replay.
+    """
     timestep = timestep_of(
         spec, [np.zeros((length + 1, *shape), dtype) for shape, dtype in step_fields(spec, rows)]
     )
@@ -32,4 +35,5 @@ def example_unroll(agent: Agent, spec: EnvSpec, length: int, rows: int) -> Unrol
         jax.tree.map(lambda array: zeros(array, length), output.record),
         jax.tree.map(zeros, state),
         np.zeros((length, rows), np.int32),
+        np.ones(rows, np.float32) if agent.data.replay else None,
     )

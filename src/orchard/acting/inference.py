@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchard.acting.batcher import bucket_for
-from orchard.acting.unrolls import step_fields, timestep_of
+from orchard.acting.unrolls import Begins, step_fields, timestep_of
 from orchard.types import Agent, EnvSpec, Tree
 
 
@@ -31,6 +31,8 @@ class Inference:
       key: the root of all randomness of acting. What is drawn depends on the slot, on the epoch of the actor
         that holds it and on the lane's step count, never on what is batched together.
       numbers: int32 ``[capacity]``, each slot's number among those of all hosts; None if there is one host.
+      places: float32 ``[capacity]``, each slot's place on the ladder of exploration (see
+        :attr:`orchard.types.Agent.explore`); None: all explore least.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Inference:
         device: Any,
         key: Any,
         numbers: NDArray[np.int32] | None = None,
+        places: NDArray[np.float32] | None = None,
     ) -> None:
         self._agent = agent
         self._spec = spec
@@ -50,29 +53,46 @@ class Inference:
         self._device = device
         numbers = np.arange(capacity, dtype=np.int32) if numbers is None else numbers
         self._numbers = np.append(numbers, np.int32(0))
+        places = np.ones(capacity, np.float32) if places is None else places
+        self._places = np.append(places, np.float32(1.0))
         self._key = jax.device_put(key, device)
         # Committed to the device, as what every call gives back is: otherwise the first size compiles twice.
-        initial = jax.device_put(agent.initial_state(capacity + 1), device)
+        initial = jax.device_put(self._initial(np.arange(capacity + 1)), device)
         self._states = jax.tree.map(jnp.copy, initial)
         self._firsts = jax.tree.map(jnp.copy, initial)
+        # Where unrolls overlap, the next one begins before the present one is cut.
+        self._nexts = jax.tree.map(jnp.copy, initial) if agent.data.overlap else {}
         # Of this object's own: what a decorator compiles is kept, with all tables, as long as the process lives.
-        self._act = jax.jit(self._act_batch, donate_argnums=(1, 2))
+        self._act = jax.jit(self._act_batch, donate_argnums=(1, 2, 3))
         self._reset = jax.jit(self._reset_slots, donate_argnums=0)
         self._gather = jax.jit(_rows)
+        self._turn = jax.jit(_move, donate_argnums=0)
 
     @property
     def largest(self) -> int:
         """Rows of the largest batch."""
         return self._sizes[-1]
 
+    def _initial(self, slots: Any) -> Tree:
+        """The agent's states before the first step in these slots."""
+        state = self._agent.initial_state(slots.shape[0])
+        if self._agent.explore is None:
+            return state
+        return self._agent.explore(state, jnp.asarray(self._places)[slots])
+
     def _act_batch(
-        self, params: Tree, states: Tree, firsts: Tree, key: Any, arrays: list[Any], columns: Any
-    ) -> tuple[Any, Tree, Tree]:
-        """One batch. ``columns`` int32 ``[4, B]``: slot, epoch, step, and 1 where an unroll begins."""
+        self, params: Tree, states: Tree, firsts: Tree, nexts: Tree, key: Any, arrays: list[Any], columns: Any
+    ) -> tuple[Any, Tree, Tree, Tree]:
+        """One batch. ``columns`` int32 ``[4, B]``: slot, epoch, step, and whether an unroll begins (``Begins``)."""
         slot, epoch, step, begins = columns
         state = _rows(states, slot)
-        begun = jnp.where(begins == 1, slot, self._capacity)
-        firsts = jax.tree.map(lambda table, rows: table.at[begun].set(rows), firsts, state)
+
+        def keep(table: Any, rows: Any, which: Begins) -> Any:
+            return table.at[jnp.where(begins == which, slot, self._capacity)].set(rows)
+
+        firsts = jax.tree.map(lambda table, rows: keep(table, rows, Begins.THIS), firsts, state)
+        if self._agent.data.overlap:
+            nexts = jax.tree.map(lambda table, rows: keep(table, rows, Begins.NEXT), nexts, state)
         output, state = self._agent.act(
             params,
             row_keys(key, jnp.asarray(self._numbers)[slot], epoch, step),
@@ -80,11 +100,10 @@ class Inference:
             state,
         )
         states = jax.tree.map(lambda table, rows: table.at[slot].set(rows), states, state)
-        return output, states, firsts
+        return output, states, firsts, nexts
 
     def _reset_slots(self, states: Tree, slots: Any) -> Tree:
-        initial = self._agent.initial_state(slots.shape[0])
-        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, initial)
+        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, self._initial(slots))
 
     def warm_up(self, params: Tree) -> None:
         """Compiles for every batch size, so that nothing is compiled while actors wait."""
@@ -137,19 +156,25 @@ class Inference:
         return padded
 
     def _run(self, params: Tree, arrays: list[NDArray[Any]], columns: NDArray[Any]) -> Any:
-        output, self._states, self._firsts = self._act(
-            params, self._states, self._firsts, self._key, arrays, columns
+        output, self._states, self._firsts, self._nexts = self._act(
+            params, self._states, self._firsts, self._nexts, self._key, arrays, columns
         )
         return output
 
     def first_states(self, slots: NDArray[np.int32]) -> Tree:
-        """The agent's states ``[n, ...]`` before the first step of the slots' open unrolls, on the host."""
-        rows = jax.device_get(self._gather(self._firsts, self._padded(slots)))
+        """The agent's states ``[n, ...]`` before the first step of the slots' open unrolls, on the host.
+
+        To be called once for each unroll, when it is complete: where unrolls overlap, the next one is open then.
+        """
+        padded = self._padded(slots)
+        rows = jax.device_get(self._gather(self._firsts, padded))
+        if self._agent.data.overlap:
+            self._firsts = self._turn(self._firsts, self._nexts, padded)
         return jax.tree.map(lambda leaf: leaf[: len(slots)], rows)
 
     def tables(self) -> Tree:
         """All slots' states, for a checkpoint."""
-        return jax.device_get({"states": self._states, "firsts": self._firsts})
+        return jax.device_get({"states": self._states, "firsts": self._firsts, "nexts": self._nexts})
 
     def restore(self, tables: Tree) -> None:
         """Puts back what :meth:`tables` gave."""
@@ -157,10 +182,15 @@ class Inference:
         # A copy of our own: the tables are donated to every call.
         self._states = jax.tree.map(jnp.copy, tables["states"])
         self._firsts = jax.tree.map(jnp.copy, tables["firsts"])
+        self._nexts = jax.tree.map(jnp.copy, tables["nexts"])
 
 
 def _rows(tables: Tree, slots: Any) -> Tree:
     return jax.tree.map(lambda table: table[slots], tables)
+
+
+def _move(tables: Tree, others: Tree, slots: Any) -> Tree:
+    return jax.tree.map(lambda table, other: table.at[slots].set(other[slots]), tables, others)
 
 
 def row_keys(key: Any, slot: Any, epoch: Any, step: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchard.acting.unrolls import OpenUnroll
+from orchard.acting.unrolls import Delivery, OpenUnroll
 from orchard.envs.episodes import EpisodeMeter
 from orchard.transport.seam import Peer
 from orchard.types import Unroll
@@ -66,6 +66,8 @@ class Lane:
       finished: returns and lengths of the episodes that ended since the last unroll was handed over.
       log: the actions of all rounds, kept if the run is to be resumed exactly.
       script: what is still to be replayed.
+      evaluating: how many of its environments, the last ones, only evaluate.
+      counted: steps of the outbox in the books.
     """
 
     member: Member
@@ -81,6 +83,8 @@ class Lane:
     finished: list[tuple[float, int]] = field(default_factory=list)
     log: list[NDArray[Any]] | None = None
     script: Script | None = None
+    evaluating: int = 0
+    counted: int = 0
 
     @property
     def order(self) -> tuple[int, int]:
@@ -98,8 +102,15 @@ class Lane:
         columns[0] = self.slots
         columns[1] = self.member.epoch
         columns[2] = self.steps
-        columns[3] = self.open.decided == 0
+        columns[3] = self.open.begins
         return columns
+
+    def delivery(self) -> Delivery:
+        """The outbox, as it is handed over."""
+        assert self.outbox is not None
+        streams = self.slots.astype(np.int64) | np.int64(self.member.epoch) << 32
+        trains = np.arange(self.rows) < self.rows - self.evaluating
+        return Delivery(self.outbox, self.finished, streams, self.steps, trains, self.counted)
 
     def __repr__(self) -> str:
         doing = "waits" if self.arrived is not None else "steps"

@@ -1,7 +1,7 @@
 """How acting keeps pace with learning: freely, or in lockstep with an exact lag.
 
 Free: each lane is served as soon as a batch is due, with the newest weights; a lane whose complete unroll
-finds no room in the queue is held. The lag is bounded by the queue.
+finds no room in the queue is held. The mean lag is bounded by the queue and the environments.
 
 Lockstep: unrolls come in rounds, one of every lane. Round ``r`` acts with the weights after the updates on the
 first ``r - lag`` rounds, exactly, and waits for them. All that is batched together is fixed beforehand, so the
@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 from orchard.acting.batcher import BatchRule, decide
 from orchard.acting.lanes import Lane, arrival
+from orchard.acting.unrolls import Delivery
 from orchard.errors import ConfigError
-from orchard.types import Unroll, Weights
+from orchard.types import Weights
 from orchard.weights.store import WeightStore
 
-Episodes = list[tuple[float, int]]
-"""Return and length in steps of finished episodes."""
-
-HandOver = Callable[[Unroll, Episodes], bool]
-"""Takes a complete unroll and the episodes that ended in it; False if there is no room."""
+HandOver = Callable[[Delivery], bool]
+"""Takes a complete unroll; False if there is no room."""
 
 
 class Pace(Protocol):
@@ -65,8 +64,7 @@ class Free:
 
     def hand_over(self, lane: Lane) -> bool:
         """As soon as there is room."""
-        assert lane.outbox is not None
-        return self._hand_over(lane.outbox, lane.finished)
+        return self._hand_over(lane.delivery())
 
 
 class Round:
@@ -76,19 +74,19 @@ class Round:
         self._lanes = lanes
         self._hand_over = hand_over
         self._lock = threading.Lock()
-        self._collected: dict[int, dict[tuple[int, int], tuple[Unroll, Episodes]]] = {}
+        self._collected: dict[int, dict[tuple[int, int], Delivery]] = {}
 
-    def add(self, number: int, order: tuple[int, int], unroll: Unroll, finished: Episodes) -> bool:
-        """Takes an unroll of round ``number`` from the lane at ``order``, with the episodes that ended in it.
+    def add(self, number: int, order: tuple[int, int], delivery: Delivery) -> bool:
+        """Takes an unroll of round ``number`` from the lane at ``order``.
 
         Always True: the lag bounds what is collected.
         """
         with self._lock:
             parts = self._collected.setdefault(number, {})
-            parts[order] = (unroll, finished)
+            parts[order] = delivery
             if len(parts) == self._lanes:
-                for _, (each, episodes) in sorted(self._collected.pop(number).items()):
-                    if not self._hand_over(each, episodes):
+                for _, each in sorted(self._collected.pop(number).items(), key=itemgetter(0)):
+                    if not self._hand_over(each):
                         raise AssertionError("the queue was sized for the lag and cannot be full")
         return True
 
@@ -103,6 +101,7 @@ class Lockstep:
       store, device: where the weights come from.
       collect: shared by the workers of all devices.
       base: the version that round 0 acts with.
+      filling: the first rounds, after which nothing is learned yet: they fill a replay.
     """
 
     def __init__(
@@ -115,8 +114,10 @@ class Lockstep:
         device: int,
         collect: Round,
         base: int = 0,
+        filling: int = 0,
     ) -> None:
         self._base = base
+        self._filling = filling
         self._lag = lag
         self._updates_per_round = updates_per_round
         self._halves = halves
@@ -126,7 +127,8 @@ class Lockstep:
 
     def version(self, lane: Lane) -> int:
         """The version that the lane's present round acts with."""
-        return version_of_round(lane.rounds, self._lag, self._updates_per_round, self._base)
+        behind = self._lag + self._filling
+        return version_of_round(lane.rounds, behind, self._updates_per_round, self._base)
 
     def choose(self, lanes: Sequence[Lane], now: float) -> tuple[list[Lane], float | None]:
         """See :class:`Pace`: a half whose lanes have all arrived, once its weights are published."""
@@ -141,7 +143,7 @@ class Lockstep:
         return len(lanes) == sum(self._halves.values()) and all(
             lane.arrived is not None
             and lane.outbox is None
-            and lane.open.decided == 0
+            and lane.open.untouched
             and not self._store.exactly(self.version(lane), self._device)
             for lane in lanes
         )
@@ -154,8 +156,7 @@ class Lockstep:
 
     def hand_over(self, lane: Lane) -> bool:
         """Once the round is complete, in the order of the lanes."""
-        assert lane.outbox is not None
-        return self._collect.add(lane.rounds, lane.order, lane.outbox, lane.finished)
+        return self._collect.add(lane.rounds, lane.order, lane.delivery())
 
 
 def version_of_round(number: int, lag: int, updates_a_round: int, base: int = 0) -> int:
@@ -163,8 +164,8 @@ def version_of_round(number: int, lag: int, updates_a_round: int, base: int = 0)
     return base + max(0, number - lag) * updates_a_round
 
 
-def updates_per_round(rows: int, batch_size: int) -> int:
-    """How many updates use up one round of ``rows`` unrolls; raises :class:`ConfigError` if it is not whole."""
+def batches_per_round(rows: int, batch_size: int) -> int:
+    """How many batches use up one round of ``rows`` unrolls; raises :class:`ConfigError` if it is not whole."""
     if rows == 0:
         raise ConfigError("an exact lag needs actors that this run starts itself: use --actors 1 or more")
     if rows % batch_size:

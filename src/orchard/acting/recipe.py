@@ -7,7 +7,7 @@ from typing import Any
 
 from orchard.errors import ConfigError
 from orchard.seeding import integer
-from orchard.types import EnvSpec
+from orchard.types import EVALUATES, EnvSpec
 
 
 def lanes_of(envs: int) -> tuple[int, int]:
@@ -40,6 +40,8 @@ class Recipe:
       envs: environments of each actor.
       seed: the run's seed.
       unroll_length: T.
+      overlap: transitions that an unroll shares with the one before.
+      evaluating: how many of the environments of this run's actors, the last ones, only evaluate.
       token: what an actor must know to be let in.
       keep_log: whether the actions are logged so that environments can be brought back.
       lockstep: whether the lag is exact, which no actor from elsewhere could join.
@@ -55,10 +57,28 @@ class Recipe:
     seed: int
     unroll_length: int
     token: str = field(repr=False)
+    overlap: int = 0
+    evaluating: int = 0
     keep_log: bool = False
     lockstep: bool = False
     host: int = 0
     hosts: int = 1
+
+    def evaluates(self, slot: int) -> bool:
+        """Whether the environment ``slot`` only evaluates."""
+        planned = self.actors * self.envs
+        return planned - self.evaluating <= slot < planned
+
+    def place(self, slot: int) -> float:
+        """Where the environment ``slot`` stands on a ladder of exploration, see :attr:`orchard.types.Agent.explore`."""
+        if self.evaluates(slot):
+            return EVALUATES
+        explorers = (self.actors * self.envs - self.evaluating) * self.hosts
+        number = number_of(slot, self.actors * self.envs - self.evaluating, self.host, self.hosts)
+        if number < explorers:
+            return number / max(explorers - 1, 1)
+        # Those that come from elsewhere are spread evenly, however many there will be (a golden-ratio sequence).
+        return (number - explorers + 1) * 0.6180339887498949 % 1.0
 
     def actor_number(self, index: int) -> int:
         """The number, among the actors of all hosts, of this host's actor ``index``."""

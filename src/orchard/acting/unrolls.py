@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,18 +30,55 @@ def timestep_of(spec: EnvSpec, arrays: Sequence[Any]) -> TimeStep:
     return TimeStep(rebuild(spec.observation, observations), reward, terminated, truncated, first)
 
 
+class Delivery(NamedTuple):
+    """A complete unroll, as it leaves acting.
+
+    Attributes:
+      unroll: ``[T+1, B, ...]``.
+      episodes: returns and lengths in steps of those that ended since the last one.
+      streams: int64 ``[B]``, which environment each row is; another number after every restart. None where batches
+        are the unrolls as they come.
+      end: decisions in these streams up to the unroll's last step.
+      trains: bool ``[B]``, False for those that only evaluate, which are the last ones; None: all are trained on.
+      counted: its transitions in the books.
+    """
+
+    unroll: Unroll
+    episodes: list[tuple[float, int]]
+    streams: NDArray[np.int64] | None = None
+    end: int = 0
+    trains: NDArray[np.bool_] | None = None
+    counted: int = 0
+
+
+class Begins(enum.IntEnum):
+    """Which unroll begins with a step that is about to be decided: then the agent's state is kept for it."""
+
+    NONE = 0
+    THIS = 1
+    NEXT = 2
+
+
 class OpenUnroll:
     """The unroll that one lane is filling, time-major; owned by one thread.
 
-    Steps are observed and decided in turn. After T decisions the next observation completes it: it is cut
+    Steps are observed and decided in turn. After ``length`` decisions the next observation completes it: it is cut
     *before* the policy sees that observation, so that a learner in lockstep can train on it first and the
     policy that acts next has seen every transition before it.
+
+    Args:
+      spec: of the environments.
+      rows: how many there are.
+      length: transitions in an unroll.
+      overlap: how many of them were the end of the unroll before; the first unroll has all of its own.
     """
 
-    def __init__(self, spec: EnvSpec, rows: int, length: int) -> None:
+    def __init__(self, spec: EnvSpec, rows: int, length: int, overlap: int = 0) -> None:
         self._spec = spec
         self._rows = rows
         self.length = length
+        self.overlap = overlap
+        self._shared = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -53,9 +91,21 @@ class OpenUnroll:
         self.decided = 0
 
     @property
+    def untouched(self) -> bool:
+        """Whether nothing was decided since the last one was cut."""
+        return self.decided == self._shared
+
+    @property
     def transitions(self) -> int:
-        """Actions held, over all rows."""
-        return self.decided * self._rows
+        """Actions held, over all rows, that were in no unroll before."""
+        return (self.decided - self._shared) * self._rows
+
+    @property
+    def begins(self) -> Begins:
+        """Whether this unroll begins with the step that is decided next, or the one after it."""
+        if self.decided == 0:
+            return Begins.THIS
+        return Begins.NEXT if self.overlap and self.decided == self.length - self.overlap else Begins.NONE
 
     def observe(self, arrays: Sequence[NDArray[Any]]) -> bool:
         """Takes the step that followed the last decision; True if that completes the unroll."""
@@ -72,6 +122,26 @@ class OpenUnroll:
         """An empty log of actions, ``[0, rows, ...]``."""
         return self._actions[:0].copy()
 
+    def shared(self) -> list[NDArray[Any]]:
+        """What it has from the unroll before, for a checkpoint: steps, actions, versions and record."""
+        record = [] if self._record is None else [leaf for _, leaf in leaves(self._record)]
+        kept = [array[: self._shared] for array in (*self._steps, self._actions, self._versions, *record)]
+        return [array.copy() for array in kept]
+
+    def restore(self, shared: Sequence[NDArray[Any]], record: Tree) -> None:
+        """Puts back what :meth:`shared` gave; ``record`` is one of the same structure, of which only that is used."""
+        self.decided = self._shared = len(shared[0])
+        if not self._shared:
+            return
+        news = [*self._steps, self._actions, self._versions]
+        for mine, kept in zip(news, shared, strict=False):
+            mine[: self._shared] = kept
+        rows = []
+        for kept in shared[len(news) :]:
+            rows.append(np.empty((self.length, *kept.shape[1:]), kept.dtype))
+            rows[-1][: self._shared] = kept
+        self._record = rebuild(record, rows)
+
     def decide(self, action: NDArray[Any], record: Tree, version: int) -> None:
         """Keeps what was decided for the observed step: ``[rows, ...]`` each, and the weights' version."""
         if self._record is None:
@@ -85,12 +155,20 @@ class OpenUnroll:
     def cut(self, state: Tree) -> Unroll:
         """Hands over the complete unroll, with the ``state`` before its first step.
 
-        Its last step begins the next one.
+        Its last step, and the overlap before it, begin the next one.
         """
         done = Unroll(
             timestep_of(self._spec, self._steps), self._actions, self._record, state, self._versions
         )
-        last = self.observed
+        steps, kept = self._steps, slice(self.length - self.overlap, None)
         self._begin()
-        self.observe(last)
+        self.decided = self._shared = self.overlap
+        for mine, before in zip(self._steps, steps, strict=True):
+            mine[: self.overlap + 1] = before[kept]
+        if self.overlap:
+            self._actions[: self.overlap] = done.action[kept]
+            self._versions[: self.overlap] = done.version[kept]
+            self._record = map_leaves(np.empty_like, done.record)
+            for (_, mine), (_, before) in zip(leaves(self._record), leaves(done.record), strict=True):
+                mine[: self.overlap] = before[kept]
         return done

@@ -162,7 +162,7 @@ class Worker:
         for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
             if not self.pace.hand_over(lane):
                 break
-            lane.outbox, lane.finished = None, []
+            lane.outbox, lane.finished, lane.counted = None, [], 0
         chosen, wait = self.pace.choose(self.lanes, time.monotonic())
         if not chosen:
             return wait
@@ -199,13 +199,18 @@ class Worker:
     def _leave(self, lane: Lane) -> None:
         if lane in self.lanes:
             self.lanes.remove(lane)
-            held = self._recipe.unroll_length * lane.rows if lane.outbox is not None else 0
-            self._ledger.drop(open_steps=lane.open.transitions, queued_steps=held)
+            self._ledger.drop(open_steps=lane.open.transitions, queued_steps=lane.counted)
 
     def _arrive(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
         if lane not in self.lanes:
             return
         finished = lane.meter.add(timestep_of(self._recipe.spec, arrays))
+        if self._recipe.evaluating:  # those that explore are not what the agent can do
+            finished = [
+                episode
+                for row, episode in zip(lane.meter.finished, finished, strict=True)
+                if row >= lane.rows - lane.evaluating
+            ]
         if lane.script is None:
             lane.finished += finished
         elif not self._replayed(lane, lane.script, arrays, now):
@@ -215,11 +220,12 @@ class Worker:
         lane.arrived = now
 
     def _cut(self, lane: Lane) -> None:
+        lane.counted = lane.open.transitions
         lane.outbox = lane.open.cut(self.inference.first_states(lane.slots))
         lane.rounds += 1
         if lane.log is not None:
-            lane.log.append(lane.outbox.action)
-        self._ledger.cut(self._recipe.unroll_length * lane.rows)
+            lane.log.append(lane.outbox.action[-(lane.counted // lane.rows) :])
+        self._ledger.cut(lane.counted)
 
     def _replayed(self, lane: Lane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
         """Plays the next logged action; True once the environments are where they were."""

@@ -146,8 +146,7 @@ class Anakin:
             self._carry: Carry = self._begin_all(self._own, self._all_seeds())
         else:
             self._restore(checkpoint)
-        # On the host: if the program fails, what it carried is gone with it.
-        self.version = self._updates()
+        self._look()
 
     def _compile_parts(self) -> None:
         """Makes what will be called."""
@@ -300,8 +299,12 @@ class Anakin:
             require_finite(self._carry.train.skipped_in_row, self._config.safety.max_skipped_updates)
             yield metrics
 
-    def _updates(self) -> int:
-        return int(np.max(self._carry.train.updates))
+    def _look(self) -> None:
+        # On the host, and copies: if the program fails, what it carried is gone with it, and a buffer that is looked at
+        # cannot be donated.
+        train = self._carry.train
+        self.version = int(np.max(train.updates))
+        self._skipped = np.array(train.skipped, ndmin=1)
 
     def _count(self) -> int:
         """Batches in the next call: about a second of them, and no more than the frame budget has left."""
@@ -321,7 +324,7 @@ class Anakin:
         self.ledger.cut(steps)
         self.ledger.train(steps)
         self.lag.add(np.arange(self._agent.data.updates_a_batch))
-        self.version = self._updates()
+        self._look()
         last = jax.device_get(self._carry.last)
         if isinstance(self.episodes, EpisodesOfSeveral):
             for index, episodes in enumerate(self.episodes.each):
@@ -329,6 +332,11 @@ class Anakin:
             self.episodes.look()
         else:
             _show(self.episodes, last)
+
+    @property
+    def skipped(self) -> int:
+        """Updates that were skipped; of the best agent, where there are several."""
+        return int(self._skipped[self.episodes.best if isinstance(self.episodes, EpisodesOfSeveral) else 0])
 
     @property
     def train_state(self) -> TrainState:
@@ -385,9 +393,8 @@ class Anakin:
         """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
         if not isinstance(self.episodes, EpisodesOfSeveral):
             return []
-        skipped = np.asarray(self._carry.train.skipped)
         return [
-            {"agent": str(one), "skipped_updates": int(skipped[index]), **episodes.row()}
+            {"agent": str(one), "skipped_updates": int(self._skipped[index]), **episodes.row()}
             for index, (one, episodes) in enumerate(zip(self._members, self.episodes.each, strict=True))
         ]
 

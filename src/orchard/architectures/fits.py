@@ -34,6 +34,15 @@ def require_fit(config: RunConfig, agent: Agent) -> None:
 
 def why_not(config: RunConfig, agent: Agent) -> str | None:
     """Why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
+    if agent.data.replay and config.arch != "seed":
+        return f"{agent.name} samples from a replay, and {config.arch} has none: use --arch seed"
+    if agent.data.replay and config.cluster.hosts > 1:
+        return f"hosts is {config.cluster.hosts}, but {agent.name} samples from the replay of one host: leave it out"
+    if config.placement.eval_envs and (agent.explore is None or config.arch != "seed"):
+        return (
+            f"eval_envs is {config.placement.eval_envs}, but only agents that explore by chance (dqn, r2d2) have "
+            "environments that do not: leave it out"
+        )
     if config.arch != "anakin" and (reason := _without_effect(config.population, ("seeds", "sweep"), _ONE)):
         return reason
     return {"seed": _seed, "a2c": _a2c, "anakin": _anakin, "sebulba": _sebulba}[config.arch](config, agent)
@@ -49,6 +58,11 @@ def _sebulba(config: RunConfig, agent: Agent) -> str | None:
     place = config.placement
     if place.actors == 0:
         return "actors is 0, but only sebulba's own threads act: give one or more"
+    if place.actors < len(place.inference_devices):
+        return (
+            f"actors is {place.actors}, so of {len(place.inference_devices)} devices that act some have no thread: "
+            "give as many --actors or more, or fewer --actor-devices"
+        )
     return _too_far_behind(config, agent) or _without_effect(
         place, _FOR_SERVING, "sebulba's threads act each for their own environments: leave it out"
     )
@@ -56,8 +70,19 @@ def _sebulba(config: RunConfig, agent: Agent) -> str | None:
 
 def _too_far_behind(config: RunConfig, agent: Agent) -> str | None:
     lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
-    if agent.data.on_policy and lag != 0:
-        return f"{agent.name} learns only from what its newest weights did, and the lag is {lag}: add --lag 0"
+    if not agent.data.on_policy:
+        return None
+    newest = f"{agent.name} learns only from what its newest weights did"
+    if lag != 0:
+        return f"{newest}, and the lag is {lag}: add --lag 0"
+    place, batch_size = config.placement, agent.data.batch_size
+    round_of_all = place.actors * place.envs_per_actor * config.cluster.hosts
+    if round_of_all > batch_size:
+        return (
+            f"{newest}, and {round_of_all} environments are more than a batch of {batch_size}: what the "
+            f"rest did would be trained on an update late. Use --batch-size {round_of_all}, or fewer --actors or "
+            "--envs-per-actor"
+        )
     return None
 
 
@@ -76,7 +101,7 @@ def _anakin(config: RunConfig, agent: Agent) -> str | None:
     return (
         _without_lag(config)
         or _without_effect(config.placement, _FOR_ACTORS, advice)
-        or _without_effect(config.safety, ("env_timeout", "actor_restarts"), advice)
+        or _without_effect(config.safety, ("actor_restarts",), advice)
     )
 
 

@@ -40,6 +40,10 @@ class Architecture(Protocol):
         """Updates so far; known whatever has failed."""
 
     @property
+    def skipped(self) -> int:
+        """How many of them were skipped; known whatever has failed."""
+
+    @property
     def frames_per_step(self) -> int:
         """Environment frames in one agent step."""
 
@@ -116,12 +120,19 @@ def records(arch: Architecture) -> dict[str, Any]:
     }
 
 
-def restore(arch: Architecture, meta: Mapping[str, Any], *, open_steps: bool, host: int = 0) -> None:
-    """Takes over what :func:`records` gave; steps that were not trained on yet are kept (``open_steps``) or dropped."""
+def restore(
+    arch: Architecture, meta: Mapping[str, Any], *, open_steps: bool, host: int = 0, queued: int | None = None
+) -> None:
+    """Takes over what :func:`records` gave; steps that were not trained on yet are kept (``open_steps``) or dropped.
+
+    ``queued``: how many wait, where a replay has kept them.
+    """
     arch.episodes.restore(meta["episodes"])
     arch.lag.restore(meta["lag"])
     books = dict(meta["ledgers"][host])
     if not open_steps:
-        books["dropped"] += books["open"] + books["queued"]
-        books["open"] = books["queued"] = 0
+        books["open"] = 0
+    if queued is not None or not open_steps:
+        books["queued"] = queued or 0
+    books["dropped"] = books["received"] - books["trained"] - books["queued"] - books["open"]
     arch.ledger.restore(books)

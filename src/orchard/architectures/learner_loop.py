@@ -5,6 +5,7 @@ The two differ in who acts and where; what comes after a complete unroll is the 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -12,16 +13,24 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from orchard.acting.crew import Crew
 from orchard.acting.desk import Desk
 from orchard.acting.example import example_unroll
 from orchard.acting.ledger import Ledger
-from orchard.acting.pace import updates_per_round
+from orchard.acting.recipe import Recipe, lanes_of
+from orchard.acting.unrolls import Delivery
 from orchard.architectures.devices import pick, pick_everywhere
 from orchard.architectures.interface import progress, records, restore
+from orchard.architectures.memory import (
+    Batch,
+    QueueMemory,
+    ReplayMemory,
+    make_replay,
+    rounds,
+)
+from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, OrchardError, RunFailed
 from orchard.learning.checkpoint import Checkpoint
@@ -76,22 +85,49 @@ class LearnerLoop(ABC):
         training = pick_everywhere("training", place.training_devices)
         self.learner = Learner(agent, training, key(config.seed, "learner"))
         self._devices = pick("inference", place.inference_devices)
-        self._per_round = 1 if self._lag == "free" else self._updates_per_round(planned)
-        self._store = WeightStore(self._devices, keep=1 + self._kept_updates())
-        self.queue = UnrollQueue(self._queue_capacity(planned), self._rows)
+        self._acting = planned - place.eval_envs
+        self._filling, batches = 0, 1
+        if self._lag != "free":
+            self._filling, batches = rounds(agent.data, self._acting, self._rows)
+        self._per_round = batches * agent.data.updates_a_batch
+        older = 0 if self._lag == "free" else (int(self._lag) + 1) * batches
+        self._store = WeightStore(self._devices, keep=1 + older)
+        self._memory: QueueMemory | ReplayMemory = self._make_memory(planned)
         self._resumable = self._restore(checkpoint) if checkpoint else {}
-        self._prefetch: Prefetch[tuple[Unroll, np.ndarray[Any, Any]]] | None = None
+        self._prefetch: Prefetch[tuple[Unroll, Batch]] | None = None
 
-    def _updates_per_round(self, planned: int) -> int:
-        return self._agent.data.updates_a_batch * updates_per_round(planned, self._rows)
+    def _make_memory(self, planned: int) -> QueueMemory | ReplayMemory:
+        place, plan = self._config.placement, self._agent.data
+        if plan.replay is None:
+            capacity = (
+                planned * (int(self._lag) + 1) if self._lag != "free" else place.queue_size or self._rows
+            )
+            queue = UnrollQueue(capacity, self._rows)
+            return QueueMemory(queue, self.ledger, exact=self._config.deterministic)
+        replay = make_replay(
+            self._config, self._agent, self._spec, lag=self._lag, batch_size=self._rows, acting=self._acting
+        )
+        return ReplayMemory(replay, self._agent, self.ledger, None if self._lag == "free" else self._lanes)
 
-    def _kept_updates(self) -> int:
-        return 0 if self._lag == "free" else (int(self._lag) + 1) * self._per_round
-
-    def _queue_capacity(self, planned: int) -> int:
-        if self._lag == "free":
-            return self._config.placement.queue_size or self._rows
-        return planned * (int(self._lag) + 1)
+    def _recipe(self, token: str = "") -> Recipe:
+        """What actors are told; ``token`` lets them in where they come over a transport."""
+        config = self._config
+        return Recipe(
+            env=config.env,
+            options=env_options(config),
+            spec=self._spec,
+            actors=config.placement.actors,
+            envs=config.placement.envs_per_actor,
+            seed=config.seed,
+            unroll_length=self._agent.data.unroll_length,
+            overlap=self._agent.data.overlap,
+            evaluating=config.placement.eval_envs,
+            token=token,
+            keep_log=config.deterministic,
+            lockstep=self._lag != "free",
+            host=self._host,
+            hosts=self._hosts,
+        )
 
     # What SEED and Sebulba do each in its own way.
 
@@ -132,14 +168,18 @@ class LearnerLoop(ABC):
     def _begin(self) -> None:
         """Compiles the learner, publishes the first weights and begins to make batches."""
         plan = self._agent.data
-        self.learner.warm_up(example_unroll(self._agent, self._spec, plan.unroll_length, self._rows))
+        self.learner.warm_up(example_unroll(self._agent, self._spec, plan.trained_length, self._rows))
+        if isinstance(self._memory, ReplayMemory):
+            rows = lanes_of(self._config.placement.envs_per_actor)[1]
+            length = plan.overlap + plan.unroll_length
+            self._memory.warm_up(example_unroll(self._agent, self._spec, length, rows)._replace(weight=None))
         self._publish()
         depth = self._config.placement.prefetch if self._lag == "free" else 0
         self._prefetch = Prefetch(self._make_batch, depth, self.fail)
 
     def _end(self) -> None:
         """Ends what :meth:`_begin` began; safe to call twice."""
-        self.queue.close()
+        self._memory.close()
         if self._prefetch is not None:
             self._prefetch.close()
 
@@ -166,19 +206,19 @@ class LearnerLoop(ABC):
             yield metrics
             self._publish()
 
-    def _train(self, unroll: Unroll, version: np.ndarray[Any, Any]) -> Mapping[str, Any]:
-        """The updates on one batch; all weights but the last are published."""
+    def _train(self, unroll: Unroll, batch: Batch) -> Mapping[str, Any]:
+        """The updates on one batch. Whoever acts freely has the weights of each but the last, which comes later."""
         updates = self.learner.updates(unroll)
         counted = last = False
         while not last:
-            self._count_lag(version)
+            self._count_lag(batch.version)
             with self.learner_time:
                 metrics, last = next(updates)
             if not counted:
-                self.ledger.train(version.size)
+                self._memory.learned(batch, lambda: self.learner.priorities)
                 counted = True
             require_finite(self.learner.state.skipped_in_row, self._config.safety.max_skipped_updates)
-            if not last:
+            if not last and self._lag == "free":
                 self._publish()
         return metrics
 
@@ -205,6 +245,11 @@ class LearnerLoop(ABC):
         return int(self.learner.state.updates)
 
     @property
+    def skipped(self) -> int:
+        """How many of them were skipped."""
+        return int(self.learner.state.skipped)
+
+    @property
     def frames_per_step(self) -> int:
         """Environment frames in one agent step."""
         return self._spec.frames_per_step
@@ -220,25 +265,22 @@ class LearnerLoop(ABC):
 
     # The way of an unroll.
 
-    def _take_unroll(self, unroll: Unroll, episodes: list[tuple[float, int]]) -> bool:
-        if not self.queue.offer(unroll):
+    def _take_unroll(self, delivery: Delivery) -> bool:
+        if not self._memory.offer(delivery):
             return False
         if self._hosts > 1:
-            self._untold.extend(episodes)
+            self._untold.extend(delivery.episodes)
         else:
-            self._count(episodes)
+            self._count(delivery.episodes)
         return True
 
     def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
         for episode_return, length in episodes:
             self.episodes.add(episode_return, length)
 
-    def _make_batch(self) -> tuple[Unroll, np.ndarray[Any, Any]] | None:
-        unrolls = self.queue.take(_POLL_SECONDS)
-        if unrolls is None:
-            return None
-        version = np.concatenate([unroll.version for unroll in unrolls], axis=1)
-        return self._on_training_devices(unrolls), version
+    def _make_batch(self) -> tuple[Unroll, Batch] | None:
+        batch = self._memory.take(_POLL_SECONDS)
+        return None if batch is None else (self._on_training_devices(batch.unrolls), batch)
 
     # What hosts tell each other.
 
@@ -269,7 +311,7 @@ class LearnerLoop(ABC):
         """Metrics since the last call, by name."""
         return {
             **progress(self),
-            "queue_fill": len(self.queue) / self.queue.capacity,
+            **self._memory.meters(),
             "learner_busy": self.learner_time.take(),
         }
 
@@ -291,8 +333,9 @@ class LearnerLoop(ABC):
             self._rest()
             self._reported[self._host] = self.ledger.counts()
         trees: dict[str, Any] = {"train": self.learner.state}
-        blobs: dict[str, list[Any]] = {}
+        blobs, kept = self._memory.snapshot()
         meta: dict[str, Any] = {
+            **kept,
             **records(self),
             "exact": exact,
             # Of all hosts: any of them may go on from this.
@@ -308,8 +351,8 @@ class LearnerLoop(ABC):
                 for order, s in lanes
             ]
             blobs["actions"] = [state["actions"] for _, state in lanes]
-            queued = jax.device_get(self.queue.contents())
-            blobs["queue"] = [leaf for unroll in queued for leaf in jax.tree.leaves(unroll)]
+            blobs["shared"] = [array for _, state in lanes for array in state["shared"]]
+            meta["shared"] = [len(state["shared"]) for _, state in lanes]
             trees.update(self._tables())
             meta["untold"] = list(self._untold)
         return trees, blobs, meta
@@ -329,7 +372,13 @@ class LearnerLoop(ABC):
         meta = checkpoint.meta
         self.learner.restore(checkpoint.tree("train", self.learner.state))
         exact = bool(meta["exact"]) and self._config.deterministic
-        restore(self, meta, open_steps=exact, host=self._host)
+        queued = None
+        if isinstance(self._memory, ReplayMemory):
+            example = example_unroll(self._agent, self._spec, 1, 1)._replace(weight=None)
+            queued = self._memory.restore(checkpoint, example if exact else None)
+            if not exact and self._lag != "free":
+                self._filling = self._memory.begin_anew(self._acting * self._agent.data.items)
+        restore(self, meta, open_steps=exact, host=self._host, queued=queued)
         self._reported = meta["ledgers"]
         if not exact:
             self._first_epoch = meta["last_epoch"] + 1
@@ -342,20 +391,20 @@ class LearnerLoop(ABC):
                 raise ConfigError(
                     f"{name} was {meta['pace'][name]} and is {now} now: a deterministic run goes on as it was"
                 )
-        self._refill_queue(checkpoint.blob("queue"))
+        example = example_unroll(self._agent, self._spec, 1, 1)
+        if isinstance(self._memory, QueueMemory):
+            self._memory.restore(checkpoint, example)
+        shared = iter(checkpoint.blob("shared"))
         return {
             (int(lane["order"][0]), int(lane["order"][1])): {
                 "steps": lane["steps"],
                 "rounds": lane["rounds"],
                 "digest": lane["digest"],
                 "actions": actions,
+                "shared": list(itertools.islice(shared, count)),
+                "record": example.record,
             }
-            for lane, actions in zip(meta["lanes"], checkpoint.blob("actions"), strict=True)
+            for lane, actions, count in zip(
+                meta["lanes"], checkpoint.blob("actions"), meta["shared"], strict=True
+            )
         }
-
-    def _refill_queue(self, leaves: list[Any]) -> None:
-        example = example_unroll(self._agent, self._spec, 1, 1)
-        structure, size = jax.tree.structure(example), len(jax.tree.leaves(example))
-        for start in range(0, len(leaves), size):
-            taken = self.queue.offer(jax.tree.unflatten(structure, leaves[start : start + size]))
-            assert taken, "the queue is as large as before, since the lag and the actors are the same"

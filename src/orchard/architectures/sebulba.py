@@ -26,10 +26,8 @@ from typing import Any
 import jax
 
 from orchard.acting.crew import Crew, Gate
-from orchard.acting.recipe import Recipe
 from orchard.acting.rollout import Program
 from orchard.architectures.learner_loop import LearnerLoop
-from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.learning.checkpoint import Checkpoint
 from orchard.seeding import key
@@ -69,22 +67,9 @@ class Sebulba(LearnerLoop):
             base=self._base_version,
         )
         self._store.listen(gate.poke)
-        self.queue.listen(gate.poke)
+        self._memory.listen(gate.poke)
         self.crew = Crew(
-            recipe=Recipe(
-                env=config.env,
-                options=env_options(config),
-                spec=spec,
-                actors=place.actors,
-                envs=place.envs_per_actor,
-                seed=config.seed,
-                unroll_length=agent.data.unroll_length,
-                token="",
-                keep_log=config.deterministic,
-                lockstep=self._lag != "free",
-                host=config.cluster.host,
-                hosts=config.cluster.hosts,
-            ),
+            recipe=self._recipe(),
             program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
             devices=self._devices,
             gate=gate,

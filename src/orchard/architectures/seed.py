@@ -26,10 +26,9 @@ from orchard.acting.desk import Desk
 from orchard.acting.inference import Inference
 from orchard.acting.lanes import Member
 from orchard.acting.pace import Free, Lockstep, Pace, Round
-from orchard.acting.recipe import Recipe, lanes_of
+from orchard.acting.recipe import lanes_of
 from orchard.acting.worker import Meters, Worker
 from orchard.architectures.learner_loop import LearnerLoop
-from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.learning.checkpoint import Checkpoint
 from orchard.replay.queue import join
@@ -37,8 +36,6 @@ from orchard.seeding import key
 from orchard.transport.connect import listen
 from orchard.transport.seam import Server
 from orchard.types import Agent, EnvSpec, Tree, Unroll
-
-_REMOTE_BATCH = 64
 
 
 class Seed(LearnerLoop):
@@ -85,26 +82,9 @@ class Seed(LearnerLoop):
                 worker.inference.restore(checkpoint.tree(f"tables_{index}", worker.inference.tables()))
         for wake in (worker.poke for worker in self.desk.workers):
             self._store.listen(wake)
-            self.queue.listen(wake)
+            self._memory.listen(wake)
 
     # Construction.
-
-    def _recipe(self, token: str) -> Recipe:
-        config = self._config
-        return Recipe(
-            env=config.env,
-            options=env_options(config),
-            spec=self._spec,
-            actors=config.placement.actors,
-            envs=config.placement.envs_per_actor,
-            seed=config.seed,
-            unroll_length=self._agent.data.unroll_length,
-            token=token,
-            keep_log=config.deterministic,
-            lockstep=self._lag != "free",
-            host=config.cluster.host,
-            hosts=config.cluster.hosts,
-        )
 
     def _workers(self) -> list[Worker]:
         place = self._config.placement
@@ -112,10 +92,11 @@ class Seed(LearnerLoop):
         collect = Round(self._lanes, self._take_unroll)
         recipe = self._recipe("")
         numbers = np.array([recipe.slot_number(slot) for slot in range(place.slots)], np.int32)
+        places = np.array([recipe.place(slot) for slot in range(place.slots)], np.float32)
         workers = []
         for index, device in enumerate(self._devices):
             local = len(range(index, place.actors, len(self._devices)))
-            full = max(place.inference_batch or local * rows or _REMOTE_BATCH, rows)
+            full = place.full_batch(index)
             pace: Pace
             if self._lag == "free":
                 sizes = buckets(min(rows, full), full)
@@ -132,6 +113,7 @@ class Seed(LearnerLoop):
                     device=index,
                     collect=collect,
                     base=self._base_version,
+                    filling=self._filling,
                 )
             inference = Inference(
                 self._agent,
@@ -141,6 +123,7 @@ class Seed(LearnerLoop):
                 device,
                 key(self._config.seed, "acting"),
                 numbers,
+                places,
             )
             workers.append(
                 Worker(

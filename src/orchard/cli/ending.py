@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,14 +36,22 @@ def report(summary: Summary, config: RunConfig) -> int:
         f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl"
     )
     if summary.stopped_because != "interrupted":
-        print_line(f"next: orchard eval {folder}")
+        print_line(f"next: {_orchard()} eval {shlex.quote(folder)}")
     elif host:
-        print_line(f"next: orchard resume {Path(folder).parent.parent} --host {host}")
+        print_line(f"next: {_orchard()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}")
     else:
-        print_line(f"next: orchard resume {folder}")
+        print_line(f"next: {_orchard()} resume {shlex.quote(folder)}")
     if config.json:
         print_line(json.dumps(values))
     return 0
+
+
+def _orchard() -> str:
+    """What is typed here to call ``orchard``: the name alone only if the shell finds this very command by it."""
+    called, found = Path(sys.argv[0]), shutil.which("orchard")
+    if called.name != "orchard" or (found is not None and called.exists() and called.samefile(found)):
+        return "orchard"
+    return shlex.quote(str(called))
 
 
 def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:

@@ -56,17 +56,21 @@ def members(config: RunConfig) -> list[Member]:
 def _axis(config: RunConfig, item: str) -> tuple[str, list[float]]:
     name, equals, text = item.partition("=")
     name = name.replace("-", "_")
-    numbers = {
-        part.name
-        for part in dataclasses.fields(config.settings)
-        if isinstance(getattr(config.settings, part.name), float)
+    settings = {
+        part.name: getattr(config.settings, part.name) for part in dataclasses.fields(config.settings)
     }
+    numbers = {setting for setting, value in settings.items() if isinstance(value, float)}
     if not equals or not text:
         raise ConfigError(
             f"sweep {item!r}: write name=value,value,… for instance learning_rate=1e-4,3e-4,1e-3"
         )
     if name not in numbers:
-        raise ConfigError(unknown_name("number to sweep", name, numbers))
+        if name not in settings:
+            raise ConfigError(unknown_name("number to sweep", name, numbers))
+        raise ConfigError(
+            f"sweep {item!r}: {name} is {settings[name]}, of which one program cannot have several values: "
+            "start a run for each"
+        )
     values = [_number(name, word) for word in text.split(",")]
     for value in values:
         replace(config, **{name: value})  # Refused here if the agent refuses it.

@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 
 import tyro
 
+from orchard.acting.recipe import lanes_of
 from orchard.agents.a2c import A2CSettings
+from orchard.agents.dqn import DQNSettings
 from orchard.agents.ppo import PPOSettings
+from orchard.agents.r2d2 import R2D2Settings
 from orchard.agents.vtrace import VTraceSettings
 from orchard.errors import ConfigError, unknown_name
 
@@ -32,8 +35,8 @@ class Network:
     own."""
     hidden: tuple[int, ...] = ()
     """Sizes of the torso's dense layers; none given: the network's own."""
-    lstm: int = 0
-    """Size of an LSTM between torso and heads; 0 for none."""
+    lstm: int | None = None
+    """Size of an LSTM between torso and heads; 0 for none; None for the agent's own (r2d2: 512, the others: 0)."""
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "lstm")
@@ -57,6 +60,8 @@ class Stop:
         _at_least(self, 0, "frames", "minutes", above=True)
 
 
+_REMOTE_BATCH = 64
+"""Environments in a full inference batch where all actors come from elsewhere."""
 _ROOM_FOR_OTHERS = 256
 """Slots for environments of actors from elsewhere, unless max_envs says otherwise."""
 
@@ -70,6 +75,9 @@ class Placement:
     envs_per_actor: int = 16
     """Environments of each actor; one half steps while the other waits for its actions (sebulba: while another
     thread's do)."""
+    eval_envs: int = 0
+    """Environments, the last ones of this run's actors, that only evaluate: they hardly explore, nothing is learned
+    from them, and the returns that are reported are theirs alone. (Agents that explore by chance.)"""
     transport: Literal["inproc", "shm", "grpc"] = "shm"
     """How the actors of this machine are reached: threads, shared memory or gRPC on a Unix socket."""
     listen: tuple[str, ...] = ()
@@ -91,19 +99,30 @@ class Placement:
     batches_per_call: int = 8
     """Batches that one call of the compiled program acts for and learns from. (Anakin only.)"""
     lag: int | Literal["free"] = "free"
-    """How far the weights that act may be behind the newest: free (bounded by the queue; counted in updates), or an
-    exact number of rounds, in lockstep."""
+    """How far the weights that act may be behind the newest: free (its mean is bounded by the queue; counted in
+    updates), or an exact number of rounds, in lockstep."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 0, "actors", "inference_wait_ms", "prefetch")
+        _at_least(self, 0, "actors", "eval_envs", "inference_wait_ms", "prefetch")
         _at_least(self, 1, "envs_per_actor", "inference_batch", "queue_size", "max_envs", "batches_per_call")
         if self.lag != "free":
             _at_least(self, 0, "lag")
+        if self.eval_envs and self.eval_envs >= (planned := self.actors * self.envs_per_actor):
+            raise ConfigError(
+                f"eval_envs is {self.eval_envs}, and has to be less than the {planned} environments of the run's own "
+                "actors, or there is nothing to learn from: give --eval-envs (a preset may have set it)"
+            )
         if self.actors == 0 and not self.listen:
             raise ConfigError(
                 "actors is 0 and listen names no address, so that nobody could step an environment: "
                 "give one or more actors, or --listen HOST:PORT for actors from elsewhere"
             )
+
+    def full_batch(self, device: int) -> int:
+        """Environments in a full inference batch of the ``device``-th device that acts; no lane is larger."""
+        rows = lanes_of(self.envs_per_actor)[1]
+        here = len(range(device, self.actors, len(self.inference_devices)))
+        return max(self.inference_batch or here * rows or _REMOTE_BATCH, rows)
 
     @property
     def slots(self) -> int:
@@ -162,7 +181,8 @@ class Safety:
     keep_checkpoints: int = 3
     """Checkpoints kept."""
     env_timeout: float = 60.0
-    """Seconds that an environment may take for one step (or to start) before its actor is restarted."""
+    """Seconds that an environment may take for one step (or to start) before its actor is restarted; the
+    first one of all, which the learner makes to see what it looks like, before the run is given up."""
     actor_restarts: int = 3
     """Restarts of one actor within ten minutes before the run stops."""
     max_skipped_updates: int = 10
@@ -174,8 +194,14 @@ class Safety:
         _at_least(self, 0, "env_timeout", above=True)
 
 
-AgentSettings = VTraceSettings | PPOSettings | A2CSettings
-SETTINGS: dict[str, type[AgentSettings]] = {"vtrace": VTraceSettings, "ppo": PPOSettings, "a2c": A2CSettings}
+AgentSettings = VTraceSettings | PPOSettings | A2CSettings | DQNSettings | R2D2Settings
+SETTINGS: dict[str, type[AgentSettings]] = {
+    "vtrace": VTraceSettings,
+    "ppo": PPOSettings,
+    "a2c": A2CSettings,
+    "dqn": DQNSettings,
+    "r2d2": R2D2Settings,
+}
 """What can be set of each agent."""
 
 
@@ -187,7 +213,7 @@ class RunConfig:
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
     arch: Literal["seed", "a2c", "sebulba", "anakin"] = "seed"
     """Where the parts run."""
-    agent: Literal["vtrace", "ppo", "a2c"] = "vtrace"
+    agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2"] = "vtrace"
     """What is computed."""
     preset: str = "auto"
     """Defaults to start from: auto (by the environment), none, or a name."""

@@ -14,6 +14,8 @@ class EpisodeMeter:
         self._return = np.zeros(num_envs, np.float64)
         self._length = np.zeros(num_envs, np.int64)
         self._open = np.zeros(num_envs, np.bool_)
+        self.finished: list[int] = []
+        """The environments whose episodes the last step finished."""
 
     def add(self, timestep: TimeStep) -> list[tuple[float, int]]:
         """Takes one step ``[num_envs]``; returns ``(return, length)`` of each episode that it finished.
@@ -26,6 +28,6 @@ class EpisodeMeter:
         self._length = np.where(first, 0, self._length + 1)
         self._open |= first
         ended = np.asarray(timestep.terminated) | np.asarray(timestep.truncated)
-        finished = np.flatnonzero(ended & self._open)
+        self.finished = np.flatnonzero(ended & self._open).tolist()
         self._open &= ~ended
-        return [(float(self._return[i]), int(self._length[i])) for i in finished]
+        return [(float(self._return[i]), int(self._length[i])) for i in self.finished]

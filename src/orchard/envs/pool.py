@@ -115,9 +115,10 @@ def _import(env_id: str) -> Any:
     try:
         import envpool
     except ImportError as error:
-        raise ConfigError(
-            f"{env_id} needs EnvPool, which cannot be imported ({error}): {extra_line('envpool')}"
-        ) from error
+        remedy = extra_line("envpool")
+        if ".so" in str(error):
+            remedy = "install that library of the system (libEGL.so.1 is in Debian's package libegl1)"
+        raise ConfigError(f"{env_id} needs EnvPool, which cannot be imported ({error}): {remedy}") from error
     return envpool
 
 

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, wait
 from typing import Any
+
+import psutil
 
 from orchard.agents.registry import load_agent
 from orchard.config.members import with_values
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.envs.make import spec_of
+from orchard.errors import ConfigError
 from orchard.types import Agent, EnvSpec
 
 
 def build_spec(config: RunConfig) -> EnvSpec:
-    """What the run's environments look like; makes one and closes it."""
-    return spec_of(config.env, env_options(config))
+    """What the run's environments look like; makes one and closes it, in a thread of its own.
+
+    Processes that one has started which hangs are killed.
+
+    Raises:
+      ConfigError: it cannot be made, or not within ``env_timeout`` seconds.
+    """
+    found: Future[EnvSpec] = Future()
+    own = set(psutil.Process().children(recursive=True))
+    # One that hangs cannot be stopped, and a daemon does not keep the process from ending.
+    threading.Thread(target=_describe, args=(config, found), name="first environment", daemon=True).start()
+    seconds = config.safety.env_timeout
+    wait([found], seconds)
+    if not found.done():
+        for process in set(psutil.Process().children(recursive=True)) - own:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        raise ConfigError(
+            f"{config.env} was not made within {seconds:g} s: mend it if it hangs, or allow it more time with "
+            "--env-timeout"
+        )
+    return found.result()
+
+
+def _describe(config: RunConfig, found: Future[EnvSpec]) -> None:
+    try:
+        found.set_result(spec_of(config.env, env_options(config)))
+    except BaseException as error:
+        found.set_exception(error)
 
 
 def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:
@@ -25,8 +58,8 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
         spec,
         network=config.net.network,
         hidden=config.net.hidden,
-        lstm=config.net.lstm,
         total_updates=_total_updates(config, spec),
+        **({} if config.net.lstm is None else {"lstm": config.net.lstm}),
     )
 
 
@@ -34,7 +67,9 @@ def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:
     """Updates that the frame budget allows: what learning rates are annealed over."""
     if config.stop.frames is None:
         return None
-    settings = config.settings
-    frames_a_batch = settings.batch_size * settings.unroll_length * spec.frames_per_step
-    updates_a_batch = settings.reuse * settings.minibatches
-    return max(1, config.stop.frames * updates_a_batch // frames_a_batch)
+    place = config.placement
+    acting = 1 - place.eval_envs / max(place.actors * place.envs_per_actor, 1)
+    transitions = config.stop.frames / spec.frames_per_step * acting - getattr(
+        config.settings, "replay_min_size", 0
+    )
+    return max(1, int(transitions * config.settings.updates_a_transition + 1e-6))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchard.architectures.fits import require_fit
 from orchard.config import resolve
 from orchard.config.settings import RunConfig
-from orchard.errors import ConfigError, cause_of
+from orchard.errors import ConfigError
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.folder import RunFolder
 from orchard.launch.hosts import Hosts, common_checkpoint, follow, lead
+from orchard.launch.meeting import only_here
 from orchard.launch.session import Session
 from orchard.learning.checkpoint import any_saved, load_latest
 from orchard.metrics.console import say
@@ -99,13 +100,15 @@ def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
         stack.enter_context(folder.held())
         if config.cluster.coordinator is not None:
             say(f"host 0 waits at {config.cluster.coordinator} for hosts 1 to {config.cluster.hosts - 1}")
+            if (reason := only_here(config.cluster.coordinator)) is not None:
+                say(reason)
         try:
             hosts = lead(config, folder, stack, resumed=resumed)
         except BaseException:
-            folder.discard()
+            if not resumed:
+                folder.discard()
             raise
-        with _failing_together(hosts):
-            return _with_others(hosts, config, folder, resumed)
+        return _with_others(hosts, config, folder, resumed)
 
 
 def take_part(address: str, index: int, config: RunConfig | None = None, path: Path | None = None) -> Summary:
@@ -125,18 +128,17 @@ def take_part(address: str, index: int, config: RunConfig | None = None, path: P
     """
     with contextlib.ExitStack() as stack:
         hosts, settings, theirs, resumed = follow(address, index, config, stack)
-        with _failing_together(hosts):
-            run = path or Path((config and config.run_dir) or theirs)
-            folder = RunFolder(run / "hosts" / str(index))
-            settings = resolve.replace(settings, run_dir=str(folder.path))
-            if not (resumed and folder.begun):
-                folder = RunFolder.create(settings)
-            stack.enter_context(folder.held())
-            try:
-                return _with_others(hosts, settings, folder, resumed)
-            except ConfigError:
-                folder.discard()
-                raise
+        run = path or Path((config and config.run_dir) or theirs)
+        folder = RunFolder(run / "hosts" / str(index))
+        settings = resolve.replace(settings, run_dir=str(folder.path))
+        if not (resumed and folder.begun):
+            folder = RunFolder.create(settings)
+        stack.enter_context(folder.held())
+        try:
+            return _with_others(hosts, settings, folder, resumed)
+        except ConfigError:
+            folder.discard()
+            raise
 
 
 def _coordinator(path: str, changes: Mapping[str, Any]) -> str:
@@ -150,19 +152,6 @@ def _coordinator(path: str, changes: Mapping[str, Any]) -> str:
             f"host {changes['host']} has to be told where host 0 is: add --coordinator HOST:PORT"
         )
     return str(address)
-
-
-@contextlib.contextmanager
-def _failing_together(hosts: Hosts) -> Iterator[None]:
-    """Tells the other hosts if this one fails, and why."""
-    try:
-        yield
-    except BaseException as error:
-        told = cause_of(error) if isinstance(error, Exception) else type(error).__name__
-        # As the command line ends: wrong usage, Ctrl-C twice, a failure.
-        statuses = {ConfigError: 2, KeyboardInterrupt: 130}
-        hosts.close(told, next((code for kind, code in statuses.items() if isinstance(error, kind)), 1))
-        raise
 
 
 def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import sys
 import threading
@@ -241,7 +240,10 @@ class Session:
             summary = self._summary(arch, reason, standing)
             summary.write(self.folder.summary)
         except Exception as error:
-            failure = failure or self._failure(error)
+            if failure:
+                _log.error("no summary", exc_info=error)
+                raise failure from None
+            raise self._failure(error) from None
         if failure:
             raise failure
         return summary
@@ -297,9 +299,10 @@ class Session:
         meta = self.checkpoint.meta
         exact = meta["exact"] and (self.config.deterministic or self.config.arch == "anakin")
         rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
+        replay = ", replay" if "replay" in meta else ""
         self.display.note(
             f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
-            f"random keys; {rest}"
+            f"random keys{replay}; {rest}"
         )
 
     def _learn(self, arch: Architecture, sinks: Record) -> tuple[str, dict[str, Any]]:
@@ -483,12 +486,12 @@ class Session:
             weights_version=arch.version,
             policy_lag_mean=arch.lag.mean,
             policy_lag_max=arch.lag.maximum,
-            params_sha256=digest(arch.train_state.params),
+            params_sha256=_digest(arch),
             stopped_because=reason,
             more={
                 "run_dir": str(self.folder.path),
                 "deterministic": config.deterministic,
-                "skipped_updates": int(arch.train_state.skipped),
+                "skipped_updates": arch.skipped,
                 **books,
                 **({"host": self.hosts.index, "hosts": self.hosts.count} if self.hosts.count > 1 else {}),
                 **self._side_by_side(arch),
@@ -514,7 +517,8 @@ class Session:
             return {}
         groups: dict[str, list[float]] = {}
         for member, found in zip(self.members, agents, strict=True):
-            groups.setdefault(member.swept, []).append(found.get("mean_return", math.nan))
+            if "mean_return" in found:  # an episode has ended
+                groups.setdefault(member.swept, []).append(found["mean_return"])
         assert isinstance(arch.episodes, EpisodesOfSeveral)
         return {
             "members": agents,
@@ -591,6 +595,15 @@ class Session:
 
 def _has_actors(arch: Architecture) -> bool:
     return arch.desk is not None or arch.crew is not None
+
+
+def _digest(arch: Architecture) -> str:
+    """That of the parameters; empty if they are gone with what failed."""
+    try:
+        return digest(arch.train_state.params)
+    except RuntimeError as error:  # a program that fails has used up what it was given
+        _log.error("the parameters are gone", exc_info=error)
+        return ""
 
 
 def _memory_of_children(process: psutil.Process) -> int:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal: the first ends a run in good order, the second at once."""
+"""Ctrl-C, SIGTERM and a closed terminal: the first ends a run in good order, the second at once; a bench at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -26,15 +26,30 @@ def heeding_signals(interrupted: threading.Event) -> Iterator[None]:
             raise KeyboardInterrupt
         interrupted.set()
 
-    with _hurrying():
-        # What was started to ignore its terminal (nohup) goes on ignoring it.
-        heeded = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
-        before = {number: signal.signal(number, handle) for number in heeded}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    with _hurrying(), _handling(handle):
+        yield
+
+
+@contextlib.contextmanager
+def ending_as_by_ctrl_c() -> Iterator[None]:
+    """Has SIGTERM and a closed terminal raise :class:`KeyboardInterrupt` too; main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with _handling(signal.default_int_handler):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
+    # What was started to ignore its terminal (nohup) goes on ignoring it.
+    heeded = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
+    before = {number: signal.signal(number, handle) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _ignored(number: int) -> bool:

@@ -32,6 +32,7 @@ class TrainState(NamedTuple):
       updates: int32, updates so far, skipped ones too; it is the weights' version.
       skipped: int32, updates so far that were not finite and changed nothing but the counters.
       skipped_in_row: int32, how many of the latest ones were skipped.
+      target: the target parameters; None if the agent has none.
     """
 
     params: Tree
@@ -40,6 +41,7 @@ class TrainState(NamedTuple):
     updates: Any
     skipped: Any
     skipped_in_row: Any
+    target: Tree = None
 
 
 class Update:
@@ -62,7 +64,8 @@ class Update:
         self._agent = agent
         self.mesh = Mesh(list(devices), (DEVICES,))
         time_major, batch_major = PartitionSpec(None, DEVICES), PartitionSpec(DEVICES)
-        specs = Unroll(TimeStep(*[time_major] * 5), time_major, time_major, batch_major, time_major)
+        weight = batch_major if agent.data.replay else None
+        specs = Unroll(TimeStep(*[time_major] * 5), time_major, time_major, batch_major, time_major, weight)
         self.specs = specs
         """Along which axis the parts of a batch are divided."""
         self.whole = NamedSharding(self.mesh, PartitionSpec())
@@ -71,8 +74,8 @@ class Update:
         self._averaged = jax.shard_map(
             self._gradients,
             mesh=self.mesh,
-            in_specs=(PartitionSpec(), specs, PartitionSpec()),
-            out_specs=PartitionSpec(),
+            in_specs=(PartitionSpec(), PartitionSpec(), specs, PartitionSpec()),
+            out_specs=(PartitionSpec(), batch_major),
             check_vma=False,
         )
 
@@ -82,7 +85,8 @@ class Update:
         params = self._agent.init(init_key)
         zero = jnp.zeros((), jnp.int32)
         opt_state = self._agent.optimizer.init(params)
-        return TrainState(params, opt_state, jax.random.key_data(update_key), zero, zero, zero)
+        target = params if self._agent.data.target_period else None
+        return TrainState(params, opt_state, jax.random.key_data(update_key), zero, zero, zero, target)
 
     def prepare(self, params: Tree, batch: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
         """What is done once with a whole batch before it is trained on; ``last`` as :class:`Agent` says."""
@@ -110,35 +114,44 @@ class Update:
             take(batch.record, 1),
             take(batch.state, 0),
             take(batch.version, 1),
+            take(batch.weight, 0),
         )
 
-    def step(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
-        """One update with a prepared minibatch; one that is not finite changes nothing but the counters."""
+    def step(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree, Any]:
+        """One update with a prepared minibatch; one that is not finite changes nothing but the counters.
+
+        Returns the state, the metrics, and the priorities ``[B]`` that the loss gave its items, or None.
+        """
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.updates)
-        loss, metrics, grads = self._averaged(state.params, batch, key)
+        (loss, metrics, grads), priorities = self._averaged(state.params, state.target, batch, key)
         norm = optax.tree.norm(grads)
         changes, opt_state = self._agent.optimizer.update(grads, state.opt_state, state.params)
         # The changes too: an optimizer without an epsilon divides 0 by 0.
         finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
-        params = optax.apply_updates(state.params, changes)
-
-        def keep(new: Tree, old: Tree) -> Tree:
-            return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
-
+        params = _where(finite, optax.apply_updates(state.params, changes), state.params)
         skip = 1 - finite.astype(jnp.int32)
-        return TrainState(
-            keep(params, state.params),
-            keep(opt_state, state.opt_state),
-            state.key,
-            state.updates + 1,
-            state.skipped + skip,
-            (state.skipped_in_row + skip) * skip,
-        ), {
-            **{f"loss/{name}": value for name, value in metrics.items()},
-            "loss/total": loss,
-            "loss/gradient_norm": norm,
-            "skipped_updates": state.skipped + skip,
-        }
+        updates = state.updates + 1
+        target = state.target
+        if period := self._agent.data.target_period:
+            target = _where(updates % period == 0, params, target)
+        return (
+            TrainState(
+                params,
+                _where(finite, opt_state, state.opt_state),
+                state.key,
+                updates,
+                state.skipped + skip,
+                (state.skipped_in_row + skip) * skip,
+                target,
+            ),
+            {
+                **{f"loss/{name}": value for name, value in metrics.items()},
+                "loss/total": loss,
+                "loss/gradient_norm": norm,
+                "skipped_updates": state.skipped + skip,
+            },
+            priorities,
+        )
 
     def passes(self, state: TrainState, batch: Unroll, last: Tree | None = None) -> tuple[TrainState, Tree]:
         """All updates with one batch, in one piece; returns the metrics of the last one.
@@ -170,21 +183,27 @@ class Update:
 
     def _one_pass(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
         if self._agent.data.minibatches == 1:
-            return self.step(state, batch)
+            return self.step(state, batch)[:2]
 
         def one(state: TrainState, rows: Any) -> tuple[TrainState, Tree]:
             part = jax.lax.with_sharding_constraint(self.minibatch(batch, rows), self.shares)
-            return self.step(state, part)
+            return self.step(state, part)[:2]
 
         state, metrics = jax.lax.scan(one, state, self.order(state.key, state.updates))
         return state, jax.tree.map(lambda leaf: leaf[-1], metrics)
 
-    def _gradients(self, params: Tree, batch: Unroll, key: Any) -> tuple[Any, Tree, Tree]:
+    def _gradients(
+        self, params: Tree, target: Tree, batch: Unroll, key: Any
+    ) -> tuple[tuple[Any, Tree, Tree], Any]:
         key = jax.random.fold_in(key, jax.lax.axis_index(DEVICES))
-        (loss, (metrics, _)), gradients = jax.value_and_grad(self._agent.loss, has_aux=True)(
-            params, None, batch, key
+        (loss, (metrics, priorities)), gradients = jax.value_and_grad(self._agent.loss, has_aux=True)(
+            params, target, batch, key
         )
-        return jax.lax.pmean((loss, metrics, gradients), DEVICES)
+        return jax.lax.pmean((loss, metrics, gradients), DEVICES), priorities
+
+
+def _where(condition: Any, new: Tree, old: Tree) -> Tree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
 def _require_equal_shares(agent: Agent, devices: int) -> None:

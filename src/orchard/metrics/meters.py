@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 Clock = Callable[[], float]
 """Returns seconds that only ever grow."""
@@ -85,20 +85,24 @@ class SteadyRate:
 
 
 class Episodes:
-    """Returns and lengths of the last episodes. Safe to use from several threads."""
+    """Returns and lengths of the last episodes. Safe to use from several threads.
+
+    Both are arrays: Anakin's window is as long as it has environments, and is taken over many times a second.
+    """
 
     def __init__(self, window: int = 100) -> None:
         self._lock = threading.Lock()
-        self._returns: deque[float] = deque(maxlen=window)
-        self._lengths: deque[int] = deque(maxlen=window)
+        self._window = window
+        self._returns: NDArray[np.float64] = np.empty(0)
+        self._lengths: NDArray[np.int64] = np.empty(0, np.int64)
         self._count = 0
         self._best: float | None = None
 
     def add(self, episode_return: float, length: int) -> None:
         """Counts an episode that ended: its undiscounted return and its length in agent steps."""
         with self._lock:
-            self._returns.append(float(episode_return))
-            self._lengths.append(int(length))
+            self._returns = np.append(self._returns, float(episode_return))[-self._window :]
+            self._lengths = np.append(self._lengths, int(length))[-self._window :]
             self._count += 1
             self._note_best()
 
@@ -109,20 +113,24 @@ class Episodes:
           returns, lengths: of the last episodes, as many as the window has; only the first ``count`` are looked at.
           count: episodes that ended since the run began.
         """
-        known = min(count, self._returns.maxlen or 0)
+        known = min(count, self._window)
         with self._lock:
-            self._returns = deque(np.asarray(returns, np.float64)[:known].tolist(), self._returns.maxlen)
-            self._lengths = deque(np.asarray(lengths)[:known].tolist(), self._lengths.maxlen)
+            # Copies: what the device has shown it may overwrite.
+            self._returns = np.array(np.asarray(returns)[:known], np.float64)
+            self._lengths = np.array(np.asarray(lengths)[:known], np.int64)
             self._count = count
             self._note_best()
 
     def _note_best(self) -> None:
-        if self._is_full():
-            mean = float(np.mean(self._returns))
+        if self._is_full() and (mean := self._mean()) is not None:
             self._best = mean if self._best is None else max(self._best, mean)
 
+    def _mean(self) -> float | None:
+        mean = float(np.mean(self._returns)) if self._returns.size else math.nan
+        return mean if math.isfinite(mean) else None
+
     def _is_full(self) -> bool:
-        return len(self._returns) == self._returns.maxlen
+        return len(self._returns) == self._window
 
     @property
     def count(self) -> int:
@@ -138,15 +146,16 @@ class Episodes:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return over the window, or over what there is; None before the first episode's end."""
+        """Mean return over the window, or over what there is; None before the first episode's end, and if it is not
+        finite, as an environment's rewards may make it."""
         with self._lock:
-            return float(np.mean(self._returns)) if self._returns else None
+            return self._mean()
 
     @property
     def mean_length(self) -> float | None:
         """Mean length over the window, in agent steps; None before the first episode's end."""
         with self._lock:
-            return float(np.mean(self._lengths)) if self._lengths else None
+            return float(np.mean(self._lengths)) if self._lengths.size else None
 
     @property
     def best_mean_return(self) -> float | None:
@@ -168,8 +177,9 @@ class Episodes:
         """Everything that a checkpoint must keep."""
         with self._lock:
             return {
-                "returns": list(self._returns),
-                "lengths": list(self._lengths),
+                # JSON knows no return that is not finite.
+                "returns": [value if math.isfinite(value) else None for value in self._returns.tolist()],
+                "lengths": self._lengths.tolist(),
                 "count": self._count,
                 "best": self._best,
             }
@@ -177,8 +187,9 @@ class Episodes:
     def restore(self, value: Mapping[str, Any]) -> None:
         """Takes over what :meth:`to_json` gave."""
         with self._lock:
-            self._returns = deque(value["returns"], self._returns.maxlen)
-            self._lengths = deque(value["lengths"], self._lengths.maxlen)
+            returns = [math.nan if one is None else one for one in value["returns"]]
+            self._returns = np.array(returns, np.float64)[-self._window :]
+            self._lengths = np.array(value["lengths"], np.int64)[-self._window :]
             self._count = int(value["count"])
             self._best = value["best"]
 

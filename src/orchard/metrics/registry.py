@@ -99,6 +99,8 @@ register("batch_fill", "1", "Observations in an inference batch, as a share of a
 register("inference_batch", "rows", "Observations in an inference batch; mean.")
 register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
 register("queue_fill", "1", "Share of the unroll queue that is in use.")
+register("replay_fill", "1", "Share of the replay's memory that is in use.")
+register("replay_transitions", "steps", "Agent steps in the replay that can be sampled.")
 register("learner_busy", "1", "Share of time in which the learner computed an update.")
 register("actors", "actors", "Actors that are connected.")
 register("actor_restarts", "restarts", "Actors that were started again after they died.")
@@ -107,9 +109,16 @@ register("actor_restarts", "restarts", "Actors that were started again after the
 register("steps_received", "steps", "Agent steps for which an action was chosen.")
 register("steps_trained", "steps", "Agent steps that an update was computed from, each counted once.")
 register("steps_open", "steps", "Agent steps in unrolls that are not yet complete.")
-register("steps_queued", "steps", "Agent steps in complete unrolls that wait to be trained on.")
 register(
-    "steps_dropped", "steps", "Agent steps thrown away, because their actor left, or the run was resumed."
+    "steps_queued",
+    "steps",
+    "Agent steps in complete unrolls, or in the replay, that were not trained on yet.",
+)
+register(
+    "steps_dropped",
+    "steps",
+    "Agent steps never trained on: their actor left, the run was resumed, they only evaluated, or a replay overwrote "
+    "them before they were sampled.",
 )
 
 # How the learning goes.

@@ -34,7 +34,8 @@ class Summary:
       episodes: episodes that ended.
       weights_version: updates in the final weights.
       policy_lag_mean, policy_lag_max: in updates, over all trained steps; None if none was trained.
-      params_sha256: :func:`orchard.learning.checkpoint.digest` of the final parameters.
+      params_sha256: :func:`orchard.learning.checkpoint.digest` of the final parameters; empty if they went with what
+        failed.
       stopped_because: one sentence.
       more: whatever else is worth keeping; its keys stand beside the others.
     """

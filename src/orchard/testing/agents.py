@@ -8,7 +8,8 @@
         check(subject(make_my_agent, name))
 
 where ``make_my_agent`` maps an :class:`~orchard.types.EnvSpec` to an :class:`~orchard.types.Agent` whose
-unrolls have 8 transitions or more. A check raises ``AssertionError`` and says which promise is broken.
+unrolls have 8 transitions or more (with a replay: whose items train on the transition that leads to step 3).
+A check raises ``AssertionError`` and says which promise is broken.
 """
 
 from __future__ import annotations
@@ -70,10 +71,13 @@ def observations(spec: EnvSpec, leading: tuple[int, ...], seed: int) -> Tree:
 
 
 def experience(spec: EnvSpec, steps: int, batch: int, ends: Sequence[End] = (), seed: int = 0) -> TimeStep:
-    """Random steps ``[steps, batch, ...]`` with episodes that begin at step 0 and end where ``ends`` says."""
+    """Random steps ``[steps, batch, ...]`` with episodes that begin at step 0 and end where ``ends`` says, as far as
+    the steps go."""
     flags = {name: np.zeros((steps, batch), bool) for name in ("terminated", "truncated", "first")}
     flags["first"][0] = True
     for step, row, how in ends:
+        if step >= steps:
+            continue
         flags[how][step, row] = True
         if step + 1 < steps:
             flags["first"][step + 1, row] = True
@@ -135,7 +139,7 @@ class Subject:
     def play(self, timestep: TimeStep, seed: int = 0, skip: int = 0) -> Unroll:
         """Acts on the steps ``[skip + T + 1, B, ...]`` in order, and returns the unroll of the last T + 1."""
         steps, batch = timestep.first.shape
-        states, outputs = [self.agent.initial_state(batch)], []
+        states, outputs = [self.initial_state(batch)], []
         for t in range(steps - 1):
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), t), batch)
             output, state = self.act(self.params, keys, at(timestep, t), states[-1])
@@ -143,11 +147,17 @@ class Subject:
             states.append(state)
         action, record = jax.tree.map(lambda *rows: np.stack(rows), *outputs[skip:])
         version = np.zeros((steps - 1 - skip, batch), np.int32)
-        return Unroll(at(timestep, slice(skip, None)), action, record, states[skip], version)
+        weight = np.linspace(0.5, 1.0, batch, dtype=np.float32) if self.agent.data.replay else None
+        return Unroll(at(timestep, slice(skip, None)), action, record, states[skip], version, weight)
+
+    def initial_state(self, batch: int) -> Tree:
+        """The state before the first step, of environments that explore a little."""
+        state = self.agent.initial_state(batch)
+        return self.agent.explore(state, jnp.full(batch, 0.1)) if self.agent.explore else state
 
     def unroll(self, ends: Sequence[End] = (), seed: int = 0) -> Unroll:
-        """An unroll of the agent's own length, see :func:`experience`."""
-        steps = self.agent.data.unroll_length + 1
+        """What the loss is given, see :func:`experience`."""
+        steps = self.agent.data.trained_length + 1
         return self.play(experience(self.spec, steps, 4, ends, seed), seed)
 
 
@@ -173,7 +183,7 @@ def check_shapes(subject: Subject) -> None:
     """Actions fit their spec; the state keeps its shapes and dtypes; the greedy action is an action too."""
     batch, spec = 4, subject.spec
     step = at(experience(spec, 1, batch), 0)
-    state = subject.agent.initial_state(batch)
+    state = subject.initial_state(batch)
     output, after = subject.act(subject.params, jax.random.split(jax.random.key(0), batch), step, state)
     greedy, after_greedy = subject.mode(subject.params, step, state)
     for action in (output.action, greedy):
@@ -197,11 +207,9 @@ def check_rows_are_independent(subject: Subject) -> None:
     batch = 4
     step = at(experience(subject.spec, 1, batch), 0)
     keys = jax.random.split(jax.random.key(3), batch)
-    together, _ = subject.act(subject.params, keys, step, subject.agent.initial_state(batch))
+    together, _ = subject.act(subject.params, keys, step, subject.initial_state(batch))
     order = np.asarray([2, 0, 3, 1])
-    shuffled, _ = subject.act(
-        subject.params, keys[order], at(step, order), subject.agent.initial_state(batch)
-    )
+    shuffled, _ = subject.act(subject.params, keys[order], at(step, order), subject.initial_state(batch))
     _close(jax.tree.map(lambda x: x[order], together), shuffled, "acting on the rows in another order")
 
 
@@ -228,7 +236,7 @@ def check_replay_reproduces_acting(subject: Subject) -> None:
 
     Seen through the metric ``kl`` of the behaviour and the trained policy; agents without it are not checked.
     """
-    length, skip = subject.agent.data.unroll_length, 3
+    length, skip = subject.agent.data.trained_length, 3
     ends: list[End] = [(skip + step, row, how) for step, row, how in _ENDS]
     steps = experience(subject.spec, skip + length + 1, 4, [*ends, (1, 3, "truncated")])
     _, metrics, _ = subject.gradient(subject.play(steps, skip=skip))
@@ -286,7 +294,7 @@ def check_preparing_by_the_record_changes_nothing(subject: Subject) -> None:
     """Told what these params said of the step after the unroll, ``prepare`` comes to what it comes to without."""
     if subject.agent.prepare is None:
         return
-    steps = subject.agent.data.unroll_length + 2
+    steps = subject.agent.data.trained_length + 2
     longer = subject.play(experience(subject.spec, steps, 4, _ENDS))
     unroll = Unroll(
         at(longer.timestep, slice(None, -1)),
@@ -318,6 +326,7 @@ def check_shards_average_to_the_whole(subject: Subject) -> None:
             record=jax.tree.map(lambda x: x[:, index], unroll.record),
             state=jax.tree.map(lambda x: x[index], unroll.state),
             version=unroll.version[:, index],
+            weight=None if unroll.weight is None else unroll.weight[index],
         )
 
     shards = [gradient(only(rows)) for rows in ((0, 1, 0, 1), (2, 3, 2, 3))]
@@ -384,6 +393,29 @@ def _close(one: Tree, other: Tree, what: str) -> None:
     assert difference < 2e-5, f"{what} differs by {difference}"
 
 
+def check_priorities(subject: Subject) -> None:
+    """The loss gives each item a priority, which is finite and not negative, and so does what was recorded."""
+    plan = subject.agent.data
+    if plan.replay is None:
+        return
+    unroll = subject.prepare(subject.unroll(_ENDS))
+    (_, (_, priorities)), _ = subject.compiled_gradient(unroll)(
+        subject.params, subject.params, unroll, jax.random.key(1)
+    )
+    _require_priorities(priorities, (4,), "the loss")
+    if subject.agent.priorities is None:
+        return
+    steps = plan.overlap + plan.unroll_length + 1
+    whole = subject.play(experience(subject.spec, steps, 4, _ENDS))
+    blind = whole._replace(timestep=whole.timestep._replace(observation={}))
+    _require_priorities(subject.agent.priorities(blind), (plan.items, 4), "what was recorded")
+
+
+def _require_priorities(given: Any, shape: tuple[int, ...], whose: str) -> None:
+    assert given.shape == shape, f"priorities by {whose} have shape {given.shape}, not {shape}"
+    assert bool(jnp.all(jnp.isfinite(given) & (given >= 0))), f"priorities by {whose} are {given}"
+
+
 CHECKS: tuple[Callable[[Subject], None], ...] = (
     check_shapes,
     check_rows_are_independent,
@@ -394,6 +426,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
     check_preparing_by_the_record_changes_nothing,
     check_shards_average_to_the_whole,
     check_update_is_finite,
+    check_priorities,
     check_no_convolution_in_a_loop,
 )
 """Every check; each takes a :class:`Subject`."""

@@ -1,0 +1,289 @@
+"""Whole runs on a replay: what is kept and what is not, who waits, and what survives the end of a run."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from harness import balanced, tiny, until
+
+from orchard.acting.ledger import Ledger
+from orchard.acting.unrolls import Delivery
+from orchard.agents import r2d2
+from orchard.architectures.fits import why_not
+from orchard.architectures.memory import ReplayMemory, rounds
+from orchard.architectures.seed import Seed
+from orchard.errors import ConfigError
+from orchard.launch.build import build_agent, build_spec
+from orchard.launch.run import resume, train
+from orchard.learning.learner import Learner
+from orchard.replay.limiter import RateLimiter
+from orchard.replay.replay import Replay
+from orchard.types import DataPlan, ReplayPlan
+
+REPLAY: dict[str, Any] = {
+    "transport": "inproc",
+    "head_size": 8,
+    "batch_size": 10,
+    "target_period": 5,
+    "replay_size": 2_000,
+    "replay_min_size": 40,
+    "replay_ratio": 1.0,
+}
+DQN = {**REPLAY, "agent": "dqn"}
+R2D2 = {**REPLAY, "agent": "r2d2", "lstm": 8, "burn_in": 3, "batch_size": 4}
+
+
+def test_environments_that_evaluate_feed_no_replay_and_theirs_are_the_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed: set[int] = set()
+    offer = Replay.offer
+
+    def watch(self: Replay, unroll: Any, streams: Any, *arguments: Any) -> Any:
+        fed.update(int(stream) & 0xFFFFFFFF for stream in streams)
+        return offer(self, unroll, streams, *arguments)
+
+    monkeypatch.setattr(Replay, "offer", watch)
+    run = train(tiny("toy:catch", tmp_path / "run", **DQN, eval_envs=3, frames=1_600)).to_json()
+    # Of the actors' eight environments the last three.
+    assert fed == {0, 1, 2, 3, 4}
+    assert balanced(run)
+    assert run["steps_trained"] > 0
+    assert run["steps_dropped"] >= 3 / 8 * (run["steps_received"] - run["steps_open"]) - 3 * 5
+    # An episode of catch has nine transitions, and one more step leads into the next.
+    most = 3 * (run["steps_received"] / 8 / 10 + 1)
+    assert 0 < run["episodes"] <= most
+
+
+def test_what_is_sampled_gives_the_values_that_the_actors_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through inference, transport, unrolls and replay, over ends of episodes, while the weights stay the same."""
+    config = tiny("toy:memory", tmp_path / "run", **R2D2, learning_rate=1e-30, frames=1_600)
+    agent = build_agent(config, build_spec(config))
+    model = next(
+        c.cell_contents for c in agent.loss.__closure__ or () if hasattr(c.cell_contents, "num_actions")
+    )
+    again = jax.jit(lambda params, unroll: r2d2.values_after_burn_in(model, params["network"], unroll, 3))
+    differences: list[float] = []
+    crossed: list[bool] = []
+    put = Seed._on_training_devices
+
+    def compare(self: Seed, unrolls: Any) -> Any:
+        (unroll,) = unrolls
+        q = again(self.learner.params, unroll)
+        differences.append(float(np.max(np.abs(q[:-1] - unroll.record["q"][3:]))))
+        crossed.append(bool(unroll.timestep.first[1:].any()))
+        return put(self, unrolls)
+
+    monkeypatch.setattr(Seed, "_on_training_devices", compare)
+    train(config)
+    assert len(differences) > 20 and any(crossed)
+    assert max(differences) < 1e-6
+
+
+@pytest.mark.parametrize("settings", [DQN, R2D2], ids=["dqn", "r2d2"])
+def test_a_run_goes_on_with_what_its_replay_held(settings: dict[str, Any], tmp_path: Path) -> None:
+    held: list[dict[str, float]] = []
+    restore = ReplayMemory.restore
+
+    with pytest.MonkeyPatch.context() as patch:
+
+        def watch(self: ReplayMemory, *arguments: Any) -> int:
+            waiting = restore(self, *arguments)
+            held.append({**self.meters(), "waiting": waiting})
+            return waiting
+
+        patch.setattr(ReplayMemory, "restore", watch)
+        first = train(tiny("toy:catch", tmp_path / "run", **settings, frames=800)).to_json()
+        second = resume(str(tmp_path / "run"), frames=1_200).to_json()
+    (before,) = held
+    assert before["replay_transitions"] > 600
+    assert 0 < before["waiting"] < before["replay_transitions"]
+    assert balanced(second)
+    # It learns from the first step on, though the replay's smallest size is not reached again by new ones.
+    assert second["weights_version"] > first["weights_version"]
+
+
+def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[Seed] = []
+    stood: list[int] = []
+    update, begin = Learner.update, Seed._begin
+
+    def know(self: Seed) -> None:
+        seeds.append(self)
+        begin(self)
+
+    def stand_still(self: Learner, batch: Any) -> Any:
+        if not stood:
+            workers = seeds[0].desk.workers
+            until(
+                lambda: all(len(w.lanes) == 4 and all(lane.outbox for lane in w.lanes) for w in workers),
+                "every lane to hold an unroll that finds no room",
+            )
+            stood.append(seeds[0].ledger.counts()["received"])
+        return update(self, batch)
+
+    monkeypatch.setattr(Seed, "_begin", know)
+    monkeypatch.setattr(Learner, "update", stand_still)
+    run = train(tiny("toy:catch", tmp_path / "run", **DQN, frames=1_600)).to_json()
+    # The smallest size, what the tolerance of 2 * (10 + 20) lets in, what is prefetched, and what the lanes hold.
+    assert 40 < stood[0] <= 40 + 60 + 10 + 2 * 8 * (5 + 2)
+    assert run["steps_received"] >= 1_600 and balanced(run)
+
+
+def test_with_an_exact_lag_a_round_is_inserted_as_a_whole_by_the_one_who_samples() -> None:
+    replay = _Replay(batches=2)
+    memory = ReplayMemory(replay, _agent(), Ledger(), round_size=3)  # type: ignore[arg-type]
+    memory._ledger.decide(60)
+    memory._ledger.cut(60)
+    for end in range(5):
+        assert memory.offer(_delivery(end))
+    assert replay.said == []
+    assert memory.take(0.0) is not None and memory.take(0.0) is not None
+    assert replay.said == ["offer 0", "offer 1", "offer 2", "take", "take"]
+    # The next round is not complete.
+    assert memory.take(0.0) is None
+    threading.Thread(target=memory.offer, args=(_delivery(5),)).start()
+    assert memory.take(60.0) is not None
+    assert replay.said[5:] == ["offer 3", "offer 4", "offer 5", "take"]
+
+
+def test_what_was_lost_on_the_way_to_a_checkpoint_is_not_booked_twice() -> None:
+    replay, ledger = _Replay(batches=0), Ledger()
+    memory = ReplayMemory(replay, _agent(), ledger)  # type: ignore[arg-type]
+    checkpoint: Any = type(
+        "Checkpoint", (), {"meta": {"replay_arrays": [], "replay": {}}, "blob": lambda *_: []}
+    )()
+    assert memory.restore(checkpoint) == 48
+    # The books of the run have what the replay did not keep among the dropped; here they begin with this unroll.
+    ledger.decide(10)
+    ledger.cut(10)
+    assert memory.offer(_delivery(0))
+    assert ledger.counts() == {"received": 10, "trained": 0, "queued": 10, "open": 0, "dropped": 0}
+
+
+class _Replay:
+    """Gives ``batches`` after every three offers."""
+
+    def __init__(self, batches: int) -> None:
+        self.said: list[str] = []
+        self._batches, self._credit = batches, 0.0
+        self._dropped, self.unsampled = 0, 48
+
+    def restore(self, arrays: Any, meta: Any) -> None:
+        self._dropped = 14  # overwritten while it was saved
+
+    def listen(self, wake: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def has_room(self, rows: int) -> bool:
+        return True
+
+    def take_dropped(self) -> int:
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+    def offer(self, unroll: Any, streams: Any, end: int, priorities: Any) -> int:
+        self.said.append(f"offer {end}")
+        self._credit += self._batches / 3
+        return 10
+
+    def may_sample(self) -> bool:
+        return self._credit > 0.99
+
+    def take(self, timeout: float) -> Any:
+        if not self.may_sample():
+            return None
+        self._credit -= 1
+        self.said.append("take")
+        return type("Sample", (), {"unroll": _delivery(0).unroll, "fresh": 0})()
+
+
+def _agent() -> Any:
+    plan = DataPlan(5, 4, replay=ReplayPlan(100, 0, 1.0, window=5, start=0))
+    return type("Agent", (), {"data": plan, "priorities": None})()
+
+
+def _delivery(end: int) -> Delivery:
+    unroll: Any = type("Unroll", (), {"version": np.zeros((5, 2), np.int32)})()
+    return Delivery(unroll, [], np.arange(2), end, np.ones(2, bool), counted=10)
+
+
+def plan(window: int = 3, ratio: float | None = 1.0, min_size: int = 0) -> DataPlan:
+    return DataPlan(5, 10, overlap=2, replay=ReplayPlan(1_000, min_size, ratio, window=window, start=2))
+
+
+def test_rounds_that_fill_and_batches_a_round() -> None:
+    # Eight environments bring 40 transitions, or 8 sequences.
+    assert rounds(plan(), 8, 10) == (0, 4)
+    assert rounds(plan(min_size=1), 8, 10) == (0, 4)
+    assert rounds(plan(min_size=40), 8, 10) == (0, 4)
+    assert rounds(plan(min_size=41), 8, 10) == (1, 4)
+    assert rounds(plan(window=7, min_size=41), 8, 4) == (1, 2)
+    assert rounds(plan(window=7, ratio=0.5), 8, 4) == (0, 1)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.35, 0.7, 1.15, 1.4, 2.3, 4.1, 4.6, 5.1, 2.28571, 1.01333])
+def test_every_round_earns_the_same_batches_for_ever(ratio: float) -> None:
+    # 2.28571 and 1.01333 are what a refusal would print of ratios that come out even.
+    acting, batch = {2.28571: (28, 32), 1.01333: (30 * 20, 32)}.get(ratio, (640, 32))
+    filling, batches = rounds(plan(window=7, ratio=ratio), acting, batch)
+    exact = batches * batch / acting
+    limiter = RateLimiter(
+        exact, filling * acting, batch, acting, tolerance=(batches + 2) * batch + exact * acting
+    )
+    for _ in range(2_000):
+        limiter.insert(acting)
+        sampled = 0
+        while limiter.may_sample():
+            limiter.sample()
+            sampled += 1
+        assert sampled == batches
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"ratio": 0.9}, r"makes 3.6 batches of 10 .* use --replay-ratio 1"),
+        ({"ratio": 0.1}, r"use --replay-ratio 0.25"),
+        ({"ratio": None}, r"an exact lag needs a number: give --replay-ratio"),
+    ],
+)
+def test_a_ratio_that_does_not_come_out_even_is_refused_in_lockstep(
+    settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        rounds(plan(**settings), 8, 10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({**DQN, "arch": "sebulba"}, "dqn samples from a replay, and sebulba has none: use --arch seed"),
+        ({"eval_envs": 2}, "only agents that explore by chance"),
+        ({**DQN, "replay_size": 10**13}, r"a replay of 10000000000000 transitions needs \d+ bytes"),
+        ({**R2D2, "lstm": 0}, "r2d2 is an agent with a memory"),
+        ({**DQN, "replay_size": 50}, "--replay-size"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        train(tiny("toy:catch", tmp_path / "run", **settings))
+
+
+def test_several_hosts_are_refused(tmp_path: Path) -> None:
+    config = tiny("toy:catch", tmp_path / "run", **DQN, hosts=2)
+    reason = why_not(config, build_agent(config, build_spec(config)))
+    assert reason is not None and "dqn samples from the replay of one host" in reason
+
+
+def test_at_least_one_environment_has_to_explore(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="eval_envs is 8, and has to be less than the 8 environments"):
+        tiny("toy:catch", tmp_path / "run", **DQN, eval_envs=8)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchard.cli.ending import _orchard
+
+
+def script(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    path = folder / "orchard"
+    path.touch(mode=0o755)
+    return path
+
+
+def test_the_next_command_can_be_typed_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours, another = script(tmp_path / ".venv/bin"), script(tmp_path / "elsewhere")
+    monkeypatch.setattr("sys.argv", [".venv/bin/orchard", "train"])
+    monkeypatch.setenv("PATH", "")
+    assert _orchard() == ".venv/bin/orchard", "there is none on the PATH"
+    monkeypatch.setenv("PATH", str(another.parent))
+    assert _orchard() == ".venv/bin/orchard", "the one there is another"
+    monkeypatch.setenv("PATH", str(ours.parent))
+    assert _orchard() == "orchard"
+    monkeypatch.setattr("sys.argv", ["pytest"])
+    assert _orchard() == "orchard", "it was called from Python"
