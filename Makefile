@@ -1,4 +1,4 @@
-# Everything from a bare checkout. Needs Python 3.11 to 3.13 (the newest that works is taken), make and pip.
+# Everything from a bare checkout. Needs Python 3.11 to 3.14 (the newest that works is taken), make and pip.
 # Every target sets up what it needs in .venv; a second call finds it there and does nothing.
 
 # Set with `=`, not `?=`: a shell may have an ENV of its own, which has another meaning.
@@ -60,7 +60,7 @@ clean: ## remove .venv and everything that was built; runs stay
 
 # A .venv that was made by hand is used as it is, if its Python is one that Orchard runs on.
 $(VENV)/.created:
-	@if ! $(BIN)/python -c 'import pip, sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13)' 2>/dev/null; then \
+	@if ! $(BIN)/python -c 'import pip, sys; assert (3, 11) <= sys.version_info[:2] <= (3, 14)' 2>/dev/null; then \
 	    python='$(PYTHON)'; \
 	    if [ -z "$$python" ]; then python=$$(tools/find_python.sh) || exit 1; fi; \
 	    echo "Making .venv with $$("$$python" --version) ($$python)"; \
