@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from orchard.acting.unrolls import step_arrays
 from orchard.envs.make import make, spec_of
-from orchard.transport.seam import Layout
+from orchard.transport.seam import PROTOCOL, Layouts
 from orchard.types import ActOutput, Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 PATIENCE = 20.0
@@ -75,19 +75,19 @@ class FakePeer:
 
     def __init__(self, name: str = "peer") -> None:
         self.name = name
-        self.terms: tuple[Layout, Layout, int] | None = None
+        self.terms: Sequence[Layouts] | None = None
         self.closed: list[str] = []
         self._replies: queue.SimpleQueue[tuple[int, NDArray[Any]]] = queue.SimpleQueue()
 
-    def open(self, up: Layout, down: Layout, lanes: int) -> None:
+    def open(self, lanes: Sequence[Layouts]) -> None:
         """Keeps the terms."""
         assert self.terms is None, "open is called once"
-        self.terms = (up, down, lanes)
+        self.terms = lanes
 
     def reply(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
         """Keeps the actions, checked against the terms."""
         assert self.terms is not None
-        self.terms[1].check(arrays)
+        self.terms[lane].down.check(arrays)
         self._replies.put((lane, arrays[0].copy()))
 
     def close(self, reason: str) -> None:
@@ -110,7 +110,7 @@ class Player:
     def __init__(self, desk: Any, token: str = "secret", **join: Any) -> None:
         self.desk = desk
         self.peer = FakePeer()
-        message = {"kind": "join", "protocol": 1, "token": token, "index": None, "envs": None, **join}
+        message = {"kind": "join", "protocol": PROTOCOL, "token": token, "index": None, "envs": None, **join}
         self.told = desk.answer(self.peer, message)
         rows = self.told["rows"]
         self.lanes = [

@@ -52,8 +52,8 @@ class Script:
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         return {"env": "toy:count", "rows": 2, "options": {}, "seeds": [1, 2]}
 
-    def open(self, up: Any, down: Any, lanes: int) -> None:
-        assert lanes == 2
+    def open(self, lanes: Any) -> None:
+        assert len(lanes) == 2
 
     def send(self, lane: int, arrays: Any) -> None:
         self._events.append(("send", lane))

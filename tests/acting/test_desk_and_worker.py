@@ -28,7 +28,7 @@ from orchard.envs.make import make
 from orchard.errors import ConfigError, Refused
 from orchard.replay.queue import UnrollQueue
 from orchard.testing.transport import CARRIERS, Carrier
-from orchard.transport.seam import PROTOCOL, Client, Layout
+from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts
 from orchard.types import EnvSpec, Unroll
 from orchard.weights.store import WeightStore
 
@@ -174,8 +174,9 @@ def test_an_actor_is_told_what_to_make_and_its_terms(house: Callable[..., House]
     }
     assert len(player.told["seeds"]) == 2
     assert player.peer.terms is not None
-    up, down, lanes = player.peer.terms
-    assert (lanes, down.fields, up.fields[0]) == (2, (((2,), "int32"),), ((2, 4), "int32"))
+    assert [(up.fields[0], down.fields) for up, down in player.peer.terms] == [
+        (((2, 4), "int32"), (((2,), "int32"),))
+    ] * 2
     assert here.joined == here.desk.members() == [Member(1, 0, player.peer, local=True)]
 
 
@@ -202,7 +203,7 @@ def test_every_environment_has_a_seed_of_its_own(house: Callable[..., House]) ->
         ({"token": None}, "wrong token"),
         ({"token": "\ud800"}, "wrong token"),
         ({"token": "sécret"}, "wrong token"),
-        ({"protocol": 2}, "protocol 2, the learner 1"),
+        ({"protocol": PROTOCOL + 1}, f"protocol {PROTOCOL + 1}, the learner {PROTOCOL}"),
         ({"protocol": "1"}, "same version"),
         ({"index": -1}, "actor index -1"),
         ({"index": 1 << 20}, "from 0 to"),
@@ -274,7 +275,7 @@ def test_join_comes_once(house: Callable[..., House]) -> None:
     here = house()
     player = Player(here.desk).ready()
     with pytest.raises(Refused, match="comes once"):
-        here.desk.answer(player.peer, {"kind": "join", "protocol": 1, "token": "secret"})
+        here.desk.answer(player.peer, {"kind": "join", "protocol": PROTOCOL, "token": "secret"})
     assert len(here.desk.members()) == 1
     player.leave()
     here.settle()
@@ -322,7 +323,7 @@ def visit(client: Client, index: int | None, stays: int) -> None:
     if stays == 0:
         return
     client.ask({"kind": "ready", "spec": COUNT.to_json()})
-    client.open(Layout(step_fields(COUNT, 1)), Layout((((1,), COUNT.action.dtype),)), 2)
+    client.open([Layouts(Layout(step_fields(COUNT, 1)), Layout((((1,), COUNT.action.dtype),)))] * 2)
     if stays == 1:
         return
     environment = make("toy:count", 1)

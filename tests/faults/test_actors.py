@@ -35,7 +35,7 @@ from orchard.errors import Refused, RunFailed, SpecError
 from orchard.launch.run import resume, train
 from orchard.learning.learner import Learner
 from orchard.transport.connect import connect
-from orchard.transport.seam import PROTOCOL, Client, Layout
+from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts
 
 LONGEST = 5  # of toy:count
 
@@ -411,7 +411,7 @@ def _send_another_shape(address: str, token: str) -> None:
         spec = spec_of("CartPole-v1")
         client.ask({"kind": "ready", "spec": spec.to_json()})
         with pytest.raises(SpecError, match="the server agreed to"):
-            client.open(Layout(step_fields(spec, 2)), Layout((((1,), np.dtype(np.int64)),)), 1)
+            client.open([Layouts(Layout(step_fields(spec, 2)), Layout((((1,), np.dtype(np.int64)),)))])
 
 
 def _send_garbage(address: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchard.errors import SpecError
 from orchard.testing.transport import example, same
-from orchard.transport.seam import MAX_LANES, MAX_STEP_BYTES, Layout, Terms
+from orchard.transport.seam import MAX_LANES, MAX_STEP_BYTES, Layout, Layouts, Terms
 
 DTYPES = ("bool", "uint8", "int32", "float16", "float32", "float64", "complex64")
 LAYOUTS = st.lists(
@@ -63,7 +63,7 @@ def test_terms_are_bounded() -> None:
     huge = Layout((((MAX_STEP_BYTES,), "uint8"),))
     for lanes in (0, -1, MAX_LANES + 1):
         with pytest.raises(SpecError, match="lanes"):
-            Terms(one, one, lanes)
+            Terms((Layouts(one, one),) * lanes)
     with pytest.raises(SpecError, match="fewer environments"):
-        Terms(huge, huge, 3)
-    assert Terms(one, one, 3).nbytes == 3 * 128
+        Terms((Layouts(huge, huge),) * 3)
+    assert Terms((Layouts(one, one),) * 3).nbytes == 3 * 128

@@ -22,7 +22,7 @@ from orchard.envs.interface import Environment
 from orchard.envs.make import make
 from orchard.errors import ConnectionLost, OrchardError
 from orchard.transport.connect import connect
-from orchard.transport.seam import PROTOCOL, Client, Layout
+from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts
 
 CONNECT_SECONDS = 10.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 15.0
@@ -60,11 +60,8 @@ def act(client: Client, *, token: str, index: int | None = None, envs: int | Non
         spec = lanes[0].spec
         client.ask({"kind": "ready", "spec": spec.to_json()})
         rows = recipe["rows"]
-        client.open(
-            Layout(step_fields(spec, rows)),
-            Layout((((rows, *spec.action.shape), spec.action.dtype),)),
-            len(lanes),
-        )
+        down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
+        client.open([Layouts(Layout(step_fields(spec, rows)), down)] * len(lanes))
         for lane, (environment, seed) in enumerate(zip(lanes, recipe["seeds"], strict=True)):
             client.send(lane, step_arrays(environment.reset(seed)))
         _step_forever(client, lanes)

@@ -18,7 +18,7 @@ from orchard.acting.unrolls import OpenUnroll, step_fields
 from orchard.acting.worker import Worker
 from orchard.envs.episodes import EpisodeMeter
 from orchard.errors import Refused, SpecError
-from orchard.transport.seam import PROTOCOL, Layout, Peer
+from orchard.transport.seam import PROTOCOL, Layout, Layouts, Peer
 from orchard.types import EnvSpec
 
 
@@ -196,7 +196,7 @@ class Desk:
                 worker.submit("join", lane)
         action = self.recipe.spec.action
         up = Layout(step_fields(self.recipe.spec, rows))
-        peer.open(up, Layout((((rows, *action.shape), action.dtype),)), lanes)
+        peer.open([Layouts(up, Layout((((rows, *action.shape), action.dtype),)))] * lanes)
         self._on_join(joined.member)
         return {}
 

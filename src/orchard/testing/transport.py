@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from orchard.errors import ConnectionLost, OrchardError, ProtocolError, Refused, SpecError
 from orchard.transport.connect import connect, listen
-from orchard.transport.seam import Client, Desk, Layout, Peer, Server
+from orchard.transport.seam import Client, Desk, Layout, Layouts, Peer, Server
 
 PATIENCE = 20.0
 """Seconds that anything may take before a check fails."""
@@ -73,7 +73,8 @@ class FakeDesk:
     answers any other question with the question itself.
 
     Args:
-      up, down, lanes: what it opens.
+      up, down, lanes: what it opens: so many lanes of these layouts.
+      more: lanes after these, with layouts of their own.
       respond: ``arrays -> arrays``, the reply that is sent at once; None leaves it to the check.
     """
 
@@ -83,8 +84,9 @@ class FakeDesk:
         down: Layout = DOWN,
         lanes: int = 2,
         respond: Callable[[Arrays], Arrays] | None = None,
+        more: Sequence[Layouts] = (),
     ) -> None:
-        self.up, self.down, self.lanes, self.respond = up, down, lanes, respond
+        self.lanes, self.respond = [*[Layouts(up, down)] * lanes, *more], respond
         self.delivered: queue.Queue[tuple[Peer, int, Arrays]] = queue.Queue()
         self.departed: queue.Queue[tuple[Peer, str]] = queue.Queue()
         self.asked: queue.Queue[Peer] = queue.Queue()
@@ -99,7 +101,7 @@ class FakeDesk:
         if "bug" in message:
             raise RuntimeError(message["bug"])
         if "open" in message:
-            peer.open(self.up, self.down, self.lanes)
+            peer.open(self.lanes)
         return message
 
     def deliver(self, peer: Peer, lane: int, arrays: Arrays) -> None:
@@ -148,7 +150,7 @@ class Stage:
 def opened(client: Client, desk: FakeDesk) -> Client:
     """``client`` after the handshake with ``desk``."""
     client.ask({"open": True})
-    client.open(desk.up, desk.down, desk.lanes)
+    client.open(desk.lanes)
     return client
 
 
@@ -266,16 +268,16 @@ def layouts_must_agree(stage: Stage) -> None:
     """A client that opens something else than the desk is told both."""
     client = stage.connect(stage.listen(FakeDesk()))
     with raising(ProtocolError):
-        client.open(UP, DOWN, 2)
+        client.open([Layouts(UP, DOWN)] * 2)
     client.ask({"open": True})
     other = Layout((((3, 4), "int32"), ((3,), "bool")))
     with raising(SpecError, "float32", "int32"):
-        client.open(other, DOWN, 2)
+        client.open([Layouts(UP, DOWN), Layouts(other, DOWN)])
     with raising(SpecError):
-        client.open(UP, DOWN, 3)
-    client.open(UP, DOWN, 2)
+        client.open([Layouts(UP, DOWN)] * 3)
+    client.open([Layouts(UP, DOWN)] * 2)
     with raising(ProtocolError):
-        client.open(UP, DOWN, 2)
+        client.open([Layouts(UP, DOWN)] * 2)
 
 
 def a_limit_passed_is_a_refusal(stage: Stage) -> None:
@@ -329,6 +331,28 @@ def every_dtype_and_shape_travels(stage: Stage) -> None:
             assert same(received(client)[1], arrays)
         finally:
             inner.close()
+
+
+def lanes_may_have_layouts_of_their_own(stage: Stage) -> None:
+    """A lane of small questions and large replies beside one of large steps."""
+    small, large = (
+        Layout((((), "int64"),)),
+        Layout((((3, 1000), "float32"), ((0, 2), "bool"), ((5,), "uint8"))),
+    )
+    desk = FakeDesk(lanes=1, more=[Layouts(small, large), Layouts(large, small)])
+    client = stage.pair(desk)
+    for turn in range(3):
+        sent = [example(layouts.up, 10 * turn + lane) for lane, layouts in enumerate(desk.lanes)]
+        for lane, arrays in enumerate(sent):
+            client.send(lane, arrays)
+        for _ in sent:
+            peer, lane, arrays = desk.delivered.get(timeout=PATIENCE)
+            assert same(arrays, sent[lane])
+            peer.reply(lane, example(desk.lanes[lane].down, 100 * turn + lane))
+        for lane, arrays in (received(client) for _ in sent):
+            assert same(arrays, example(desk.lanes[lane].down, 100 * turn + lane))
+    with raising(SpecError):
+        client.send(1, sent[2])
 
 
 def large_steps_travel(stage: Stage) -> None:
@@ -634,6 +658,7 @@ CHECKS: tuple[Callable[[Stage], None], ...] = (
     layouts_must_agree,
     a_limit_passed_is_a_refusal,
     steps_travel_on_interleaved_lanes,
+    lanes_may_have_layouts_of_their_own,
     every_dtype_and_shape_travels,
     large_steps_travel,
     sent_arrays_may_be_reused,

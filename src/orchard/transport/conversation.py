@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from orchard.errors import ConnectionLost, ProtocolError, Refused, SpecError, TransportError
 from orchard.transport.frames import Frame, Kind, decode, decode_reason, encode
-from orchard.transport.seam import Desk, Layout, Terms
+from orchard.transport.seam import Desk, Layouts, Terms
 
 _log = logging.getLogger(__name__)
 
@@ -103,21 +103,21 @@ class Conversation(ABC):
 
     # -- Peer --
 
-    def open(self, up: Layout, down: Layout, lanes: int) -> None:
+    def open(self, lanes: Sequence[Layouts]) -> None:
         """See :class:`~orchard.transport.seam.Peer`."""
-        terms = Terms(up, down, lanes)
+        terms = Terms(tuple(lanes))
         if self._terms is not None:
             raise ProtocolError(f"{self.name} was opened before: a conversation has one layout")
         self._furnish(terms)
         with self._lock:
             self._terms = terms
-            self._owed = [False] * lanes
+            self._owed = [False] * len(terms.lanes)
 
     def reply(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
         """See :class:`~orchard.transport.seam.Peer`; raises ``SpecError`` or ``ProtocolError`` on misuse."""
         terms = self._terms
-        if terms is not None:
-            terms.down.check(arrays)
+        if terms is not None and 0 <= lane < len(terms.lanes):
+            terms.lanes[lane].down.check(arrays)
         with self._lock:
             if self._over:
                 return
@@ -194,8 +194,8 @@ class Conversation(ABC):
         terms = self._terms
         if terms is None:
             raise ProtocolError("a step before the conversation was opened")
-        if frame.lane >= terms.lanes:
-            raise ProtocolError(f"a step on lane {frame.lane}; there are {terms.lanes}")
+        if frame.lane >= len(terms.lanes):
+            raise ProtocolError(f"a step on lane {frame.lane}; there are {len(terms.lanes)}")
         arrays = self._arrays_of(terms, frame)
         with self._lock:
             if self._over:
@@ -273,9 +273,9 @@ class Caller(ABC):
                 return decode(frame.body)
             self._replies.append(frame)
 
-    def open(self, up: Layout, down: Layout, lanes: int) -> None:
+    def open(self, lanes: Sequence[Layouts]) -> None:
         """See :class:`~orchard.transport.seam.Client`."""
-        terms = Terms(up, down, lanes)
+        terms = Terms(tuple(lanes))
         self._check_alive()
         if self._offered is None:
             raise ProtocolError("the server has not opened the conversation, or it is open already")
@@ -284,15 +284,15 @@ class Caller(ABC):
         self._furnish(terms)
         self._offered = None
         self._terms = terms
-        self._owed = [False] * lanes
+        self._owed = [False] * len(terms.lanes)
 
     def send(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
         """See :class:`~orchard.transport.seam.Client`."""
         self._check_alive()
         terms = self._opened()
-        terms.up.check(arrays)
-        if not 0 <= lane < terms.lanes:
-            raise ProtocolError(f"lane {lane} does not exist: there are {terms.lanes}")
+        if not 0 <= lane < len(terms.lanes):
+            raise ProtocolError(f"lane {lane} does not exist: there are {len(terms.lanes)}")
+        terms.lanes[lane].up.check(arrays)
         if self._owed[lane]:
             raise ProtocolError(f"lane {lane} still waits for its reply: receive it before the next step")
         self._owed[lane] = True
@@ -310,7 +310,7 @@ class Caller(ABC):
         frame = self._replies.popleft() if self._replies else self._frame(wait)
         if frame is None:
             return None
-        if frame.kind != Kind.REPLY or frame.lane >= terms.lanes or not self._owed[frame.lane]:
+        if frame.kind != Kind.REPLY or frame.lane >= len(terms.lanes) or not self._owed[frame.lane]:
             raise self._give_up(f"the server sent a frame (kind {frame.kind}, lane {frame.lane}) out of turn")
         try:
             arrays = self._arrays_of(terms, frame)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from orchard.errors import ConfigError, Refused, TransportError, unknown_name
 from orchard.transport.connect import connect, listen
-from orchard.transport.seam import Client, Layout, Peer
+from orchard.transport.seam import Client, Layout, Layouts, Peer
 
 ADDRESSES = {
     "inproc": "inproc:measure",
@@ -65,14 +65,14 @@ def measure(
             round_trips, passed = run(server.address, question, seconds)
         finally:
             server.close()
-    up, down, _ = _terms(question)
+    one = _terms(question)[0]
     return {
         "carrier": carrier,
         **question,
         "seconds": passed,
         "round_trips_per_s": round_trips / passed,
         "frames_per_s": round_trips * envs / passed,
-        "megabytes_per_s": round_trips * (up.nbytes + down.nbytes) / passed / 1e6,
+        "megabytes_per_s": round_trips * one.nbytes / passed / 1e6,
     }
 
 
@@ -84,11 +84,11 @@ class _Echo:
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            up, down, lanes = _terms(message)
+            lanes = _terms(message)
         except (KeyError, TypeError, ValueError) as error:
             raise Refused(f"not a measurement: {error}") from error
-        peer.open(up, down, lanes)
-        self._actions[peer] = [np.zeros(shape, dtype) for shape, dtype in down.fields]
+        peer.open(lanes)
+        self._actions[peer] = [np.zeros(shape, dtype) for shape, dtype in lanes[0].down.fields]
         return {}
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
@@ -98,12 +98,12 @@ class _Echo:
         self._actions.pop(peer, None)
 
 
-def _terms(question: dict[str, Any]) -> tuple[Layout, Layout, int]:
+def _terms(question: dict[str, Any]) -> list[Layouts]:
     envs = int(question["envs"])
     observation = (envs, *(int(n) for n in question["obs_shape"]))
     flag = ((envs,), "bool")
     up = Layout(((observation, "uint8"), ((envs,), "float32"), flag, flag, flag))
-    return up, Layout((((envs,), "int32"),)), int(question["lanes"])
+    return [Layouts(up, Layout((((envs,), "int32"),)))] * int(question["lanes"])
 
 
 def _run_as_thread(address: str, question: dict[str, Any], seconds: float) -> tuple[int, float]:
@@ -133,10 +133,10 @@ def _run(address: str, question: dict[str, Any], seconds: float) -> tuple[int, f
     client = connect(address, timeout=_CONNECT_SECONDS)
     try:
         client.ask(question)
-        up, down, lanes = _terms(question)
-        client.open(up, down, lanes)
-        arrays = [np.zeros(shape, dtype) for shape, dtype in up.fields]
-        for lane in range(lanes):
+        terms = _terms(question)
+        client.open(terms)
+        arrays = [np.zeros(shape, dtype) for shape, dtype in terms[0].up.fields]
+        for lane in range(len(terms)):
             client.send(lane, arrays)
         return _alternate(client, arrays, seconds)
     finally:

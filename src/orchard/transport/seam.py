@@ -9,8 +9,8 @@ A conversation:
 
 1. ``client.ask({...}) -> {...}``: small JSON questions, answered by the server's :class:`Desk`. The desk says
    no by raising :class:`~orchard.errors.Refused`, which the client raises too, with the same text.
-2. In one of its answers the desk calls ``peer.open(up, down, lanes)``; the client calls ``client.open`` with
-   the same arguments after that answer. They fix the :class:`Layout` of all that follows.
+2. In one of its answers the desk calls ``peer.open(lanes)``; the client calls ``client.open`` with the same
+   argument after that answer. It fixes the :class:`Layouts` of every lane, and with them of all that follows.
 3. ``client.send(lane, arrays)`` and ``peer.reply(lane, arrays)`` alternate on each lane, beginning with the
    client. Lanes are independent of one another: that is what lets one half of an actor's environments step
    while the other half waits for its actions.
@@ -33,18 +33,18 @@ there. (``Server.close`` waits for that thread: call it without them.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchard.errors import SpecError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_PEERS = 1024
 """Conversations of one server at once; one more client is refused."""
 
@@ -71,7 +71,7 @@ class Layout:
             _check_field(shape, dtype)
         if self.nbytes > MAX_STEP_BYTES:
             raise SpecError(
-                f"one step would take {self.nbytes} bytes, the limit is {MAX_STEP_BYTES}: "
+                f"one message would take {self.nbytes} bytes, the limit is {MAX_STEP_BYTES}: "
                 "use fewer environments an actor"
             )
 
@@ -145,45 +145,64 @@ def _check_field(shape: tuple[int, ...], name: str) -> None:
         raise SpecError(f"shape {shape} has a negative size")
 
 
+class Layouts(NamedTuple):
+    """What travels on one lane.
+
+    Attributes:
+      up: layout of a step, client to server.
+      down: layout of a reply.
+    """
+
+    up: Layout
+    down: Layout
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a step and its reply."""
+        return self.up.nbytes + self.down.nbytes
+
+
 @dataclass(frozen=True)
 class Terms:
     """What ``open`` fixes, the same at both ends.
 
     Attributes:
-      up: layout of a step, client to server.
-      down: layout of a reply.
-      lanes: how many lanes there are, 1 to ``MAX_LANES``.
+      lanes: the layouts of each, 1 to ``MAX_LANES``.
     """
 
-    up: Layout
-    down: Layout
-    lanes: int
+    lanes: tuple[Layouts, ...]
 
     def __post_init__(self) -> None:
-        if not 1 <= self.lanes <= MAX_LANES:
-            raise SpecError(f"{self.lanes} lanes: a conversation has 1 to {MAX_LANES}")
+        if not 1 <= len(self.lanes) <= MAX_LANES:
+            raise SpecError(f"{len(self.lanes)} lanes: a conversation has 1 to {MAX_LANES}")
         if self.nbytes > MAX_CONVERSATION_BYTES:
             raise SpecError(
-                f"{self.lanes} lanes of {self.up.nbytes} bytes up and {self.down.nbytes} down are more than "
-                f"{MAX_CONVERSATION_BYTES}: use fewer environments an actor"
+                f"{len(self.lanes)} lanes of {self.nbytes} bytes together are more than {MAX_CONVERSATION_BYTES}: "
+                "use fewer environments an actor"
             )
 
     @property
     def nbytes(self) -> int:
         """Bytes of one message a lane, both ways."""
-        return self.lanes * (self.up.nbytes + self.down.nbytes)
+        return sum(lane.nbytes for lane in self.lanes)
+
+    @property
+    def longest_up(self) -> int:
+        """Bytes of the longest step."""
+        return max(lane.up.nbytes for lane in self.lanes)
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest message either way."""
+        return max(max(lane.up.nbytes, lane.down.nbytes) for lane in self.lanes)
 
     def to_json(self) -> dict[str, Any]:
         """The terms as plain JSON values: two ends agree if and only if these are equal."""
-        return {
-            "up": [[list(shape), dtype.name] for (shape, _), dtype in _rows(self.up)],
-            "down": [[list(shape), dtype.name] for (shape, _), dtype in _rows(self.down)],
-            "lanes": self.lanes,
-        }
+        return {"lanes": [{"up": _described(lane.up), "down": _described(lane.down)} for lane in self.lanes]}
 
 
-def _rows(layout: Layout) -> Iterator[tuple[tuple[tuple[int, ...], str], np.dtype[Any]]]:
-    return zip(layout.fields, layout.dtypes, strict=True)
+def _described(layout: Layout) -> list[list[Any]]:
+    return [[list(shape), dtype.name] for (shape, _), dtype in zip(layout.fields, layout.dtypes, strict=True)]
 
 
 class Client(Protocol):
@@ -192,8 +211,8 @@ class Client(Protocol):
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """Sends a question and waits for the answer; raises ``Refused`` or ``ConnectionLost``."""
 
-    def open(self, up: Layout, down: Layout, lanes: int) -> None:
-        """Fixes the layouts, after the answer in which the desk did the same.
+    def open(self, lanes: Sequence[Layouts]) -> None:
+        """Fixes the layouts of every lane, after the answer in which the desk did the same.
 
         Raises ``SpecError`` if the desk fixed something else, ``ProtocolError`` if it fixed nothing.
         """
@@ -217,8 +236,8 @@ class Peer(Protocol):
     name: str
     """For people: ``"unix peer 3 (pid 4711)"``."""
 
-    def open(self, up: Layout, down: Layout, lanes: int) -> None:
-        """Fixes the layouts; called once, by the desk inside ``answer``; ``SpecError`` past a limit."""
+    def open(self, lanes: Sequence[Layouts]) -> None:
+        """Fixes the layouts of every lane; called once, by the desk inside ``answer``; ``SpecError`` past a limit."""
 
     def reply(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
         """Sends actions down; does nothing if the peer is gone (the desk hears of that by ``left``)."""

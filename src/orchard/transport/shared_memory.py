@@ -30,6 +30,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -383,12 +384,14 @@ class _Slots:
         if size != max(terms.nbytes, 1):
             raise SpecError(f"shared memory of {size} bytes; the agreed layouts need {terms.nbytes}")
         memory = memoryview(mmap.mmap(handle, size))
-        up, down = terms.up.nbytes, terms.down.nbytes
-        middle = terms.lanes * up
-        self.up = [terms.up.views(memory[i * up : (i + 1) * up]) for i in range(terms.lanes)]
-        self.down = [
-            terms.down.views(memory[middle + i * down : middle + (i + 1) * down]) for i in range(terms.lanes)
+        # Every layout fills whole cache lines, so that each begins on one.
+        layouts = [*(lane.up for lane in terms.lanes), *(lane.down for lane in terms.lanes)]
+        ends = list(accumulate((layout.nbytes for layout in layouts), initial=0))
+        views = [
+            layout.views(memory[begin:end])
+            for layout, begin, end in zip(layouts, ends, ends[1:], strict=False)
         ]
+        self.up, self.down = views[: len(terms.lanes)], views[len(terms.lanes) :]
 
 
 def _fill(views: Arrays, arrays: Sequence[NDArray[Any]]) -> None:

@@ -272,25 +272,24 @@ class _Conversation(Conversation):
         return self._over
 
     def _furnish(self, terms: Terms) -> None:
-        longest = max(terms.up.nbytes, terms.down.nbytes)
-        if longest > self._max:
+        if terms.longest > self._max:
             raise SpecError(
-                f"a message of {longest} bytes; this server takes {self._max}: "
+                f"a message of {terms.longest} bytes; this server takes {self._max}: "
                 "use fewer environments an actor"
             )
-        self._limits = limits_up(terms.up.nbytes)
+        self._limits = limits_up(terms.longest_up)
         super()._furnish(terms)
 
     def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
         self._enqueue(pack(kind, lane, body))
 
     def _transmit_reply(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
-        terms = self._terms
-        assert terms is not None
-        self._enqueue(terms.down.join(arrays, header(Kind.REPLY, lane, terms.down.nbytes)))
+        assert self._terms is not None
+        down = self._terms.lanes[lane].down
+        self._enqueue(down.join(arrays, header(Kind.REPLY, lane, down.nbytes)))
 
     def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
-        return _views(terms.up, frame)
+        return _views(terms.lanes[frame.lane].up, frame)
 
     def _hang_up(self, ending: Ending, reason: str) -> None:
         self._enqueue((ending, reason))
@@ -361,16 +360,15 @@ class StreamClient(Caller):
         self._incoming.put(error)
 
     def _furnish(self, terms: Terms) -> None:
-        longest = max(terms.up.nbytes, terms.down.nbytes)
-        if longest > self._max:
-            raise SpecError(f"a message of {longest} bytes; this client takes {self._max}")
+        if terms.longest > self._max:
+            raise SpecError(f"a message of {terms.longest} bytes; this client takes {self._max}")
 
     def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
         self._post(pack(kind, lane, body))
 
     def _transmit_step(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
-        terms = self._opened()
-        self._post(terms.up.join(arrays, header(Kind.STEP, lane, terms.up.nbytes)))
+        up = self._opened().lanes[lane].up
+        self._post(up.join(arrays, header(Kind.STEP, lane, up.nbytes)))
 
     def _post(self, message: bytes) -> None:
         if self._over:
@@ -378,7 +376,7 @@ class StreamClient(Caller):
         self._outgoing.put(message)
 
     def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
-        return _views(terms.down, frame)
+        return _views(terms.lanes[frame.lane].down, frame)
 
     def _next(self, wait: bool) -> Frame | None:
         item = next_of(self._incoming, wait)
