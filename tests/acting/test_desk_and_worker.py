@@ -20,10 +20,11 @@ from orchard.acting.batcher import BatchRule
 from orchard.acting.desk import Desk
 from orchard.acting.lanes import Member
 from orchard.acting.ledger import Ledger
-from orchard.acting.pace import Free, Lockstep, Pace, Round
+from orchard.acting.meters import Meters
+from orchard.acting.pace import FreeBatches, Lockstep, Pace, Round
 from orchard.acting.recipe import Recipe, lanes_of
 from orchard.acting.unrolls import Delivery, step_arrays, step_fields
-from orchard.acting.worker import Meters, Worker
+from orchard.acting.worker import Worker
 from orchard.envs.make import make
 from orchard.errors import ConfigError, Refused
 from orchard.replay.queue import UnrollQueue
@@ -78,7 +79,7 @@ class House:
         collect = Round(actors * lanes, self._take)
         self.workers = []
         for _ in range(workers):
-            pace: Pace = Free(BatchRule(max_rows, wait), self.store, 0, self._take)
+            pace: Pace = FreeBatches(BatchRule(max_rows, wait), self.store, 0, self._take)
             if lag is not None:
                 pace = Lockstep(
                     lag=lag,

@@ -1,14 +1,14 @@
 import numpy as np
 from fakes import COUNT, FakePeer, numbered
 
-from orchard.acting.lanes import Lane, Member, arrival, digest_of
+from orchard.acting.lanes import Member, ServedLane, arrival, digest_of
 from orchard.acting.unrolls import OpenUnroll, step_arrays
 from orchard.envs.episodes import EpisodeMeter
 from orchard.envs.make import make
 
 
-def lane(index: int = 2, half: int = 1, epoch: int = 5, rows: int = 3) -> Lane:
-    return Lane(
+def lane(index: int = 2, half: int = 1, epoch: int = 5, rows: int = 3) -> ServedLane:
+    return ServedLane(
         member=Member(index, epoch, FakePeer()),
         half=half,
         slots=np.arange(10, 10 + rows, dtype=np.int32),

@@ -7,16 +7,16 @@ import pytest
 from fakes import COUNT, FakePeer, numbered
 
 from orchard.acting.batcher import BatchRule
-from orchard.acting.lanes import Lane, Member
-from orchard.acting.pace import Free, Lockstep, Round, batches_per_round
+from orchard.acting.lanes import Member, ServedLane
+from orchard.acting.pace import FreeBatches, Lockstep, Round, batches_per_round
 from orchard.acting.unrolls import Delivery, OpenUnroll
 from orchard.envs.episodes import EpisodeMeter
 from orchard.errors import ConfigError
 from orchard.weights.store import WeightStore
 
 
-def lane(index: int, half: int = 0, arrived: float | None = 0.0, rounds: int = 0) -> Lane:
-    return Lane(
+def lane(index: int, half: int = 0, arrived: float | None = 0.0, rounds: int = 0) -> ServedLane:
+    return ServedLane(
         member=Member(index, 0, FakePeer()),
         half=half,
         slots=np.arange(2, dtype=np.int32),
@@ -55,8 +55,8 @@ class Shelf:
 # -- free -----------------------------------------------------------------------------------------------------
 
 
-def free(max_rows: int = 4, wait: float = 1.0) -> Free:
-    return Free(BatchRule(max_rows, wait), store(0, 7), 0, nowhere)
+def free(max_rows: int = 4, wait: float = 1.0) -> FreeBatches:
+    return FreeBatches(BatchRule(max_rows, wait), store(0, 7), 0, nowhere)
 
 
 def test_free_serves_in_order_of_arrival_and_ties_in_order_of_the_lanes() -> None:
@@ -80,7 +80,7 @@ def test_free_acts_with_the_newest_weights() -> None:
 
 def test_free_hands_over_when_there_is_room() -> None:
     shelf = Shelf(room=1)
-    pace = Free(BatchRule(4, 1.0), store(0), 0, shelf.take)
+    pace = FreeBatches(BatchRule(4, 1.0), store(0), 0, shelf.take)
     one = lane(0)
     one.outbox, one.finished = numbered(3, [4]), [(1.0, 2)]
     assert pace.hand_over(one)
@@ -175,14 +175,14 @@ def test_it_is_not_at_rest_while_anything_can_move(change: dict[str, object]) ->
 # -- rounds ---------------------------------------------------------------------------------------------------
 
 
-def complete(index: int, rounds: int, half: int = 0) -> Lane:
+def complete(index: int, rounds: int, half: int = 0) -> ServedLane:
     one = lane(index, half, rounds=rounds)
     one.outbox = numbered(3, [10 * rounds + 2 * index + half])
     one.finished = [(float(index), rounds)]
     return one
 
 
-def add(collect: Round, one: Lane) -> bool:
+def add(collect: Round, one: ServedLane) -> bool:
     assert one.outbox is not None
     return collect.add(one.rounds, one.order, one.delivery())
 

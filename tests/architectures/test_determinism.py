@@ -239,11 +239,11 @@ def ids(tree):
 places = {}
 close = Seed.close
 def look_and_close(self):
-    workers = range(len(self.desk.workers))
+    workers = range(len(self.desk.services))
     places[Path(self._config.run_dir).name] = {
         "train": ids(self.learner.state.params),
         "act": [ids(self._store.newest(i).params) for i in workers],
-        "full": [worker.inference.largest for worker in self.desk.workers],
+        "full": [worker.inference.largest for worker in self.desk.services],
     }
     close(self)
 Seed.close = look_and_close

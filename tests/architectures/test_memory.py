@@ -121,7 +121,7 @@ def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch
 
     def stand_still(self: Learner, batch: Any) -> Any:
         if not stood:
-            workers = seeds[0].desk.workers
+            workers = seeds[0].desk.services
             until(
                 lambda: all(len(w.lanes) == 4 and all(lane.outbox for lane in w.lanes) for w in workers),
                 "every lane to hold an unroll that finds no room",

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from orchard.acting.meters import Latencies
 from orchard.acting.unrolls import step_arrays, step_fields
 from orchard.envs.interface import Environment
 from orchard.envs.make import make
@@ -25,6 +26,7 @@ from orchard.transport.connect import connect
 from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts
 
 CONNECT_SECONDS = 10.0
+REPORT_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 15.0
 
 
@@ -77,13 +79,40 @@ def act(client: Client, *, token: str, index: int | None = None, envs: int | Non
 def _step_forever(client: Client, lanes: list[Environment]) -> None:
     """Lets one half step while the other waits for its actions; ends by an error."""
     stepping: deque[int] = deque()
+    diary = Diary(client)
+    sent = [time.monotonic()] * len(lanes)
     while True:
+        diary.report_if_due()
         while (reply := client.receive(wait=not stepping)) is not None:
             lane, (action,) = reply
+            diary.waits.add(time.monotonic() - sent[lane])
             lanes[lane].send(action)
             stepping.append(lane)
         lane = stepping.popleft()
-        client.send(lane, step_arrays(lanes[lane].receive()))
+        step = step_arrays(lanes[lane].receive())
+        sent[lane] = time.monotonic()
+        client.send(lane, step)
+
+
+class Diary:
+    """What an actor reports of itself, every second while it acts.
+
+    Attributes:
+      waits: how long its environments waited for actions.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.waits = Latencies()
+        self._client = client
+        self._due = time.monotonic() + REPORT_SECONDS
+
+    def report_if_due(self) -> None:
+        """Tells the learner, if a second has passed since the last time."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + REPORT_SECONDS
+        self._client.ask({"kind": "report", "waits": self.waits.take()})
 
 
 def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) -> None:

@@ -18,11 +18,11 @@ import numpy as np
 
 from orchard.acting.lanes import Script, digest_of
 from orchard.acting.ledger import Ledger
+from orchard.acting.meters import Meters
 from orchard.acting.pace import HandOver, Round, version_of_round
 from orchard.acting.recipe import Recipe, half_seeds
 from orchard.acting.rollout import Program, Rollout, warm_up
 from orchard.acting.unrolls import Delivery, step_arrays
-from orchard.acting.worker import Meters
 from orchard.envs.episodes import EpisodeMeter
 from orchard.envs.interface import Environment
 from orchard.envs.make import make

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchard.acting.lanes import Lane, Member, Script, digest_of
+from orchard.acting.lanes import Lane, Member
 from orchard.acting.recipe import Recipe, half_seeds, lanes_of
-from orchard.acting.unrolls import OpenUnroll, step_fields
-from orchard.acting.worker import Worker
+from orchard.acting.service import Service
 from orchard.envs.episodes import EpisodeMeter
 from orchard.errors import Refused, SpecError
-from orchard.transport.seam import PROTOCOL, Layout, Layouts, Peer
+from orchard.transport.seam import PROTOCOL, Peer
 from orchard.types import EnvSpec
 
 
@@ -35,13 +34,18 @@ class _Joined:
     slots: list[int] = field(default_factory=list)
     worker: int = 0
     envs: int = 0
+    heard: float = 0.0
 
     def owed_since(self) -> list[float]:
-        """Since when each lane owes a step, or since when the actor makes its environments, in s."""
+        """Since when each lane owes something, or since when the actor makes its environments, in s.
+
+        One that was heard of since is not counted from before: it may have more than one step to make.
+        """
         if not self.lanes:
             return [self.since]
         # Each is read once: the worker sets it meanwhile.
-        return [since for lane in self.lanes if (since := lane.owed_since) is not None]
+        owed = [since for lane in self.lanes if (since := lane.owed_since) is not None]
+        return [max(since, self.heard) for since in owed]
 
 
 class Desk:
@@ -51,7 +55,7 @@ class Desk:
 
     Args:
       recipe: what actors are told.
-      workers: one for each accelerator that acts.
+      services: who serves the actors, in turn: one for each accelerator that acts.
       capacity: slots over all workers.
       resumable: per lane order, what a checkpoint kept (see :meth:`lane_states`).
       first_epoch: epoch of the first actor at each index; a resumed run counts on, so that its environments
@@ -62,7 +66,7 @@ class Desk:
     def __init__(
         self,
         recipe: Recipe,
-        workers: Sequence[Worker],
+        services: Sequence[Service[Any]],
         capacity: int,
         *,
         resumable: dict[tuple[int, int], dict[str, Any]] | None = None,
@@ -71,7 +75,7 @@ class Desk:
         on_leave: Callable[[Member, str], None] = lambda member, reason: None,
     ) -> None:
         self.recipe = recipe
-        self.workers = list(workers)
+        self.services = list(services)
         self._resumable = resumable or {}
         self._on_join = on_join
         self._on_leave = on_leave
@@ -89,22 +93,32 @@ class Desk:
     # The desk, called by servers.
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Lets an actor in: ``join`` tells it what to make, ``ready`` checks that and opens its lanes."""
+        """Lets an actor in: ``join`` tells it what to make, ``ready`` checks that and opens its lanes.
+
+        From then on it may ``report`` how it does.
+        """
         kind = message.get("kind")
         if kind == "join":
             return self._welcome(peer, message)
         if kind == "ready":
             return self._admit(peer, message)
-        raise Refused(f"unknown question {kind!r}: an actor asks 'join', then 'ready'")
+        if kind == "report":
+            return self._take_report(peer, message)
+        raise Refused(f"unknown question {kind!r}: an actor asks 'join', then 'ready', and reports")
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
-        """Passes a step to its worker."""
+        """Passes what came to the actor's service."""
         with self._lock:
             joined = self._joined.get(peer)
-        if joined is not None:
-            # Here and not by the worker, which may be held up: what the actor owed, it has given.
-            joined.lanes[lane].owed_since = None
-            self.workers[joined.worker].submit("arrive", joined.lanes[lane], arrays, time.monotonic())
+        if joined is None:
+            return
+        service = self.services[joined.worker]
+        if lane >= len(joined.lanes):
+            service.submit("errand", joined.member, arrays)
+            return
+        # Here and not by the service, which may be held up: what the actor owed, it has given.
+        joined.lanes[lane].owed_since = None
+        service.submit("arrive", joined.lanes[lane], arrays, time.monotonic())
 
     def left(self, peer: Peer, reason: str) -> None:
         """Frees what the actor had; its open unrolls are dropped."""
@@ -115,7 +129,7 @@ class Desk:
             if joined.member.index not in self._planned:
                 self._free.extend(joined.slots)
             for lane in joined.lanes:
-                self.workers[joined.worker].submit("leave", lane)
+                self.services[joined.worker].submit("leave", lane)
         self._on_leave(joined.member, reason)
 
     def _welcome(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +148,7 @@ class Desk:
             self._replace(index)
             epoch = self._epoch_of(index)
             member = Member(index, epoch, peer, local=index in self._planned)
-            worker = index % len(self.workers)
+            worker = index % len(self.services)
             self._joined[peer] = _Joined(member, time.monotonic(), worker=worker, envs=envs)
         lanes, rows = lanes_of(envs)
         return {
@@ -143,7 +157,17 @@ class Desk:
             "index": index,
             "rows": rows,
             "seeds": half_seeds(self.recipe.seed, self.recipe.actor_number(index), epoch, lanes),
+            **self.services[worker].invitation(),
         }
+
+    def _take_report(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            joined = self._joined.get(peer)
+            if joined is None or not joined.lanes:
+                raise Refused("'report' comes after 'ready'")
+            joined.heard = time.monotonic()
+        self.services[joined.worker].report(message)
+        return {}
 
     def _index_for(self, asked: Any) -> int:
         if asked is not None and (type(asked) is not int or not 0 <= asked < 1 << 20):
@@ -187,18 +211,18 @@ class Desk:
             if joined is None or joined.lanes:
                 raise Refused("'ready' comes once, after 'join'")
             self._check_spec(message)
-            worker = self.workers[joined.worker]
-            self._take_slots(joined, worker.inference.largest)
+            service = self.services[joined.worker]
             lanes, rows = lanes_of(joined.envs)
+            self._take_slots(joined, service, rows)
             for half in range(lanes):
-                lane = self._new_lane(joined.member, half, joined.slots[half * rows : (half + 1) * rows])
+                lane = self._new_lane(
+                    service, joined.member, half, joined.slots[half * rows : (half + 1) * rows]
+                )
                 joined.lanes.append(lane)
-                worker.submit("join", lane)
-        action = self.recipe.spec.action
-        up = Layout(step_fields(self.recipe.spec, rows))
-        peer.open([Layouts(up, Layout((((rows, *action.shape), action.dtype),)))] * lanes)
+                service.submit("join", lane)
+        peer.open(service.layouts(rows, lanes))
         self._on_join(joined.member)
-        return {}
+        return service.introduction(joined.lanes)
 
     def _check_spec(self, message: dict[str, Any]) -> None:
         try:
@@ -211,15 +235,11 @@ class Desk:
                 "install the same version of the environment on both machines"
             )
 
-    def _take_slots(self, joined: _Joined, largest: int) -> None:
+    def _take_slots(self, joined: _Joined, service: Service[Any], rows: int) -> None:
         if joined.member.index in self._planned:
             joined.slots = self._planned[joined.member.index]
             return
-        if lanes_of(joined.envs)[1] > largest:
-            raise Refused(
-                f"{joined.envs} environments in one actor: inference takes at most {largest} a half; "
-                "use a smaller --envs, or a larger --inference-batch at the learner"
-            )
+        service.require_room(joined.envs, rows)
         if len(self._free) < joined.envs:
             raise Refused(
                 f"no room for {joined.envs} more environments, {len(self._free)} places are left: "
@@ -227,25 +247,17 @@ class Desk:
             )
         joined.slots = [self._free.pop(0) for _ in range(joined.envs)]
 
-    def _new_lane(self, member: Member, half: int, slots: list[int]) -> Lane:
-        recipe = self.recipe
-        lane = Lane(
+    def _new_lane(self, service: Service[Any], member: Member, half: int, slots: list[int]) -> Lane:
+        lane: Lane = service.new_lane(
+            self._resumable.pop((member.index, half), None),
             member=member,
             half=half,
             slots=np.asarray(slots, np.int32),
-            open=OpenUnroll(recipe.spec, len(slots), recipe.overlap + recipe.unroll_length, recipe.overlap),
             meter=EpisodeMeter(len(slots)),
             owed_since=time.monotonic(),
-            log=[] if recipe.keep_log else None,
-            evaluating=sum(map(recipe.evaluates, slots)),
+            evaluating=sum(map(self.recipe.evaluates, slots)),
+            evaluating_apart=self.recipe.evaluating > 0,
         )
-        kept = self._resumable.pop(lane.order, None)
-        if kept is not None:
-            lane.steps, lane.rounds = kept["steps"], kept["rounds"]
-            lane.script = Script(kept["actions"], kept["digest"])
-            lane.open.restore(kept["shared"], kept.get("record"))
-            if lane.log is not None:
-                lane.log.append(kept["actions"])
         return lane
 
     # What the run asks.
@@ -277,21 +289,10 @@ class Desk:
         member.peer.close(reason)
 
     def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """What brings every lane back; only while all workers are blocked in lockstep."""
-        states = {}
-        for worker in self.workers:
-            for lane in worker.lanes:
-                log = lane.log or []
-                states[lane.order] = {
-                    "steps": lane.steps,
-                    "rounds": lane.rounds,
-                    "actions": np.concatenate(log) if log else lane.open.no_actions(),
-                    "digest": digest_of(lane.open.observed),
-                    "shared": lane.open.shared(),
-                }
-        return states
+        """What brings every lane back; only while all services are blocked in lockstep."""
+        return {order: state for service in self.services for order, state in service.lane_states().items()}
 
     def stop(self) -> None:
-        """Stops the workers."""
-        for worker in self.workers:
-            worker.stop()
+        """Stops the services."""
+        for service in self.services:
+            service.stop()

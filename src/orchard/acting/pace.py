@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from orchard.acting.batcher import BatchRule, decide
-from orchard.acting.lanes import Lane, arrival
+from orchard.acting.lanes import Lane, ServedLane, arrival
 from orchard.acting.unrolls import Delivery
 from orchard.errors import ConfigError
 from orchard.types import Weights
@@ -27,29 +27,51 @@ HandOver = Callable[[Delivery], bool]
 
 
 class Pace(Protocol):
-    """Decides who is served next, and with which weights."""
+    """Decides with which weights lanes act, and when their unrolls are passed on."""
 
-    def choose(self, lanes: Sequence[Lane], now: float) -> tuple[list[Lane], float | None]:
-        """The lanes to serve now, in the order of their rows; and when to ask again, in s (None: on news)."""
-
-    def weights(self, lanes: Sequence[Lane]) -> Weights:
-        """The weights that these lanes, just chosen, act with."""
+    def version(self, lane: Lane) -> int:
+        """The version of the weights that the lane's next unroll acts with, were it to begin now."""
 
     def hand_over(self, lane: Lane) -> bool:
         """Passes the lane's outbox on; False if it has to stay."""
 
 
+class BatchPace(Pace, Protocol):
+    """Decides, too, who is served next."""
+
+    def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
+        """The lanes to serve now, in the order of their rows; and when to ask again, in s (None: on news)."""
+
+    def weights(self, lanes: Sequence[ServedLane]) -> Weights:
+        """The weights that these lanes, just chosen, act with."""
+
+
 class Free:
     """Each lane at its own pace; see the module."""
 
-    def __init__(self, rule: BatchRule, store: WeightStore, device: int, hand_over: HandOver) -> None:
-        self._rule = rule
+    def __init__(self, store: WeightStore, device: int, hand_over: HandOver) -> None:
         self._store = store
         self._device = device
         self._hand_over = hand_over
 
-    def choose(self, lanes: Sequence[Lane], now: float) -> tuple[list[Lane], float | None]:
-        """See :class:`Pace`."""
+    def version(self, lane: Lane) -> int:
+        """The newest."""
+        return self._store.newest(self._device).version
+
+    def hand_over(self, lane: Lane) -> bool:
+        """As soon as there is room."""
+        return self._hand_over(lane.delivery())
+
+
+class FreeBatches(Free):
+    """Each lane at its own pace, in batches that ``rule`` makes."""
+
+    def __init__(self, rule: BatchRule, store: WeightStore, device: int, hand_over: HandOver) -> None:
+        super().__init__(store, device, hand_over)
+        self._rule = rule
+
+    def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
+        """See :class:`BatchPace`."""
         waiting = sorted(
             (lane for lane in lanes if lane.arrived is not None and lane.outbox is None),
             key=arrival,
@@ -58,13 +80,9 @@ class Free:
         decision = decide([(lane.rows, lane.arrived or 0.0) for lane in waiting], busy, now, self._rule)
         return waiting[: decision.take], decision.wait
 
-    def weights(self, lanes: Sequence[Lane]) -> Weights:
+    def weights(self, lanes: Sequence[ServedLane]) -> Weights:
         """The newest."""
         return self._store.newest(self._device)
-
-    def hand_over(self, lane: Lane) -> bool:
-        """As soon as there is room."""
-        return self._hand_over(lane.delivery())
 
 
 class Round:
@@ -130,8 +148,8 @@ class Lockstep:
         behind = self._lag + self._filling
         return version_of_round(lane.rounds, behind, self._updates_per_round, self._base)
 
-    def choose(self, lanes: Sequence[Lane], now: float) -> tuple[list[Lane], float | None]:
-        """See :class:`Pace`: a half whose lanes have all arrived, once its weights are published."""
+    def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
+        """See :class:`BatchPace`: a half whose lanes have all arrived, once its weights are published."""
         for half, size in self._halves.items():
             group = [lane for lane in lanes if lane.half == half and lane.arrived is not None]
             if group and len(group) == size and self._store.exactly(self.version(group[0]), self._device):
@@ -141,14 +159,10 @@ class Lockstep:
     def blocked(self, lanes: Sequence[Lane]) -> bool:
         """Whether every lane has arrived at the start of a round whose weights are not published."""
         return len(lanes) == sum(self._halves.values()) and all(
-            lane.arrived is not None
-            and lane.outbox is None
-            and lane.open.untouched
-            and not self._store.exactly(self.version(lane), self._device)
-            for lane in lanes
+            lane.at_rest and not self._store.exactly(self.version(lane), self._device) for lane in lanes
         )
 
-    def weights(self, lanes: Sequence[Lane]) -> Weights:
+    def weights(self, lanes: Sequence[ServedLane]) -> Weights:
         """Those of the round."""
         weights = self._store.exactly(self.version(lanes[0]), self._device)
         assert weights is not None

@@ -41,6 +41,7 @@ class Delivery(NamedTuple):
       end: decisions in these streams up to the unroll's last step.
       trains: bool ``[B]``, False for those that only evaluate, which are the last ones; None: all are trained on.
       counted: its transitions in the books.
+      priorities: float32 ``[items, B]``, where the actor has computed them; see :attr:`orchard.types.Agent.priorities`.
     """
 
     unroll: Unroll
@@ -49,6 +50,7 @@ class Delivery(NamedTuple):
     end: int = 0
     trains: NDArray[np.bool_] | None = None
     counted: int = 0
+    priorities: NDArray[np.float32] | None = None
 
 
 class Begins(enum.IntEnum):

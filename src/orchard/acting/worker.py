@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -13,48 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchard.acting.inference import Inference
-from orchard.acting.lanes import Lane, Script, arrival, digest_of
+from orchard.acting.lanes import Script, ServedLane, digest_of
 from orchard.acting.ledger import Ledger
-from orchard.acting.pace import Lockstep, Pace
+from orchard.acting.meters import Meters
+from orchard.acting.pace import BatchPace
 from orchard.acting.recipe import Recipe
-from orchard.acting.unrolls import timestep_of
-from orchard.errors import RunFailed
+from orchard.acting.service import Service
+from orchard.acting.unrolls import OpenUnroll, step_fields, timestep_of
+from orchard.errors import Refused, RunFailed
+from orchard.transport.seam import Layout, Layouts
 from orchard.types import map_leaves
 
 
-@dataclass
-class Meters:
-    """What inference has done since the meters were last read; guarded by its lock."""
-
-    batches: int = 0
-    rows: int = 0
-    padded: int = 0
-    seconds: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(self, rows: int, size: int, seconds: float) -> None:
-        """Counts one batch of ``rows`` in a full batch's ``size``."""
-        with self.lock:
-            self.batches += 1
-            self.rows += rows
-            self.padded += size
-            self.seconds += seconds
-
-    def take(self) -> dict[str, float]:
-        """Means since the last call, by metric name; empty if there was no batch."""
-        with self.lock:
-            if not self.batches:
-                return {}
-            means = {
-                "inference_batch": self.rows / self.batches,
-                "batch_fill": self.rows / self.padded,
-                "inference_milliseconds": 1e3 * self.seconds / self.batches,
-            }
-            self.batches, self.rows, self.padded, self.seconds = 0, 0, 0, 0.0
-            return means
-
-
-class Worker:
+class Worker(Service[ServedLane]):
     """Serves the lanes of one accelerator: a thread that alone touches lanes and tables.
 
     Args:
@@ -70,7 +39,7 @@ class Worker:
     def __init__(
         self,
         inference: Inference,
-        pace: Pace,
+        pace: BatchPace,
         recipe: Recipe,
         *,
         ledger: Ledger,
@@ -78,98 +47,59 @@ class Worker:
         full_batch: int,
         on_failure: Callable[[BaseException], None],
     ) -> None:
+        super().__init__(pace, ledger=ledger, meters=meters, on_failure=on_failure)
         self.inference = inference
         self.pace = pace
-        self.lanes: list[Lane] = []
         self._recipe = recipe
-        self._ledger = ledger
-        self._meters = meters
         self._full_batch = full_batch
-        self._on_failure = on_failure
-        self._news = threading.Condition()
-        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._poked = False
-        self._stopping = False
-        self._idle = False
-        self._thread = threading.Thread(target=self._run, name="acting", daemon=True)
 
-    # What other threads call.
+    # What the desk asks.
 
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
+    def require_room(self, envs: int, rows: int) -> None:
+        """A lane is never larger than a batch."""
+        if rows > self.inference.largest:
+            raise Refused(
+                f"{envs} environments in one actor: inference takes at most {self.inference.largest} a half; "
+                "use a smaller --envs, or a larger --inference-batch at the learner"
+            )
 
-    def submit(self, what: str, *arguments: Any) -> None:
-        """Has the thread do ``join(lane)``, ``arrive(lane, arrays, time)`` or ``leave(lane)``, in order."""
-        with self._news:
-            self._inbox.append((getattr(self, f"_{what}"), arguments))
-            self._news.notify_all()
+    def layouts(self, rows: int, lanes: int) -> list[Layouts]:
+        """Steps go up and actions come down."""
+        spec = self._recipe.spec
+        down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
+        return [Layouts(Layout(step_fields(spec, rows)), down)] * lanes
 
-    def poke(self) -> None:
-        """Says that there are new weights, or room in the queue."""
-        with self._news:
-            self._poked = True
-            self._news.notify_all()
-
-    def stop(self) -> None:
-        """Ends the thread; open unrolls are left where they are."""
-        with self._news:
-            self._stopping = True
-            self._news.notify_all()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def wait_blocked(self, timeout: float) -> bool:
-        """Waits, in lockstep, until all lanes wait for weights; False when ``timeout`` s have passed."""
-        with self._news:
-            return self._news.wait_for(self._blocked, timeout)
-
-    def _blocked(self) -> bool:
-        return (
-            self._idle
-            and not self._inbox
-            and not self._poked
-            and isinstance(self.pace, Lockstep)
-            and self.pace.blocked(self.lanes)
+    def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> ServedLane:
+        """See :class:`~orchard.acting.service.Service`."""
+        recipe = self._recipe
+        unroll = OpenUnroll(
+            recipe.spec, len(known["slots"]), recipe.overlap + recipe.unroll_length, recipe.overlap
         )
+        lane = ServedLane(open=unroll, log=[] if recipe.keep_log else None, **known)
+        if kept is not None:
+            lane.steps, lane.rounds = kept["steps"], kept["rounds"]
+            lane.script = Script(kept["actions"], kept["digest"])
+            lane.open.restore(kept["shared"], kept.get("record"))
+            if lane.log is not None:
+                lane.log.append(kept["actions"])
+        return lane
+
+    def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """See :class:`~orchard.acting.service.Service`."""
+        return {lane.order: _state_of(lane) for lane in self.lanes}
 
     # What the thread does.
 
-    def _run(self) -> None:
-        try:
-            wait: float | None = None
-            while self._wait_for_news(wait):
-                wait = self._turn()
-        except BaseException as error:
-            self._on_failure(error)
-
-    def _wait_for_news(self, timeout: float | None) -> bool:
-        with self._news:
-            self._idle = True
-            self._news.notify_all()
-            self._news.wait_for(lambda: self._inbox or self._poked or self._stopping, timeout)
-            self._idle = False
-            inbox, self._inbox, self._poked = self._inbox, [], False
-            if self._stopping:
-                return False
-        for action, arguments in inbox:
-            action(*arguments)
-        return True
-
     def _turn(self) -> float | None:
         """Passes on what can be, serves who is due; returns how long to wait for news, in s."""
-        # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
-        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
-            if not self.pace.hand_over(lane):
-                break
-            lane.outbox, lane.finished, lane.counted = None, [], 0
+        self._pass_on()
         chosen, wait = self.pace.choose(self.lanes, time.monotonic())
         if not chosen:
             return wait
         self._serve(chosen)
         return 0.0
 
-    def _serve(self, lanes: Sequence[Lane]) -> None:
+    def _serve(self, lanes: Sequence[ServedLane]) -> None:
         weights = self.pace.weights(lanes)
         begin = time.monotonic()
         actions, record = self.inference.act(
@@ -186,31 +116,23 @@ class Worker:
         self._ledger.decide(start)
         self._meters.add(start, max(start, self._full_batch), now - begin)
 
-    def _reply(self, lane: Lane, action: NDArray[Any], now: float) -> None:
+    def _reply(self, lane: ServedLane, action: NDArray[Any], now: float) -> None:
         lane.arrived = None
         lane.owed_since = now
-        lane.member.peer.reply(lane.half, [np.ascontiguousarray(action, self._recipe.spec.action.dtype)])
+        action = np.ascontiguousarray(action, self._recipe.spec.action.dtype)
+        self._meters.travel(down=action.nbytes)
+        lane.member.peer.reply(lane.half, [action])
 
-    def _join(self, lane: Lane) -> None:
+    def _join(self, lane: ServedLane) -> None:
         if lane.script is None:  # otherwise the slots hold what the checkpoint kept
             self.inference.reset(lane.slots)
-        self.lanes.append(lane)
+        super()._join(lane)
 
-    def _leave(self, lane: Lane) -> None:
-        if lane in self.lanes:
-            self.lanes.remove(lane)
-            self._ledger.drop(open_steps=lane.open.transitions, queued_steps=lane.counted)
-
-    def _arrive(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
+    def _arrive(self, lane: ServedLane, arrays: list[NDArray[Any]], now: float) -> None:
         if lane not in self.lanes:
             return
-        finished = lane.meter.add(timestep_of(self._recipe.spec, arrays))
-        if self._recipe.evaluating:  # those that explore are not what the agent can do
-            finished = [
-                episode
-                for row, episode in zip(lane.meter.finished, finished, strict=True)
-                if row >= lane.rows - lane.evaluating
-            ]
+        self._meters.travel(up=sum(array.nbytes for array in arrays))
+        finished = lane.meet(timestep_of(self._recipe.spec, arrays))
         if lane.script is None:
             lane.finished += finished
         elif not self._replayed(lane, lane.script, arrays, now):
@@ -219,7 +141,7 @@ class Worker:
             self._cut(lane)
         lane.arrived = now
 
-    def _cut(self, lane: Lane) -> None:
+    def _cut(self, lane: ServedLane) -> None:
         lane.counted = lane.open.transitions
         lane.outbox = lane.open.cut(self.inference.first_states(lane.slots))
         lane.rounds += 1
@@ -227,7 +149,7 @@ class Worker:
             lane.log.append(lane.outbox.action[-(lane.counted // lane.rows) :])
         self._ledger.cut(lane.counted)
 
-    def _replayed(self, lane: Lane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
+    def _replayed(self, lane: ServedLane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
         """Plays the next logged action; True once the environments are where they were."""
         if script.played < len(script.actions):
             script.played += 1
@@ -241,3 +163,14 @@ class Worker:
             )
         lane.script = None
         return True
+
+
+def _state_of(lane: ServedLane) -> dict[str, Any]:
+    log = lane.log or []
+    return {
+        "steps": lane.steps,
+        "rounds": lane.rounds,
+        "actions": np.concatenate(log) if log else lane.open.no_actions(),
+        "digest": digest_of(lane.open.observed),
+        "shared": lane.open.shared(),
+    }

@@ -25,9 +25,10 @@ from orchard.acting.batcher import BatchRule, buckets
 from orchard.acting.desk import Desk
 from orchard.acting.inference import Inference
 from orchard.acting.lanes import Member
-from orchard.acting.pace import Free, Lockstep, Pace, Round
+from orchard.acting.meters import Meters
+from orchard.acting.pace import BatchPace, FreeBatches, Lockstep, Round
 from orchard.acting.recipe import lanes_of
-from orchard.acting.worker import Meters, Worker
+from orchard.acting.worker import Worker
 from orchard.architectures.learner_loop import LearnerLoop
 from orchard.config.settings import RunConfig
 from orchard.learning.checkpoint import Checkpoint
@@ -68,9 +69,10 @@ class Seed(LearnerLoop):
         super().__init__(config, agent, spec, lanes=lanes, checkpoint=checkpoint)
         self._servers: list[Server] = []
         self._meters = Meters()
+        self._workers = self._make_workers()
         self.desk = Desk(
             self._recipe(token),
-            self._workers(),
+            self._workers,
             place.slots,
             resumable=self._resumable,
             first_epoch=self._first_epoch,
@@ -78,15 +80,15 @@ class Seed(LearnerLoop):
             on_leave=on_leave,
         )
         if checkpoint and self._resumable:
-            for index, worker in enumerate(self.desk.workers):
+            for index, worker in enumerate(self._workers):
                 worker.inference.restore(checkpoint.tree(f"tables_{index}", worker.inference.tables()))
-        for wake in (worker.poke for worker in self.desk.workers):
+        for wake in (worker.poke for worker in self._workers):
             self._store.listen(wake)
             self._memory.listen(wake)
 
     # Construction.
 
-    def _workers(self) -> list[Worker]:
+    def _make_workers(self) -> list[Worker]:
         place = self._config.placement
         lanes, rows = lanes_of(place.envs_per_actor)
         collect = Round(self._lanes, self._take_unroll)
@@ -97,11 +99,11 @@ class Seed(LearnerLoop):
         for index, device in enumerate(self._devices):
             local = len(range(index, place.actors, len(self._devices)))
             full = place.full_batch(index)
-            pace: Pace
+            pace: BatchPace
             if self._lag == "free":
                 sizes = buckets(min(rows, full), full)
                 rule = BatchRule(full, place.inference_wait_ms / 1e3)
-                pace = Free(rule, self._store, index, self._take_unroll)
+                pace = FreeBatches(rule, self._store, index, self._take_unroll)
             else:
                 sizes = (max(1, local * rows),)
                 halves = dict.fromkeys(range(lanes), local)
@@ -143,7 +145,7 @@ class Seed(LearnerLoop):
     def open(self, addresses: list[str]) -> list[str]:
         """Compiles, publishes the first weights and listens; returns the addresses that actors can reach."""
         self._begin()
-        for index, worker in enumerate(self.desk.workers):
+        for index, worker in enumerate(self._workers):
             worker.inference.warm_up(self._store.newest(index).params)
             worker.start()
         for address in addresses:
@@ -161,7 +163,7 @@ class Seed(LearnerLoop):
         return self.learner.put(join(unrolls))
 
     def _wait_blocked(self, timeout: float) -> bool:
-        return all(worker.wait_blocked(timeout) for worker in self.desk.workers)
+        return all(worker.wait_blocked(timeout) for worker in self._workers)
 
     # What others read.
 
@@ -173,9 +175,7 @@ class Seed(LearnerLoop):
         return self.desk.lane_states()
 
     def _tables(self) -> dict[str, Tree]:
-        return {
-            f"tables_{index}": worker.inference.tables() for index, worker in enumerate(self.desk.workers)
-        }
+        return {f"tables_{index}": worker.inference.tables() for index, worker in enumerate(self._workers)}
 
     @property
     def _last_epoch(self) -> int:

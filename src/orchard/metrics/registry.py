@@ -98,6 +98,12 @@ register(
 register("batch_fill", "1", "Observations in an inference batch, as a share of a full one.")
 register("inference_batch", "rows", "Observations in an inference batch; mean.")
 register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
+register(
+    "action_wait_p50", "ms", "Time from an observation to its action, as actors see it; half are shorter."
+)
+register("action_wait_p99", "ms", "The same; 99 of 100 are shorter.")
+register("bytes_from_actors", "bytes", "Arrays that actors have sent in this session.")
+register("bytes_to_actors", "bytes", "Arrays that were sent to actors in this session.")
 register("queue_fill", "1", "Share of the unroll queue that is in use.")
 register("replay_fill", "1", "Share of the replay's memory that is in use.")
 register("replay_transitions", "steps", "Agent steps in the replay that can be sampled.")
