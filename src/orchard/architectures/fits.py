@@ -20,6 +20,7 @@ _FOR_ACTORS = (
     "inference_devices",
     "queue_size",
     "prefetch",
+    "fetch_steps",
 )
 
 
@@ -34,23 +35,62 @@ def require_fit(config: RunConfig, agent: Agent) -> None:
 
 def why_not(config: RunConfig, agent: Agent) -> str | None:
     """Why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
-    if agent.data.replay and config.arch != "seed":
-        return f"{agent.name} samples from a replay, and {config.arch} has none: use --arch seed"
+    if agent.data.replay and config.arch not in ("seed", "apex"):
+        return (
+            f"{agent.name} samples from a replay, and {config.arch} has none: use --arch seed or --arch apex"
+        )
+    if not agent.data.replay and config.arch == "apex":
+        return f"apex is for agents that sample from a replay (dqn, r2d2), and {agent.name} does not: use --arch impala"
     if agent.data.replay and config.cluster.hosts > 1:
         return f"hosts is {config.cluster.hosts}, but {agent.name} samples from the replay of one host: leave it out"
-    if config.placement.eval_envs and (agent.explore is None or config.arch != "seed"):
+    if config.placement.eval_envs and agent.explore is None:
         return (
             f"eval_envs is {config.placement.eval_envs}, but only agents that explore by chance (dqn, r2d2) have "
             "environments that do not: leave it out"
         )
     if config.arch != "anakin" and (reason := _without_effect(config.population, ("seeds", "sweep"), _ONE)):
         return reason
-    return {"seed": _seed, "a2c": _a2c, "anakin": _anakin, "sebulba": _sebulba}[config.arch](config, agent)
+    return {
+        "seed": _seed,
+        "impala": _beside_the_environments,
+        "apex": _beside_the_environments,
+        "a2c": _a2c,
+        "anakin": _anakin,
+        "sebulba": _sebulba,
+    }[config.arch](config, agent)
+
+
+_NO_PROGRAM = "{} has no compiled program of many batches: leave it out"
+_FETCHES = "only the actors of impala and apex fetch weights: leave it out"
 
 
 def _seed(config: RunConfig, agent: Agent) -> str | None:
-    return _too_far_behind(config, agent) or _without_effect(
-        config.placement, ("batches_per_call",), "seed has no compiled program of many batches: leave it out"
+    place = config.placement
+    return (
+        _too_far_behind(config, agent)
+        or _without_effect(place, ("batches_per_call",), _NO_PROGRAM.format("seed"))
+        or _without_effect(place, ("fetch_steps",), _FETCHES)
+    )
+
+
+def _beside_the_environments(config: RunConfig, agent: Agent) -> str | None:
+    """IMPALA and Ape-X: actors run the policy."""
+    arch, place = config.arch, config.placement
+    if config.deterministic:
+        return (
+            f"what the policy remembers is with the actors under {arch}, and no checkpoint could hold it: leave "
+            "--deterministic out (--lag 0 alone is reproducible while nothing is interrupted), or use --arch seed"
+        )
+    if place.fetch_steps is not None and place.lag != "free":
+        return f"fetch_steps is {place.fetch_steps}, but with an exact lag every unroll has its version: leave it out"
+    return (
+        _too_far_behind(config, agent)
+        or _without_effect(place, ("batches_per_call",), _NO_PROGRAM.format(arch))
+        or _without_effect(
+            place,
+            ("inference_batch", "inference_wait_ms", "inference_devices"),
+            f"{arch}'s actors run the policy, each for its own environments: leave it out",
+        )
     )
 
 
@@ -64,7 +104,9 @@ def _sebulba(config: RunConfig, agent: Agent) -> str | None:
             "give as many --actors or more, or fewer --actor-devices"
         )
     return _too_far_behind(config, agent) or _without_effect(
-        place, _FOR_SERVING, "sebulba's threads act each for their own environments: leave it out"
+        place,
+        (*_FOR_SERVING, "fetch_steps"),
+        "sebulba's threads act each for their own environments: leave it out",
     )
 
 

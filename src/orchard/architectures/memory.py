@@ -177,22 +177,27 @@ class ReplayMemory:
         unroll = delivery.unroll if rows == len(delivery.trains) else select(delivery.unroll, 0, rows)
         if not self._replay.has_room(rows):
             return False
-        taken = self._replay.offer(unroll, delivery.streams[:rows], int(delivery.end), self._initial(unroll))
+        taken = self._replay.offer(
+            unroll, delivery.streams[:rows], int(delivery.end), self._initial(delivery, unroll)
+        )
         if taken is None:
             return False
         # Together: what begins a segment anew, since the one before was overwritten, is counted in both.
         self._ledger.drop(queued_steps=int(delivery.counted) - taken + self._replay.take_dropped())
         return True
 
-    def _initial(self, unroll: Unroll) -> NDArray[np.float32] | None:
+    def _initial(self, delivery: Delivery, unroll: Unroll) -> NDArray[np.float32] | None:
+        """Those that the actor has computed, or that are computed here."""
         if self._priorities is None:
             return None
+        if delivery.priorities is not None:
+            return delivery.priorities[:, : len(unroll.action[0])]
         blind = unroll._replace(timestep=unroll.timestep._replace(observation={}), state={})
         return np.asarray(self._priorities(jax.device_put(blind, self._processor)))
 
     def warm_up(self, unroll: Unroll) -> None:
         """Compiles what an unroll like this one needs, so that no actor waits for it."""
-        self._initial(unroll)
+        self._initial(Delivery(unroll, []), unroll)
 
     def take(self, timeout: float) -> Batch | None:
         """See :class:`Memory`."""

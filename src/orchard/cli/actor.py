@@ -1,4 +1,4 @@
-"""``orchard actor ADDRESS …``. Imports no JAX."""
+"""``orchard actor ADDRESS …``. Imports no JAX, unless the learner says that actors run the policy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from orchard.acting.actor import act_and_reconnect
 from orchard.cli.parse import parse, print_line
+from orchard.launch.actor import act_and_reconnect
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class ActorFlags:
     """The token that the learner printed."""
     envs: int | None = None
     """Environments to step; none: as many as the learner's own actors."""
+    platform: str = "cpu"
+    """Where the policy runs if actors run it themselves (impala, apex): cpu, or an accelerator as JAX names it."""
 
 
 def run(arguments: list[str]) -> None:
@@ -31,10 +33,12 @@ def run(arguments: list[str]) -> None:
         "actor", ActorFlags, arguments, about="Step environments for a learner that runs elsewhere."
     )
     # An environment that is a JAX function runs on the processor.
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu" if flags.platform == "cpu" else f"cpu,{flags.platform}")
     # Ended from outside, as by Ctrl-C: environments are closed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        act_and_reconnect(flags.address, say=print_line, token=flags.token, envs=flags.envs)
+        act_and_reconnect(
+            flags.address, say=print_line, token=flags.token, envs=flags.envs, platform=flags.platform
+        )
     except KeyboardInterrupt:
         print_line("stopped")

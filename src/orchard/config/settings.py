@@ -96,6 +96,9 @@ class Placement:
     """Unrolls that may wait for the learner; None for one batch. (Free lag only.)"""
     prefetch: int = 1
     """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
+    fetch_steps: int | None = None
+    """Steps of an environment after which its actor fetches newer weights, at the beginning of an unroll; None for
+    the architecture's own (impala: every unroll; apex: 400 frames). (Impala and apex, free lag only.)"""
     batches_per_call: int = 8
     """Batches that one call of the compiled program acts for and learns from. (Anakin only.)"""
     lag: int | Literal["free"] = "free"
@@ -105,6 +108,7 @@ class Placement:
     def __post_init__(self) -> None:
         _at_least(self, 0, "actors", "eval_envs", "inference_wait_ms", "prefetch")
         _at_least(self, 1, "envs_per_actor", "inference_batch", "queue_size", "max_envs", "batches_per_call")
+        _at_least(self, 0, "fetch_steps")
         if self.lag != "free":
             _at_least(self, 0, "lag")
         if self.eval_envs and self.eval_envs >= (planned := self.actors * self.envs_per_actor):
@@ -211,7 +215,7 @@ class RunConfig:
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
-    arch: Literal["seed", "a2c", "sebulba", "anakin"] = "seed"
+    arch: Literal["seed", "impala", "apex", "a2c", "sebulba", "anakin"] = "seed"
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2"] = "vtrace"
     """What is computed."""

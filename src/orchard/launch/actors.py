@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchard.acting.actor import act
 from orchard.errors import ConnectionLost, RunFailed
+from orchard.launch.actor import act
 from orchard.launch.allocator import without_tuning
 from orchard.transport.connect import connect
 
@@ -100,7 +100,7 @@ class ProcessActor:
     def __init__(self, index: int, address: str, token: str, log: Path, guard: Guard) -> None:
         self.log = str(log)
         self._guard = guard
-        command = [sys.executable, "-m", "orchard.acting.actor", address, "--index", str(index)]
+        command = [sys.executable, "-m", "orchard.launch.actor", address, "--index", str(index)]
         with log.open("ab") as output:
             self._begins = output.tell()
             # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its actors

@@ -20,9 +20,12 @@ import psutil
 from orchard.acting.desk import Desk
 from orchard.architectures import a2c
 from orchard.architectures.anakin import Anakin
+from orchard.architectures.apex import Apex
+from orchard.architectures.impala import Impala
 from orchard.architectures.interface import Architecture, counts, env_frames
 from orchard.architectures.sebulba import Sebulba
 from orchard.architectures.seed import Seed
+from orchard.architectures.with_actors import WithActors
 from orchard.config.members import members
 from orchard.config.settings import RunConfig
 from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed, cause_of
@@ -50,6 +53,7 @@ _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
 _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
+_WITH_ACTORS: dict[str, type[WithActors]] = {"seed": Seed, "a2c": Seed, "impala": Impala, "apex": Apex}
 _OF_MEMBERS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 
 
@@ -172,7 +176,7 @@ class Session:
             return Sebulba(
                 self.config, self.agent, self.spec, log=self.folder.log, checkpoint=self.checkpoint
             )
-        return Seed(
+        return _WITH_ACTORS[self.placed.arch](
             self.placed,
             self.agent,
             self.spec,

@@ -1,0 +1,171 @@
+"""Where unrolls come in from actors that run the policy themselves, and where they fetch its weights.
+
+Every lane of an actor sends a complete unroll and is told, once it was taken, which version of the weights its next
+one begins with: that is what holds actors back while there is no room. One more lane fetches weights: the version that
+is wanted goes up, a whole snapshot comes down as soon as there is one. So weights travel when they have changed, and
+once for all lanes of an actor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from orchard.acting.lanes import Lane, Member
+from orchard.acting.ledger import Ledger
+from orchard.acting.meters import Meters
+from orchard.acting.pace import Pace
+from orchard.acting.parcels import VERSION, Introduction, UnrollParcel, WeightsParcel, version_array
+from orchard.acting.recipe import Recipe
+from orchard.acting.service import Service
+from orchard.transport.seam import Layouts
+from orchard.types import Agent, TimeStep, Unroll, Weights, map_leaves
+from orchard.weights.store import WeightStore
+
+
+class Intake(Service[Lane]):
+    """Takes unrolls in and gives weights out: a thread that alone touches its lanes.
+
+    Args:
+      agent: whose unrolls.
+      pace: which weights come next, and when unrolls are passed on.
+      recipe: of the run.
+      store: where the weights are.
+      policy: what actors are told of the agent, as JSON values.
+      fetch_steps: steps of a lane after which it is told of newer weights, at the beginning of an unroll.
+      ledger: the books. What an actor has decided is in them once its unroll came.
+      meters: of acting.
+      on_failure: called with the exception that ended the thread.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        pace: Pace,
+        recipe: Recipe,
+        store: WeightStore,
+        *,
+        policy: Mapping[str, Any],
+        fetch_steps: int,
+        ledger: Ledger,
+        meters: Meters,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(pace, ledger=ledger, meters=meters, on_failure=on_failure)
+        self._agent = agent
+        self._recipe = recipe
+        self._store = store
+        self._policy = policy
+        self._fetch_steps = fetch_steps
+        self._weights = WeightsParcel(agent)
+        self._parcels: dict[int, UnrollParcel] = {}
+        self._told: dict[Lane, tuple[int, int]] = {}  # the version, and the lane's steps when it was new
+        self._wanted: dict[Member, int] = {}  # who waits for weights, and for which
+        self._packed: tuple[int, list[NDArray[Any]]] | None = None
+
+    # What the desk asks.
+
+    def layouts(self, rows: int, lanes: int) -> list[Layouts]:
+        """Unrolls go up and versions come down; on the last lane versions go up and weights come down."""
+        lane = Layouts(self._parcel(rows).layout, VERSION)
+        return [*[lane] * lanes, Layouts(VERSION, self._weights.layout)]
+
+    def _parcel(self, rows: int) -> UnrollParcel:
+        if rows not in self._parcels:
+            self._parcels[rows] = UnrollParcel(self._agent, self._recipe.spec, rows)
+        return self._parcels[rows]
+
+    def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> Lane:
+        """See :class:`~orchard.acting.service.Service`."""
+        assert kept is None, "what the policy remembers is with the actors"
+        return Lane(**known)
+
+    def invitation(self) -> dict[str, Any]:
+        """What the actor needs to make the agent."""
+        return {"policy": dict(self._policy)}
+
+    def introduction(self, lanes: Sequence[Lane]) -> dict[str, Any]:
+        """See :class:`~orchard.acting.parcels.Introduction`."""
+        recipe, slots = self._recipe, [int(slot) for lane in lanes for slot in lane.slots]
+        versions = [self._pace.version(lane) for lane in lanes]
+        self._told.update({lane: (version, 0) for lane, version in zip(lanes, versions, strict=True)})
+        return Introduction(
+            seed=recipe.seed,
+            epoch=lanes[0].member.epoch,
+            numbers=[recipe.slot_number(slot) for slot in slots],
+            places=[recipe.place(slot) for slot in slots],
+            versions=versions,
+        )._asdict()
+
+    # What the thread does.
+
+    def _turn(self) -> float | None:
+        for lane in self._pass_on():
+            self._tell(lane)
+        for member, wanted in list(self._wanted.items()):
+            self._give(member, wanted)
+        return None
+
+    def _tell(self, lane: Lane) -> None:
+        """Tells the lane what its next unroll begins with."""
+        version, since = self._told[lane]
+        if lane.steps - since >= self._fetch_steps and (newest := self._pace.version(lane)) != version:
+            version, since = newest, lane.steps
+        self._told[lane] = (version, since)
+        lane.owed_since = time.monotonic()
+        reply = version_array(version)
+        self._meters.travel(down=reply.nbytes)
+        lane.member.peer.reply(lane.half, [reply])
+
+    def _errand(self, member: Member, arrays: list[NDArray[Any]]) -> None:
+        self._wanted[member] = int(arrays[0])
+
+    def _give(self, member: Member, wanted: int) -> None:
+        """Sends the snapshot that is wanted, or a newer one; not yet if it is still to come."""
+        weights = self._store.exactly(wanted) or self._store.newest()
+        if weights.version < wanted:
+            return
+        del self._wanted[member]
+        arrays = self._pack(weights)
+        self._meters.travel(down=sum(array.nbytes for array in arrays))
+        member.peer.reply(self._lanes_of(member), arrays)
+
+    def _lanes_of(self, member: Member) -> int:
+        return sum(lane.member is member for lane in self.lanes)
+
+    def _pack(self, weights: Weights) -> list[NDArray[Any]]:
+        """For many actors it is fetched from the device once."""
+        if self._packed is None or self._packed[0] != weights.version:
+            self._packed = (weights.version, self._weights.pack(weights))
+        return self._packed[1]
+
+    def _leave(self, lane: Lane) -> None:
+        super()._leave(lane)
+        self._told.pop(lane, None)
+        self._wanted.pop(lane.member, None)
+
+    def _arrive(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
+        if lane not in self.lanes:
+            return
+        self._meters.travel(up=sum(array.nbytes for array in arrays))
+        lane.outbox, lane.priorities = self._parcel(lane.rows).unpack(arrays)
+        begin = self._recipe.overlap if lane.rounds else 0
+        for timestep in _new_steps(lane.outbox, begin, first=lane.rounds == 0):
+            lane.finished += lane.meet(timestep)
+        new = len(lane.outbox.action) - begin
+        lane.counted = new * lane.rows
+        lane.steps += new
+        lane.rounds += 1
+        lane.arrived = now
+        self._ledger.decide(lane.counted)
+        self._ledger.cut(lane.counted)
+
+
+def _new_steps(unroll: Unroll, begin: int, *, first: bool) -> list[TimeStep]:
+    """The time steps ``[n, ...]`` after ``begin`` transitions; with the one before them if it is the ``first``."""
+    flags = unroll.timestep._replace(observation={})  # episodes are made of the others
+    steps = range(begin + (not first), len(unroll.action) + 1)
+    return [TimeStep(*(map_leaves(lambda leaf: leaf[at], part) for part in flags)) for at in steps]  # noqa: B023
