@@ -16,6 +16,7 @@ from small_runs import AGENTS, ENVS, STEPS, params, run
 from orchard.weights.store import WeightStore
 
 SERVED = {"arch": "seed", "transport": "inproc", "actors": 1, "envs_per_actor": ENVS}
+BESIDE = {**SERVED, "arch": "impala"}
 # Two threads have the environments of one of SEED's actors with its two halves.
 THREADS = {"arch": "sebulba", "actors": 2, "envs_per_actor": ENVS // 2}
 BATCHES = 6
@@ -30,7 +31,12 @@ HERE = {
 
 @pytest.mark.parametrize("name", HERE)
 def test_the_same_agent_computes_the_same_everywhere(name: str, tmp_path: Path) -> None:
-    elsewhere = {"seed": {**SERVED, "lag": 0}, "sebulba": {**THREADS, "lag": 0}, "a2c": {"arch": "a2c"}}
+    elsewhere = {
+        "seed": {**SERVED, "lag": 0},
+        "impala": {**BESIDE, "lag": 0},
+        "sebulba": {**THREADS, "lag": 0},
+        "a2c": {"arch": "a2c"},
+    }
     # So short that episodes are cut off by time as well as ended by the pole.
     agent = {**HERE[name], "env_options": ("max_steps_in_episode=15",)}
     program = run(tmp_path / "anakin", BATCHES, **agent)
