@@ -27,6 +27,7 @@ from harness import (
     words_of,
 )
 
+from orchard.acting.intake import Intake
 from orchard.acting.pace import Free
 from orchard.acting.unrolls import step_fields
 from orchard.acting.worker import Worker
@@ -137,6 +138,47 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
     assert run["steps_trained"] <= 5 * taken.shape[1]
     # Two interpreters with NumPy at least, though one of them was killed.
     assert 20e6 < rows(tmp_path / "run")[-1]["actors_memory_bytes"] < 1e9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["shm", "grpc"])
+def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed whenever an unroll of its own has just come, with the next ones under way: none is torn or repeated."""
+    handed: dict[tuple[int, int, int], list[np.ndarray[Any, Any]]] = {}
+    killed: list[psutil.Process] = []
+    arrive, hand_over = Intake._arrive, Free.hand_over
+
+    def watch_arrive(self: Intake, lane: Any, arrays: Any, now: float) -> None:
+        arrive(self, lane, arrays, now)
+        if lane.member.index == 0 and lane.rounds == 7 and len(killed) == lane.member.epoch < 2:
+            killed.append(own_actor(0))
+            killed[-1].kill()
+
+    def watch_hand_over(self: Free, lane: Any) -> bool:
+        unroll = lane.outbox
+        if not hand_over(self, lane):
+            return False
+        key = (*lane.order, lane.member.epoch)
+        handed.setdefault(key, []).append(unroll.timestep.observation)
+        if key == (0, 1, 2) and len(handed[key]) == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    monkeypatch.setattr(Intake, "_arrive", watch_arrive)
+    monkeypatch.setattr(Free, "hand_over", watch_hand_over)
+    run = train(
+        tiny("toy:count", tmp_path / "run", arch="impala", transport=transport, batch_size=6)
+    ).to_json()
+    assert run["actor_restarts"] == len(killed) == 2
+    assert run["stopped_because"] == "interrupted"
+    assert balanced(run)
+    assert run["weights_version"] > 0
+    for unrolls in handed.values():
+        joined = np.concatenate([unroll[:-1] for unroll in unrolls])
+        for env in range(joined.shape[1]):
+            assert [tuple(row[:3]) for row in joined[:, env].tolist()] == counted(env, len(joined))
 
 
 @pytest.mark.slow
@@ -314,10 +356,16 @@ def test_updates_that_are_not_finite_are_skipped_counted_and_end_the_run(tmp_pat
         resume(str(tmp_path / "run"), env_options=["at=1"])
 
 
+DQN = {"agent": "dqn", "replay_size": 4000, "replay_min_size": 40, "replay_ratio": 0.5, "fetch_steps": 5}
+
+
 @pytest.mark.slow
-def test_actors_come_from_elsewhere_and_survive_their_learner(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arch", ["seed", "impala", "apex"])
+def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_path: Path) -> None:
     words = flags(
         *("CartPole-v1", "run"),
+        arch=arch,
+        **(DQN if arch == "apex" else {}),
         actors=0,
         listen=("127.0.0.1:0",),
         transport="grpc",

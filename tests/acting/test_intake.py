@@ -1,0 +1,237 @@
+"""Unrolls come in and weights go out, without actors, wires or networks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fakes import COUNT, FakePeer, diary
+
+from orchard.acting.desk import Desk
+from orchard.acting.example import example_unroll
+from orchard.acting.intake import Intake
+from orchard.acting.ledger import Ledger
+from orchard.acting.meters import Latencies, Meters
+from orchard.acting.pace import Free
+from orchard.acting.parcels import UnrollParcel, WeightsParcel, version_array
+from orchard.acting.recipe import Recipe
+from orchard.acting.unrolls import Delivery
+from orchard.errors import Refused, SpecError
+from orchard.transport.seam import PROTOCOL
+from orchard.types import Unroll, Weights
+from orchard.weights.store import WeightStore
+
+AGENT = diary()
+LENGTH, ROWS = AGENT.data.unroll_length, 2
+ERRAND = 2
+
+
+class Stand:
+    """A desk with an intake behind it that has room for some unrolls."""
+
+    def __init__(self, room: int = 1000, fetch_steps: int = 0) -> None:
+        self.room = room
+        self.ledger, self.meters = Ledger(), Meters()
+        self.handed: list[Delivery] = []
+        self.failures: list[BaseException] = []
+        recipe = Recipe("toy:count", {}, COUNT, 1, 2 * ROWS, 3, LENGTH, "secret")
+        self.store = WeightStore(jax.devices()[:1], keep=1)
+        self.publish(0)
+        self.intake = Intake(
+            AGENT,
+            Free(self.store, 0, self._take),
+            recipe,
+            self.store,
+            policy={"agent": "diary"},
+            fetch_steps=fetch_steps,
+            ledger=self.ledger,
+            meters=self.meters,
+            on_failure=self.failures.append,
+        )
+        self.store.listen(self.intake.poke)
+        self.desk = Desk(recipe, [self.intake], 20)
+        self.intake.start()
+        self.peer = FakePeer()
+        self.told = self.ask("join", protocol=PROTOCOL, token="secret", index=0, envs=None)
+        self.introduced = self.ask("ready", spec=COUNT.to_json())
+        self.parcel = UnrollParcel(AGENT, COUNT, ROWS)
+
+    def ask(self, kind: str, **more: Any) -> dict[str, Any]:
+        return self.desk.answer(self.peer, {"kind": kind, **more})
+
+    def publish(self, version: int) -> None:
+        self.store.publish({"w": jnp.full((), float(version))}, version)
+
+    def unroll(self, lane: int, version: int = 0, *, ends: bool = False) -> Unroll:
+        example = example_unroll(AGENT, COUNT, LENGTH, ROWS)
+        example.timestep.reward[:] = 1.0
+        example.timestep.first[0] = True
+        example.timestep.terminated[-1, :ROWS] = ends
+        example.version[:] = version
+        unroll = Unroll(*(self.parcel.unpack(jax.tree.leaves(example._replace(weight=None)))[0]))
+        return unroll._replace(action=unroll.action.astype(COUNT.action.dtype) + lane)
+
+    def send(self, lane: int, **more: Any) -> list[Any]:
+        arrays = self.parcel.pack(self.unroll(lane, **more), None)
+        self.desk.deliver(self.peer, lane, arrays)
+        return arrays
+
+    def settle(self) -> None:
+        done = threading.Event()
+        self.intake._settled = done.set  # type: ignore[attr-defined]
+        self.intake.submit("settled")
+        assert done.wait(20)
+
+    def _take(self, delivery: Delivery) -> bool:
+        if len(self.handed) >= self.room:
+            return False
+        self.handed.append(delivery)
+        return True
+
+
+@pytest.fixture
+def stands() -> Iterator[Any]:
+    built: list[Stand] = []
+
+    def build(**settings: Any) -> Stand:
+        built.append(Stand(**settings))
+        return built[-1]
+
+    yield build
+    for each in built:
+        each.desk.stop()
+        assert each.failures == []
+
+
+def test_an_actor_is_told_how_to_act_and_where_it_stands(stands: Any) -> None:
+    stand = stands()
+    assert stand.told["policy"] == {"agent": "diary"}
+    assert stand.introduced == {
+        "seed": 3,
+        "epoch": 0,
+        "numbers": [0, 1, 2, 3],
+        "places": [0.0, pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0],
+        "versions": [0, 0],
+    }
+    up, down = zip(*stand.peer.terms, strict=True)
+    assert up[0] == up[1] == stand.parcel.layout
+    assert [layout.fields for layout in down[:2]] == [(((), "int64"),)] * 2
+    assert up[2].fields == (((), "int64"),)
+    assert down[2].fields == (((), "int64"), ((), "float32"))
+
+
+def test_an_unroll_is_handed_over_whole_and_its_lane_told_what_comes_next(stands: Any) -> None:
+    stand = stands()
+    stand.publish(7)
+    sent = stand.send(1, ends=True)
+    assert stand.peer.next() == (1, np.int64(7))
+    (delivery,) = stand.handed
+    assert all(map(np.array_equal, jax.tree.leaves(delivery.unroll), sent))
+    assert delivery.episodes == [(3.0, 3)] * ROWS
+    assert delivery.streams.tolist() == [2, 3]
+    assert (delivery.end, delivery.counted) == (LENGTH, LENGTH * ROWS)
+    assert stand.ledger.counts() == {"received": 6, "trained": 0, "queued": 6, "open": 0, "dropped": 0}
+    # What came is lent: whoever sent it may write over it.
+    sent[0][:] = -1
+    assert not np.any(delivery.unroll.timestep.observation == -1)
+
+
+def test_what_finds_no_room_is_held_unanswered_until_there_is_some(stands: Any) -> None:
+    stand = stands(room=1)
+    stand.send(0)
+    assert stand.peer.next()[0] == 0
+    stand.send(1)
+    stand.send(0)
+    stand.settle()
+    assert stand.peer.silent
+    assert len(stand.handed) == 1
+    stand.room = 2
+    stand.intake.poke()
+    assert stand.peer.next()[0] == 1, "who waited longest finds the room first"
+    stand.desk.left(stand.peer, "gone")
+    stand.settle()
+    # That of the lane which was never answered is dropped, and nothing else.
+    assert stand.ledger.counts() == {"received": 18, "trained": 0, "queued": 12, "open": 0, "dropped": 6}
+
+
+def test_weights_are_given_when_they_exist(stands: Any) -> None:
+    stand = stands()
+    stand.desk.deliver(stand.peer, ERRAND, [version_array(0)])
+    assert stand.peer.next() == (ERRAND, np.int64(0))
+    stand.desk.deliver(stand.peer, ERRAND, [version_array(2)])
+    stand.settle()
+    stand.publish(1)
+    stand.settle()
+    assert stand.peer.silent
+    stand.publish(2)
+    assert stand.peer.next() == (ERRAND, np.int64(2))
+    # A version that is gone is made up for by the newest.
+    stand.desk.deliver(stand.peer, ERRAND, [version_array(1)])
+    assert stand.peer.next() == (ERRAND, np.int64(2))
+
+
+def test_newer_weights_are_told_after_so_many_steps(stands: Any) -> None:
+    stand = stands(fetch_steps=2 * LENGTH)
+    told = []
+    for version in range(1, 7):
+        stand.publish(version)
+        stand.send(0)
+        told.append(int(stand.peer.next()[1]))
+    assert told == [0, 2, 2, 4, 4, 6]
+
+
+def test_who_waits_for_weights_and_leaves_is_forgotten(stands: Any) -> None:
+    stand = stands()
+    stand.desk.deliver(stand.peer, ERRAND, [version_array(5)])
+    stand.settle()
+    stand.desk.left(stand.peer, "gone")
+    stand.settle()
+    stand.publish(5)
+    stand.settle()
+    assert stand.peer.silent
+
+
+def test_reports_are_counted_and_others_refused(stands: Any) -> None:
+    stand = stands()
+    waits = Latencies()
+    for milliseconds in range(1, 101):
+        waits.add(milliseconds / 1e3)
+    assert stand.ask("report", waits=waits.take()) == {}
+    taken = stand.meters.take()
+    assert taken["action_wait_p50"] == pytest.approx(50, rel=0.05)
+    assert taken["action_wait_p99"] == pytest.approx(99, rel=0.05)
+    assert "action_wait_p50" not in stand.meters.take()
+    for wrong in ({}, {"waits": 3}, {"waits": {"x": 1}}, {"waits": {"1": -1}}, {"waits": {"99999": 1}}):
+        with pytest.raises(Refused):
+            stand.ask("report", **wrong)
+    with pytest.raises(Refused, match="after 'ready'"):
+        stand.desk.answer(FakePeer("another"), {"kind": "report", "waits": {}})
+
+
+def test_an_actor_that_was_heard_of_is_not_stalled(stands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("orchard.acting.desk.time.monotonic", lambda: now[0])
+    stand = stands()
+    now[0] = 130.0
+    assert [seconds for _, seconds in stand.desk.stalled(20.0)] == [30.0]
+    stand.ask("report", waits={})
+    assert stand.desk.stalled(20.0) == []
+    now[0] = 151.0
+    assert [seconds for _, seconds in stand.desk.stalled(20.0)] == [21.0]
+
+
+def test_parcels_carry_what_was_put_into_them() -> None:
+    parcel = WeightsParcel(AGENT)
+    arrays = parcel.pack(Weights({"w": jnp.float32(2.5)}, 9))
+    parcel.layout.check(arrays)
+    back = parcel.unpack(arrays, jax.devices()[0])
+    assert (back.version, float(back.params["w"])) == (9, 2.5)
+    arrays[1] = np.array(0.0, np.float32)
+    assert float(back.params["w"]) == 2.5
+    with pytest.raises(SpecError):
+        parcel.layout.check(arrays[:1])
