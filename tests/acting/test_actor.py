@@ -50,7 +50,14 @@ class Script:
         self._rounds = 0
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        return {"env": "toy:count", "rows": 2, "options": {}, "seeds": [1, 2]}
+        return {
+            "env": "toy:count",
+            "rows": 2,
+            "options": {},
+            "seeds": [1, 2],
+            "unroll_length": 5,
+            "overlap": 0,
+        }
 
     def open(self, lanes: Any) -> None:
         assert len(lanes) == 2

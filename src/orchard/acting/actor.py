@@ -75,7 +75,7 @@ def act(
         agent = None if policy is None else make_agent(policy, spec)
         answer = client.ask({"kind": "ready", "spec": spec.to_json()})
         if agent is None:
-            _step_for(client, lanes, recipe["seeds"])
+            _step_for(client, lanes, recipe)
         else:
             from orchard.acting.policy_actor import play
 
@@ -89,22 +89,25 @@ def act(
                 traceback.print_exc()
 
 
-def _step_for(client: Client, lanes: list[Environment], seeds: list[int]) -> None:
+def _step_for(client: Client, lanes: list[Environment], recipe: dict[str, Any]) -> None:
     """Lets one half step while the other waits for its actions; ends by an error."""
     spec = lanes[0].spec
     rows = lanes[0].num_envs
     down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
     client.open([Layouts(Layout(step_fields(spec, rows)), down)] * len(lanes))
-    for lane, (environment, seed) in enumerate(zip(lanes, seeds, strict=True)):
+    for lane, (environment, seed) in enumerate(zip(lanes, recipe["seeds"], strict=True)):
         client.send(lane, step_arrays(environment.reset(seed)))
     stepping: deque[int] = deque()
     diary = Diary(client)
-    sent = [time.monotonic()] * len(lanes)
+    sent, steps = [time.monotonic()] * len(lanes), [0] * len(lanes)
     while True:
         diary.report_if_due()
         while (reply := client.receive(wait=not stepping)) is not None:
             lane, (action,) = reply
-            diary.waits.add(time.monotonic() - sent[lane])
+            # Where an unroll ends, it may have waited for room in the memory: that is no time of the policy's.
+            if (steps[lane] - recipe["overlap"]) % recipe["unroll_length"]:
+                diary.waits.add(time.monotonic() - sent[lane])
+            steps[lane] += 1
             lanes[lane].send(action)
             stepping.append(lane)
         lane = stepping.popleft()

@@ -156,6 +156,8 @@ class Desk:
             "options": self.recipe.options,
             "index": index,
             "rows": rows,
+            "unroll_length": self.recipe.unroll_length,
+            "overlap": self.recipe.overlap,
             "seeds": half_seeds(self.recipe.seed, self.recipe.actor_number(index), epoch, lanes),
             **self.services[worker].invitation(),
         }

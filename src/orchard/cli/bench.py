@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchard.cli.parse import parse, print_line
 from orchard.cli.train import agent_named
@@ -28,8 +29,15 @@ class BenchFlags:
 
     seconds: float = 3.0
     """Length of a window of each stage, in seconds; the whole runs ten times as long."""
-    results: str = "benchmarks/results/bench.jsonl"
-    """File that the row is appended to."""
+    results: str | None = None
+    """File that the row is appended to; none: benchmarks/results/bench.jsonl, or compare.jsonl there."""
+    compare: tuple[str, ...] = ()
+    """Architectures to compare instead, with a small, a medium and a large network: some of seed, impala and apex.
+    An agent of the other kind is compared as well (vtrace and dqn), since impala and apex have none in common."""
+    rounds: int = 1
+    """How often each run of a comparison is made, in turn."""
+    picture: str | None = None
+    """PNG that a comparison is drawn to."""
     run: RunConfig = field(default_factory=RunConfig)
 
 
@@ -38,25 +46,52 @@ def run(arguments: list[str]) -> None:
     first = parse("bench", BenchFlags, arguments, BenchFlags(run=agent_named(arguments)), ABOUT).run
     preset = BenchFlags(run=defaults(first.env, first.preset, first.agent, first.arch))
     flags = parse("bench", BenchFlags, arguments, preset, ABOUT)
+    # One word with commas is several, as in --compare seed,impala.
+    archs = [arch for word in flags.compare for arch in word.split(",") if arch]
     restart_tuned()
-    from orchard.launch.bench import bench, require_stages
+    from orchard.launch.bench import require_stages
 
     require_stages(flags.run)
-    file = Path(flags.results)
+    file = Path(flags.results or f"benchmarks/results/{'compare' if archs else 'bench'}.jsonl")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open("a").close()
     except OSError as error:
         raise ConfigError(f"cannot write the results to {file}: {error.strerror}; see --results") from error
+    row = _compare(flags, archs) if archs else _time_stages(flags)
+    with file.open("a") as results:
+        results.write(json.dumps({"command": f"orchard bench {' '.join(arguments)}".strip(), **row}) + "\n")
+    print_line(f"row appended to {file}")
+
+
+def _time_stages(flags: BenchFlags) -> dict[str, Any]:
+    from orchard.launch.bench import bench
+
     print_line(f"{'stage':<18}{'steps/s':>12}   {'slowest to fastest':<24}how")
     row = bench(flags.run, flags.seconds, _show)
     print_line(
         f"bound {row['bound_steps_per_second']:,.0f} steps/s, efficiency {row['efficiency']:.2f}, "
         f"{row['frames_per_second']:,.0f} frames/s; most of the bound is taken by: {row['bottleneck']}"
     )
-    with file.open("a") as results:
-        results.write(json.dumps({"command": f"orchard bench {' '.join(arguments)}".strip(), **row}) + "\n")
-    print_line(f"row appended to {file}")
+    return row
+
+
+def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
+    from orchard.launch.compare import COLUMNS, Case, Found, compare, draw, shown, table
+
+    def line(name: str, cells: Iterable[str]) -> None:
+        print_line(f"{name:<22}" + "".join(f"{cell:>15}" for cell in cells))
+
+    def say(case: Case, found: Found) -> None:
+        line(case.name, shown(asdict(found)))
+
+    line("run", [head for head, _ in COLUMNS.values()])
+    row = compare(flags.run, archs, 10 * flags.seconds, flags.rounds, say)
+    print_line(table(row))
+    if flags.picture:
+        draw(row, Path(flags.picture))
+        print_line(f"drawn to {flags.picture}")
+    return row
 
 
 def _show(stage: Stage) -> None:

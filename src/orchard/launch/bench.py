@@ -31,6 +31,7 @@ import numpy as np
 
 from orchard.acting.example import example_unroll
 from orchard.acting.inference import Inference
+from orchard.acting.recipe import lanes_of
 from orchard.acting.rollout import Program, Rollout
 from orchard.acting.unrolls import step_fields
 from orchard.architectures import a2c
@@ -52,6 +53,7 @@ from orchard.transport.measure import ADDRESSES, measure
 from orchard.types import Agent, EnvSpec, leaves
 
 _WINDOWS = 3
+_BESIDE = ("impala", "apex")
 _VERSIONED = ("orchard-rl", "jax", "jaxlib", "flax", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
@@ -143,6 +145,8 @@ def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: flo
     """The policy on batches of the size that the run fills."""
     planned = config.placement.actors * config.placement.envs_per_actor
     rows = config.placement.inference_batch or max(1, planned // 2)
+    if config.arch in _BESIDE:  # each actor decides for its own
+        rows = lanes_of(config.placement.envs_per_actor)[1]
     device = pick("inference", config.placement.inference_devices)[0]
     inference = Inference(agent, spec, planned, (rows,), device, key(0, "bench"))
     params = jax.device_put(agent.init(key(0, "bench")), device)
@@ -216,8 +220,8 @@ def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
     return Stage("learner", *_windows(update, seconds), about)
 
 
-def whole_stage(config: RunConfig, seconds: float) -> Stage:
-    """The run itself, in a process of its own; steady state, after compilation."""
+def whole_run(config: RunConfig, seconds: float) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """A run of so many seconds, in a process of its own: its summary, and the metrics of its second half."""
     settings = {**to_json(config), "frames": None, "minutes": seconds / 60, "until_return": None}
     with tempfile.TemporaryDirectory(prefix="orchard-bench-") as folder:
         settings.update(run_dir=f"{folder}/run", json=True, video=False)
@@ -230,13 +234,19 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
             raise RunFailed(
                 f"bench: the whole run failed: {last}; 'orchard train' with the same settings says more"
             )
-        summary = read_summary(Path(folder) / "run" / "summary.json")
-        rates = [row["agent_steps_per_second"] for row in _steady_rows(Path(folder) / "run")]
+        summary, rows = read_summary(Path(folder) / "run/summary.json"), _steady_rows(Path(folder) / "run")
     if summary["agent_steps_per_second"] is None or summary["policy_lag_mean"] is None:
         raise RunFailed(
             f"bench: the whole run made no second update within {seconds:g} s: give more --seconds"
         )
-    carrier = f"{config.placement.transport}, " if config.arch == "seed" else ""
+    return summary, rows
+
+
+def whole_stage(config: RunConfig, seconds: float) -> Stage:
+    """The run itself; steady state, after compilation."""
+    summary, rows = whole_run(config, seconds)
+    rates = [row["agent_steps_per_second"] for row in rows]
+    carrier = f"{config.placement.transport}, " if config.arch in ("seed", *_BESIDE) else ""
     about = f"{config.arch}, {carrier}lag {summary['policy_lag_mean']:.1f} updates"
     rate = float(summary["agent_steps_per_second"])
     return Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
@@ -324,7 +334,7 @@ def _timed(
         return 1 / (1 / acting + 1 / learner), {"acting": acting, "learner": learner}
     placed = a2c.place(config) if config.arch == "a2c" else config
     environment = rate(environment_stage(placed, spec, seconds))
-    if config.arch == "seed":
+    if config.arch in ("seed", *_BESIDE):
         for transport in transport_stages(config, spec, min(seconds, 2.0)):
             rate(transport)
     act = rollout_stage if config.arch == "sebulba" else inference_stage

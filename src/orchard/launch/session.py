@@ -563,6 +563,7 @@ class Session:
             "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
             "memory_bytes": self.process.memory_info().rss,
             "actors_memory_bytes": _memory_of_children(self.process),
+            "cpu_seconds": _processor_time(self.process),
         }
 
     def _save(self, arch: Architecture, taken: Taken) -> str | None:
@@ -608,6 +609,16 @@ def _digest(arch: Architecture) -> str:
     except RuntimeError as error:  # a program that fails has used up what it was given
         _log.error("the parameters are gone", exc_info=error)
         return ""
+
+
+def _processor_time(process: psutil.Process) -> float:
+    """Seconds that ``process`` has computed, and all below it, those that have ended too."""
+    total = 0.0
+    for each in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def _memory_of_children(process: psutil.Process) -> int:

@@ -81,6 +81,7 @@ register("weights_version", "updates", "Version of the newest published weights.
 # How fast it goes.
 register("agent_steps_per_second", "steps/s", "Agent steps a second, over the last seconds.")
 register("frames_per_second", "frames/s", "Environment frames a second, over the last seconds.")
+register("cpu_seconds", "s", "Processor time that all processes of this session have taken.")
 
 # How well it plays.
 register("mean_return", "return", "Mean undiscounted, unclipped return of the last 100 episodes.")
@@ -99,7 +100,9 @@ register("batch_fill", "1", "Observations in an inference batch, as a share of a
 register("inference_batch", "rows", "Observations in an inference batch; mean.")
 register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
 register(
-    "action_wait_p50", "ms", "Time from an observation to its action, as actors see it; half are shorter."
+    "action_wait_p50",
+    "ms",
+    "Time from an observation to its action, as actors see it, but at the beginnings of unrolls; half are shorter.",
 )
 register("action_wait_p99", "ms", "The same; 99 of 100 are shorter.")
 register("bytes_from_actors", "bytes", "Arrays that actors have sent in this session.")
