@@ -100,7 +100,7 @@ def test_both_halves_step_before_either_is_waited_for(monkeypatch: pytest.Monkey
     monkeypatch.setattr(actor, "make", make_told)
     monkeypatch.setattr(client, "receive", receive_some)
     with pytest.raises(ConnectionLost):
-        actor.act(client, token="")  # type: ignore[arg-type]
+        actor.act(client, token="", make_agent=lambda policy, spec: None)  # type: ignore
     assert events[:2] == [("send", 0), ("send", 1)]
     turn = [("step", 0), ("step", 1), ("wait", 0), ("send", 0), ("wait", 1), ("send", 1)]
     assert events[2:] == (turn * ROUNDS)[: len(events) - 2]

@@ -12,9 +12,9 @@ import jax
 import pytest
 from harness import balanced, tiny, until
 
-from orchard.acting.actor import act
 from orchard.acting.worker import Worker
 from orchard.errors import ConnectionLost
+from orchard.launch.actor import act
 from orchard.launch.folder import RunFolder
 from orchard.launch.run import train
 from orchard.learning.learner import Learner

@@ -92,7 +92,7 @@ def act(
 def _step_for(client: Client, lanes: list[Environment], recipe: dict[str, Any]) -> None:
     """Lets one half step while the other waits for its actions; ends by an error."""
     spec = lanes[0].spec
-    rows = lanes[0].num_envs
+    rows = recipe["rows"]
     down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
     client.open([Layouts(Layout(step_fields(spec, rows)), down)] * len(lanes))
     for lane, (environment, seed) in enumerate(zip(lanes, recipe["seeds"], strict=True)):
