@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import balanced, tiny, until
+from harness import balanced, rows, tiny, until
 
 from orchard.acting.ledger import Ledger
 from orchard.acting.unrolls import Delivery
@@ -20,6 +21,8 @@ from orchard.architectures.seed import Seed
 from orchard.errors import ConfigError
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.run import resume, train
+from orchard.learning import checkpoint as saving
+from orchard.learning.checkpoint import intact_steps
 from orchard.learning.learner import Learner
 from orchard.replay.limiter import RateLimiter
 from orchard.replay.replay import Replay
@@ -110,6 +113,37 @@ def test_a_run_goes_on_with_what_its_replay_held(settings: dict[str, Any], tmp_p
     assert second["weights_version"] > first["weights_version"]
 
 
+def test_a_run_learns_while_its_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, update = saving._write, Learner.update
+    updates, during = [0], []
+
+    def counted(self: Learner, batch: Any) -> Any:
+        updates[0] += 1
+        return update(self, batch)
+
+    def slow(*arguments: Any) -> None:
+        if threading.current_thread().name == "checkpoint":
+            begun = updates[0]
+            until(lambda: updates[0] >= begun + 5, "updates while a checkpoint is written")
+            during.append(int(arguments[2]))
+        write(*arguments)
+
+    monkeypatch.setattr(saving, "_write", slow)
+    monkeypatch.setattr(Learner, "update", counted)
+    run = train(tiny("toy:catch", tmp_path / "run", **DQN, frames=1_600, checkpoint_minutes=1e-6)).to_json()
+    assert balanced(run)
+    assert during, "one was begun"
+    written = intact_steps(tmp_path / "run/checkpoints")
+    assert set(written) <= {*during, run["weights_version"]} and len(written) > 1
+    assert rows(tmp_path / "run")[-1]["checkpoint_pause_seconds"] >= 0
+    # One of those that were written while the run went on is whole.
+    shutil.rmtree(tmp_path / f"run/checkpoints/{written[-1]:012d}")
+    again = resume(str(tmp_path / "run"), frames=2_000).to_json()
+    assert balanced(again) and again["weights_version"] > written[-2]
+
+
 def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[Seed] = []
     stood: list[int] = []
@@ -157,9 +191,7 @@ def test_with_an_exact_lag_a_round_is_inserted_as_a_whole_by_the_one_who_samples
 def test_what_was_lost_on_the_way_to_a_checkpoint_is_not_booked_twice() -> None:
     replay, ledger = _Replay(batches=0), Ledger()
     memory = ReplayMemory(replay, _agent(), ledger)  # type: ignore[arg-type]
-    checkpoint: Any = type(
-        "Checkpoint", (), {"meta": {"replay_arrays": [], "replay": {}}, "blob": lambda *_: []}
-    )()
+    checkpoint: Any = type("Checkpoint", (), {"meta": {"replay": {}}, "pieces": lambda *_: iter(())})()
     assert memory.restore(checkpoint) == 48
     # The books of the run have what the replay did not keep among the dropped; here they begin with this unroll.
     ledger.decide(10)
@@ -176,7 +208,7 @@ class _Replay:
         self._batches, self._credit = batches, 0.0
         self._dropped, self.unsampled = 0, 48
 
-    def restore(self, arrays: Any, meta: Any) -> None:
+    def restore(self, pieces: Any, meta: Any) -> None:
         self._dropped = 14  # overwritten while it was saved
 
     def listen(self, wake: Any) -> None: ...

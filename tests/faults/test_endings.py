@@ -20,7 +20,7 @@ from harness import ORCHARD, Command, alive, checkpoints, flags, learned, rows, 
 from orchard.architectures.seed import Seed
 from orchard.cli.main import main
 from orchard.errors import ConfigError, RunFailed
-from orchard.launch import run, session
+from orchard.launch import run, saver
 from orchard.launch.run import resume, train
 from orchard.learning import checkpoint as saving
 from orchard.learning.learner import Learner
@@ -186,13 +186,13 @@ def test_interrupted_before_the_first_update_and_resumed(
 
 @pytest.mark.slow
 def test_ctrl_c_during_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = session.save
+    save = saver.save
 
     def interrupted(*arguments: Any, **more: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return save(*arguments, **more)
 
-    monkeypatch.setattr(session, "save", interrupted)
+    monkeypatch.setattr(saver, "save", interrupted)
     run = train(tiny("toy:catch", tmp_path / "run", transport="inproc", frames=200))
     assert run.stopped_because == "200 frames spent"
     assert summary(tmp_path / "run")["weights_version"] == int(checkpoints(tmp_path / "run")[-1].name)

@@ -21,7 +21,7 @@ from orchard.errors import ConfigError, RunFailed
 from orchard.launch.folder import RunFolder
 from orchard.launch.hosts import Hosts, _difference, common_checkpoint, follow, lead
 from orchard.launch.meeting import free_port
-from orchard.learning.checkpoint import Checkpoint, intact_steps, save
+from orchard.learning.checkpoint import Checkpoint, Contents, intact_steps, save
 
 PATIENCE = 20.0
 
@@ -55,7 +55,7 @@ def agreed(tmp_path: Path) -> Iterator[Callable[..., list[Checkpoint | None]]]:
             for index, steps in enumerate(saved):
                 for step in steps:
                     tree = {"x": np.arange(3.0) + step}
-                    save(tmp_path / str(index), step, {"train": tree}, {"from": index}, keep=9)
+                    save(tmp_path / str(index), step, Contents({"train": tree}, {"from": index}), keep=9)
             table = Table(len(saved))
             hosts = [Hosts(index, len(saved), table.at(index)) for index in range(len(saved))]
             asked = [
@@ -134,14 +134,14 @@ def test_hosts_that_need_their_own_and_have_none_in_common(agreed: Callable[...,
 
 
 def test_a_damaged_checkpoint_is_as_good_as_none(agreed: Callable[..., Any], tmp_path: Path) -> None:
-    save(tmp_path / "0", 40, {"train": {"x": np.arange(3.0)}}, {})
+    save(tmp_path / "0", 40, Contents({"train": {"x": np.arange(3.0)}}, {}))
     file = tmp_path / "0" / f"{40:012d}" / "train.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     assert steps(agreed([10], [20])) == [20, 20]
 
 
 def test_damaged_checkpoints_alone_are_not_begun_anew(agreed: Callable[..., Any], tmp_path: Path) -> None:
-    save(tmp_path / "1", 40, {"train": {"x": np.arange(3.0)}}, {})
+    save(tmp_path / "1", 40, Contents({"train": {"x": np.arange(3.0)}}, {}))
     (tmp_path / "1" / f"{40:012d}" / "train.safetensors").write_bytes(b"?")
     with pytest.raises(ConfigError, match=r"no checkpoint in .*0 or with the other hosts is intact"):
         agreed([], [])

@@ -23,6 +23,7 @@ import safetensors.numpy
 from orchard.errors import CheckpointError
 from orchard.learning.checkpoint import (
     Checkpoint,
+    Contents,
     digest,
     flatten,
     intact_steps,
@@ -45,7 +46,7 @@ def optimizer_state() -> Any:
 
 
 def save_some(root: Path, step: int, value: float = 1.0, keep: int = 3) -> Path:
-    return save(root, step, {"params": params(value)}, {"updates": step}, keep=keep)
+    return save(root, step, Contents({"params": params(value)}, {"updates": step}), keep=keep)
 
 
 def restored(checkpoint: Checkpoint) -> float:
@@ -72,7 +73,7 @@ def test_trees_blobs_and_meta_come_back_bit_for_bit(tmp_path: Path) -> None:
     }
     blobs = {"queue": [np.arange(n, dtype=np.int32) for n in range(12)], "nothing": []}
     meta = {"updates": 3, "random": {"state": 2**120 + 1}, "text": "ü"}
-    path = save(tmp_path, 1200, trees, meta, blobs=blobs)
+    path = save(tmp_path, 1200, Contents(trees, meta, blobs))
     assert path == tmp_path / "000000001200"
 
     checkpoint = load_latest(tmp_path)
@@ -86,6 +87,67 @@ def test_trees_blobs_and_meta_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert checkpoint.blob("nothing") == []
 
 
+class Some:
+    """Pieces that say when they are made, and whether they were closed."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.made, self.closed = count, 0, 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(self.count):
+            self.made += 1
+            yield {"steps/frame": np.full((2, 3), number, np.uint8), "last": np.arange(number)}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_pieces_come_back_one_by_one_and_are_written_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, int]] = []
+    save_file, some = safetensors.numpy.save_file, Some(3)
+
+    def watched(arrays: Any, path: Path) -> None:
+        written.append((path.name, some.made))
+        save_file(arrays, path)
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", watched)
+    contents = Contents({"params": params()}, {}, pieces={"replay": some})
+    save(tmp_path, 1, contents)
+    assert written == [
+        *((f"replay.00000{number}.safetensors", number + 1) for number in range(3)),
+        ("params.safetensors", 3),
+    ]
+    checkpoint = load_latest(tmp_path)
+    read = list(checkpoint.pieces("replay"))
+    assert [piece["steps/frame"].tolist() for piece in read] == [[[n] * 3] * 2 for n in range(3)]
+    assert [piece["last"].size for piece in read] == [0, 1, 2]
+    assert some.closed == 0
+    contents.close()
+    assert some.closed == 1
+    with pytest.raises(CheckpointError, match=r"has no queue\.000000\.safetensors"):
+        next(checkpoint.pieces("queue"))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_piece_that_is_lost_is_damage(tmp_path: Path, number: int) -> None:
+    save_some(tmp_path, 1)
+    path = save(tmp_path, 2, Contents({}, {}, pieces={"replay": Some(3)}))
+    (path / f"replay.00000{number}.safetensors").unlink()
+    assert load_latest(tmp_path).step == 1
+
+
+def test_contents_that_are_detached_stay_as_they_were() -> None:
+    mine, device = np.ones(3), jnp.ones(3)
+    detached = Contents({"params": {"mine": mine, "device": device}}, {"updates": 1}).detached()
+    mine[:] = 2
+    kept = detached.trees["params"]
+    assert kept["mine"].tolist() == [1, 1, 1]
+    assert isinstance(kept["device"], np.ndarray) and not np.shares_memory(kept["device"], np.asarray(device))
+    assert detached.meta == {"updates": 1}
+
+
 def test_shapes_alone_are_template_enough(tmp_path: Path) -> None:
     save_some(tmp_path, 1, 2.5)
     like = jax.eval_shape(params)
@@ -93,7 +155,7 @@ def test_shapes_alone_are_template_enough(tmp_path: Path) -> None:
 
 
 def test_no_file_is_a_pickle(tmp_path: Path) -> None:
-    for file in save(tmp_path, 1, {"params": params()}, {}, blobs={"b": [np.ones(3)]}).iterdir():
+    for file in save(tmp_path, 1, Contents({"params": params()}, {}, {"b": [np.ones(3)]})).iterdir():
         json.loads(file.read_bytes()) if file.suffix == ".json" else safetensors.numpy.load_file(file)
 
 
@@ -137,7 +199,7 @@ def test_what_was_not_saved_is_an_error_that_says_what_was(tmp_path: Path) -> No
 )
 def test_what_cannot_be_kept_is_refused(tmp_path: Path, trees: Any, meta: Any, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        save(tmp_path, 1, trees, meta)
+        save(tmp_path, 1, Contents(trees, meta))
     assert names(tmp_path) == []
 
 
@@ -324,10 +386,10 @@ def test_a_death_in_mid_replacement_loses_nothing(tmp_path: Path) -> None:
 def test_a_kill_at_any_moment_leaves_an_intact_checkpoint(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib, itertools, numpy as np\n"
-        "from orchard.learning.checkpoint import save\n"
+        "from orchard.learning.checkpoint import Contents, save\n"
         "for n in itertools.count(1):\n"
         "    trees = {'params': {'x': np.full(1 << 18, n)}}\n"
-        "    save(pathlib.Path(sys.argv[1]), n // 2, trees, {'n': n}, keep=2)\n"
+        "    save(pathlib.Path(sys.argv[1]), n // 2, Contents(trees, {'n': n}), keep=2)\n"
         "    print(n, flush=True)\n"
     )
     for after in (1, 4):
@@ -387,12 +449,32 @@ def test_a_disk_that_is_really_full_leaves_the_earlier_ones(small_disk: Path) ->
     save_some(small_disk, 1)
     free = shutil.disk_usage(small_disk).free
     with pytest.raises(CheckpointError, match=ONE_LINE):
-        save(small_disk, 2, {"params": {"x": np.ones(1 << 18)}}, {})
+        save(small_disk, 2, Contents({"params": {"x": np.ones(1 << 18)}}, {}))
     assert names(small_disk) == ["000000000001"]
     assert shutil.disk_usage(small_disk).free == free
     assert load_latest(small_disk).step == 1
     save_some(small_disk, 3)
     assert load_latest(small_disk).step == 3
+
+
+@pytest.mark.parametrize("written", [0, 2])
+def test_a_disk_that_is_full_at_any_piece_leaves_the_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    save_some(tmp_path, 1)
+    save_file, some = safetensors.numpy.save_file, Some(3)
+
+    def fills_up(arrays: Any, path: Path) -> None:
+        if some.made > written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save_file(arrays, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.numpy, "save_file", fills_up)
+        with pytest.raises(CheckpointError, match=ONE_LINE):
+            save(tmp_path, 2, Contents({}, {}, pieces={"replay": some}))
+    assert some.made == written + 1
+    assert names(tmp_path) == ["000000000001"]
 
 
 def test_a_root_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import itertools
 import json
 import threading
+import tracemalloc
 from collections import Counter
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from scipy import stats
 from streams import arrays, column, example, plan_of, stretch
 
 from orchard.errors import CheckpointError, ConfigError, SpecError
+from orchard.replay import replay as module
 from orchard.replay.replay import Replay, Sample
 from orchard.types import DataPlan, Unroll
 
@@ -31,6 +34,11 @@ def offer(replay: Replay, streams: list[int], end: int, **more: Any) -> int | No
     geometry = replay._geometry
     unroll = stretch(streams, end, geometry.unroll)
     return replay.offer(unroll, np.array(streams, np.int64), end, **more)
+
+
+def snapshot_of(replay: Replay) -> tuple[list[dict[str, NDArray[Any]]], dict[str, Any]]:
+    pieces, meta = replay.snapshot()
+    return list(pieces), meta
 
 
 class Beside(RuleBasedStateMachine):
@@ -287,11 +295,12 @@ def test_an_offer_that_is_refused_changes_nothing_and_room_is_announced() -> Non
     end = next(ends)
     while offer(replay, [0, 1], end) is not None:
         end = next(ends)
-    kept, meta = replay.snapshot()
+    kept, meta = snapshot_of(replay)
     assert offer(replay, [0, 1], end) is None
-    again, same = replay.snapshot()
+    again, same = snapshot_of(replay)
     assert meta == same
-    assert all(np.array_equal(kept[name], again[name]) for name in kept)
+    for before, after in zip(kept, again, strict=True):
+        assert all(np.array_equal(before[name], after[name]) for name in before)
     heard: list[int | None] = []
     replay.listen(lambda: heard.append(offer(replay, [0, 1], end)))
     assert replay.take(0.0) is not None
@@ -594,24 +603,166 @@ def test_threads_insert_while_others_sample(kind: str) -> None:
 # -- checkpoints -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_overwritten_while_a_snapshot_is_taken_is_dead_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of("transitions", length=3, overlap=2, capacity=60)
-    replay, restored = replay_of(plan, batch=50), replay_of(plan, batch=50)
-    offered = sum(offer(replay, [0, 1, 2, 3], end) or 0 for end in (5, 8, 11, 14))
-    live = len(replay)
-    once(replay, "stored", lambda: offer(replay, [0, 1, 2, 3], 17), monkeypatch)
-    restored.restore(*replay.snapshot())
-    # The fifth chunk of each of four streams takes the place of their empty beginnings, which items reach into.
-    assert live - 12 <= len(restored) < live
-    assert restored._live == np.count_nonzero(restored._tree.leaves)
-    assert offered == restored.take_dropped() + len(restored)
-    sample = restored.take(0.0)
-    assert sample is not None
-    consistent(sample)
-    assert offer(restored, [0, 1, 2, 3], 17) == 12, "streams go on where they were"
-    sample = restored.take(0.0)
-    assert sample is not None
-    consistent(sample)
+@pytest.mark.parametrize("kind", ["sequences", "transitions"])
+def test_a_snapshot_is_the_replay_as_it_was_while_threads_insert_and_sample(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", 1)  # a chunk at a time
+    plan = plan_of(kind, length=3, overlap=3, capacity=150, start=1, priority_exponent=1.0)
+    replay = replay_of(plan, batch=16)
+    stop, broken = threading.Event(), []
+    index, was = replay._chunks.index, dict[str, NDArray[Any]]()
+
+    def copied() -> dict[str, NDArray[Any]]:
+        """All that there is, at the moment that the lock is held for the index."""
+        found = index()
+        used = found["chunk"]
+        was.update({name: array[used] for name, array in replay._chunks.stored().items()})
+        was.update(leaves=replay._tree.leaves.copy(), seen=replay._seen.copy())
+        return found
+
+    monkeypatch.setattr(replay._chunks, "index", copied)
+
+    def insert(lane: int) -> None:
+        end, streams = 6, [10 * lane + row for row in range(lane + 1)]
+        while not stop.is_set():
+            end += 3 if end % 7 else 10
+            offer(replay, streams, end)
+
+    def learn() -> None:
+        random = np.random.default_rng(0)
+        while not stop.is_set():
+            sample = replay.take(0.01)
+            if sample is not None:
+                replay.update(sample.items, sample.generations, random.random(16))
+
+    def guarded(work: Any, *args: Any) -> None:
+        try:
+            work(*args)
+        except BaseException as error:
+            broken.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(insert, lane)) for lane in range(3)]
+    threads.append(threading.Thread(target=guarded, args=(learn,)))
+    for thread in threads:
+        thread.start()
+    overwritten, deadline = 0, monotonic() + PATIENCE
+    while not broken and overwritten < 100 and monotonic() < deadline:
+        restored = replay_of(plan, batch=16)
+        pieces, meta = replay.snapshot()
+        expected, generations = dict(was), replay._chunks.generation.copy()
+        restored.restore(pieces, meta)
+        overwritten += int(np.sum(replay._chunks.generation != generations))
+        kept = restored._chunks.index()["chunk"]
+        for name, array in restored._chunks.stored().items():
+            np.testing.assert_array_equal(array[kept], expected[name], err_msg=name)
+        np.testing.assert_array_equal(restored._tree.leaves, expected["leaves"])
+        alive = expected["leaves"] > 0
+        np.testing.assert_array_equal(restored._seen[alive], expected["seen"][alive])
+    stop.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not broken
+    assert overwritten >= 100, "inserts went on while it was read"
+
+
+class Offering:
+    """An offer of another thread that has to wait for what is being copied."""
+
+    def __init__(self, replay: Replay, streams: list[int], end: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        waits = threading.Event()
+
+        def wait(_: float) -> None:
+            waits.set()
+            threading.Condition.wait(replay._changed, PATIENCE)
+
+        monkeypatch.setattr(replay._changed, "wait", wait)
+        self._accepted: list[int | None] = []
+        self._thread = threading.Thread(target=lambda: self._accepted.append(offer(replay, streams, end)))
+        self._thread.start()
+        assert waits.wait(PATIENCE)
+        monkeypatch.undo()
+
+    @property
+    def waits(self) -> bool:
+        return self._thread.is_alive() and not self._accepted
+
+    def accepted(self) -> int | None:
+        self._thread.join(PATIENCE)
+        return self._accepted[0]
+
+
+@pytest.fixture
+def full() -> Replay:
+    """Of ten chunks; streams 0 to 4 have two each, and those of stream 0 are overwritten next."""
+    replay = replay_of(plan_of("sequences", length=2, overlap=1, capacity=20), rows=2)
+    for stream in range(5):
+        offer(replay, [stream], 3)
+    return replay
+
+
+def test_a_place_is_not_overwritten_before_it_was_copied(
+    full: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {name: array.copy() for name, array in full._chunks.stored().items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "PIECE_BYTES", 1)
+        kept, meta = full.snapshot()
+        pieces = iter(kept)
+        offering = Offering(full, [7], 3, pytest.MonkeyPatch())
+        read = [next(pieces)]
+        assert offering.waits, "it needs two, and one was copied"
+        assert full.take(0.0) is not None, "sampling waits for nobody"
+        read.append(next(pieces))
+        assert offering.accepted() == 3
+        assert not full._chunks.held[:2].any() and full._chunks.held[2:].all()
+        read += pieces
+    assert not full._chunks.held.any()
+    restored = replay_of(plan_of("sequences", length=2, overlap=1, capacity=20), rows=2)
+    restored.restore(read, meta)
+    for name, array in restored._chunks.stored().items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_a_snapshot_that_is_given_up_holds_nobody_and_cannot_be_read(full: Replay) -> None:
+    given_up, _ = full.snapshot()
+    offering = Offering(full, [7], 3, pytest.MonkeyPatch())
+    given_up.close()
+    assert offering.accepted() == 3
+    earlier, _ = full.snapshot()
+    later, _ = full.snapshot()
+    assert len(list(later)) == 2
+    read, _ = full.snapshot()
+    assert len(list(read)) == 2
+    for pieces in (given_up, earlier, read):
+        with pytest.raises(CheckpointError, match="given up"):
+            list(pieces)
+        pieces.close()
+
+
+def test_an_offer_that_waits_for_a_snapshot_ends_with_the_replay(full: Replay) -> None:
+    pieces, _ = full.snapshot()
+    offering = Offering(full, [7], 3, pytest.MonkeyPatch())
+    full.close()
+    assert offering.accepted() is None
+    assert len(list(pieces)) == 2, "what was begun can be finished"
+
+
+def test_reading_a_snapshot_takes_the_memory_of_a_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", 1 << 16)
+    replay = replay_of(plan_of("sequences", length=100, overlap=0, capacity=100_000), rows=10)
+    for end in range(100, 10_100, 100):
+        offer(replay, list(range(10)), end)
+    assert replay.fill == 1
+    restored = replay_of(plan_of("sequences", length=100, overlap=0, capacity=100_000), rows=10)
+    size = sum(array.nbytes for array in replay._chunks.stored().values())
+    tracemalloc.start()
+    try:
+        restored.restore(*replay.snapshot())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < size / 10
 
 
 def test_what_is_being_written_is_not_in_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -631,8 +782,8 @@ def test_what_is_being_written_is_not_in_a_snapshot(monkeypatch: pytest.MonkeyPa
 def test_a_snapshot_has_no_more_than_what_is_used() -> None:
     replay = replay_of(plan_of("sequences", length=2, overlap=1, capacity=4000))
     offer(replay, [0, 1], 3)
-    kept, meta = replay.snapshot()
-    assert {len(array) for array in kept.values()} == {4}
+    kept, meta = snapshot_of(replay)
+    assert {len(array) for piece in kept for array in piece.values()} == {4}
     assert json.loads(json.dumps(meta)) == meta
 
 
@@ -640,17 +791,17 @@ def test_a_snapshot_of_something_else_is_refused() -> None:
     plan = plan_of("sequences", length=2, overlap=1, capacity=40)
     replay = replay_of(plan)
     offer(replay, [0, 1], 3)
-    kept, meta = replay.snapshot()
+    (index, kept), meta = snapshot_of(replay)
     with pytest.raises(CheckpointError, match=r"'chunks': 20.*'chunks': 21"):
-        replay_of(plan_of("sequences", length=2, overlap=1, capacity=42)).restore(kept, meta)
+        replay_of(plan_of("sequences", length=2, overlap=1, capacity=42)).restore([index, kept], meta)
     missing = {name: array for name, array in kept.items() if not name.endswith("action")}
     with pytest.raises(CheckpointError, match="decided/action in the checkpoint is missing"):
-        replay_of(plan).restore(missing, meta)
+        replay_of(plan).restore([index, missing], meta)
     other = {
         name: array.astype(np.int8) if array.dtype == np.uint8 else array for name, array in kept.items()
     }
     with pytest.raises(CheckpointError, match=r"frame in the checkpoint is int8 .* needs uint8"):
-        replay_of(plan).restore(other, meta)
+        replay_of(plan).restore([index, other], meta)
 
 
 # -- what cannot work --------------------------------------------------------------------------------------------
@@ -659,7 +810,10 @@ def test_a_snapshot_of_something_else_is_refused() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"memory_limit": 1000}, r"needs \d+ bytes .* 1000 .* are available: use --replay-size \d+ or less"),
+        (
+            {"memory_limit": 1000},
+            r"needs \d+ bytes .* 1000 .* are available beside .*: use --replay-size \d+ or less",
+        ),
         ({"batch": 500}, "use --replay-size 1001 or more"),
         ({"rows": 17}, r"one insert takes up to 68: use --replay-size 69 or more"),
         ({"tolerance": 6.0}, "need a tolerance of 7 or more"),

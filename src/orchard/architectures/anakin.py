@@ -42,7 +42,7 @@ from orchard.envs.native.interface import Stage, advance, begin
 from orchard.envs.native.makers import make_native
 from orchard.envs.seeds import environment_seeds
 from orchard.errors import ConfigError
-from orchard.learning.checkpoint import Checkpoint
+from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.update import DEVICES, TrainState, Update, require_finite
 from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 from orchard.seeding import key
@@ -400,8 +400,8 @@ class Anakin:
 
     # Checkpoints.
 
-    def snapshot(self, *, alone: bool = False) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
-        """``(trees, blobs, meta)`` of everything that the next update depends on.
+    def snapshot(self, *, alone: bool = False) -> Contents:
+        """Everything that the next update depends on.
 
         ``alone``: without the environments, of which another host had its share; new ones begin from it.
         """
@@ -410,10 +410,10 @@ class Anakin:
         if alone:
             del carry["acting"]
         if not self._several:
-            return carry, {}, meta
+            return Contents(carry, meta)
         # Whoever plays with the agent finds the best of them where the only one would be.
         members = {f"members_{name}": part for name, part in carry.items()}
-        return {"train": self.train_state, **members}, {}, meta
+        return Contents({"train": self.train_state, **members}, meta)
 
     def _everywhere(self, carry: Carry) -> Carry:
         """The carry on the host; of several hosts, on each of them, with the environments of all."""

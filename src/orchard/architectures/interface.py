@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from orchard.acting.crew import Crew
 from orchard.acting.desk import Desk
 from orchard.acting.ledger import Ledger
+from orchard.learning.checkpoint import Contents
 from orchard.learning.update import TrainState
 from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 
@@ -73,8 +74,8 @@ class Architecture(Protocol):
     def members(self) -> list[dict[str, Any]]:
         """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
 
-    def snapshot(self, *, alone: bool = False) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
-        """``(trees, blobs, meta)`` of a checkpoint; ``meta["exact"]`` says whether it holds the environments too.
+    def snapshot(self, *, alone: bool = False) -> Contents:
+        """What a checkpoint is made of; ``meta["exact"]`` says whether it holds the environments too.
 
         All hosts take it after the same update. ``alone``: another host is gone, and with it what only it had.
         """

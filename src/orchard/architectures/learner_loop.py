@@ -33,7 +33,7 @@ from orchard.architectures.memory import (
 from orchard.config.resolve import env_options
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, OrchardError, RunFailed
-from orchard.learning.checkpoint import Checkpoint
+from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.learner import Learner
 from orchard.learning.prefetch import Prefetch
 from orchard.learning.update import TrainState, require_finite
@@ -321,8 +321,8 @@ class LearnerLoop(ABC):
 
     # Checkpoints.
 
-    def snapshot(self, *, alone: bool = False) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
-        """``(trees, blobs, meta)`` of everything that the next update depends on; needs no other host.
+    def snapshot(self, *, alone: bool = False) -> Contents:
+        """Everything that the next update depends on; needs no other host.
 
         In deterministic mode it waits until every lane has come to the weights that are not published yet, and
         holds their logged actions, the agent's states and the queue too.
@@ -332,10 +332,11 @@ class LearnerLoop(ABC):
         if exact:
             self._rest()
             self._reported[self._host] = self.ledger.counts()
+        kept = self._memory.snapshot()
         trees: dict[str, Any] = {"train": self.learner.state}
-        blobs, kept = self._memory.snapshot()
+        blobs = dict(kept.blobs)
         meta: dict[str, Any] = {
-            **kept,
+            **kept.meta,
             **records(self),
             "exact": exact,
             # Of all hosts: any of them may go on from this.
@@ -355,7 +356,7 @@ class LearnerLoop(ABC):
             meta["shared"] = [len(state["shared"]) for _, state in lanes]
             trees.update(self._tables())
             meta["untold"] = list(self._untold)
-        return trees, blobs, meta
+        return Contents(trees, meta, blobs, kept.pieces)
 
     def _pace(self) -> dict[str, int | str]:
         """What an exactly resumed run has to have in common with the run before."""

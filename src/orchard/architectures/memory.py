@@ -21,7 +21,7 @@ from orchard.acting.pace import batches_per_round
 from orchard.acting.unrolls import Delivery
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError
-from orchard.learning.checkpoint import Checkpoint
+from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.replay.queue import UnrollQueue, select
 from orchard.replay.replay import Replay, Sample
 from orchard.seeding import integer
@@ -62,8 +62,8 @@ class Memory(Protocol):
     def meters(self) -> dict[str, float]:
         """Gauges by the names of metrics."""
 
-    def snapshot(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-        """Blobs and meta for a checkpoint."""
+    def snapshot(self) -> Contents:
+        """What of a checkpoint is kept here; it has no trees."""
 
     def close(self) -> None:
         """Wakes whoever waits; nothing can be taken afterwards."""
@@ -106,12 +106,12 @@ class QueueMemory:
         """See :class:`Memory`."""
         return {"queue_fill": len(self._queue) / self._queue.capacity}
 
-    def snapshot(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    def snapshot(self) -> Contents:
         """See :class:`Memory`."""
         if not self._exact:
-            return {}, {}
+            return Contents({}, {})
         queued = jax.device_get(self._queue.contents())
-        return {"queue": [leaf for unroll in queued for leaf in jax.tree.leaves(unroll)]}, {}
+        return Contents({}, {}, {"queue": [leaf for unroll in queued for leaf in jax.tree.leaves(unroll)]})
 
     def restore(self, checkpoint: Checkpoint, example: Unroll) -> None:
         """Puts back what waited; ``example`` has the structure of an unroll."""
@@ -220,25 +220,20 @@ class ReplayMemory:
         """See :class:`Memory`."""
         return {"replay_fill": self._replay.fill, "replay_transitions": len(self._replay)}
 
-    def snapshot(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    def snapshot(self) -> Contents:
         """See :class:`Memory`."""
-        arrays, meta = self._replay.snapshot()
+        pieces, meta = self._replay.snapshot()
         with self._came:  # where acting does not rest meanwhile
             deliveries = list(self._waiting)
         waiting = [leaf for delivery in deliveries for leaf in jax.tree.leaves(_without_episodes(delivery))]
-        return {"replay": list(arrays.values()), "waiting": waiting}, {
-            "replay": meta,
-            "replay_arrays": list(arrays),
-        }
+        return Contents({}, {"replay": meta}, {"waiting": waiting}, {"replay": pieces})
 
     def restore(self, checkpoint: Checkpoint, example: Unroll | None = None) -> int:
         """Puts back what was kept; returns how many transitions in it were never trained on.
 
         ``example`` has the structure of an unroll, if what waited to be inserted is to wait again.
         """
-        names = checkpoint.meta["replay_arrays"]
-        arrays = dict(zip(names, checkpoint.blob("replay"), strict=True))
-        self._replay.restore(arrays, checkpoint.meta["replay"])
+        self._replay.restore(checkpoint.pieces("replay"), checkpoint.meta["replay"])
         self._replay.take_dropped()  # the books that are restored have it: what is not kept is dropped
         if example is None:
             return self._replay.unsampled

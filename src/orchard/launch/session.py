@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,15 @@ from orchard.architectures.seed import Seed
 from orchard.architectures.with_actors import WithActors
 from orchard.config.members import members
 from orchard.config.settings import RunConfig
-from orchard.errors import CheckpointError, ConfigError, OrchardError, RunFailed, cause_of
+from orchard.errors import ConfigError, OrchardError, RunFailed, cause_of
 from orchard.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
 from orchard.launch.build import build_agent
 from orchard.launch.folder import RunFolder
 from orchard.launch.hosts import Hosts
 from orchard.launch.logs import logging_to
+from orchard.launch.saver import Saver
 from orchard.launch.signals import heeding_signals
-from orchard.learning.checkpoint import Checkpoint, digest, save
+from orchard.learning.checkpoint import Checkpoint, Contents, digest
 from orchard.metrics.console import Budget, display, say
 from orchard.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
 from orchard.metrics.reports import Summary, draw_curve, read_summary, title
@@ -44,8 +45,6 @@ from orchard.metrics.statistics import estimate
 from orchard.transport.connect import seen_from_elsewhere
 from orchard.types import Agent, EnvSpec
 
-Taken = tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]
-"""``(trees, blobs, meta)`` of a checkpoint."""
 _log = logging.getLogger(__name__)
 _ROW_SECONDS, _FIRST_ROW_SECONDS = 1.0, 0.05
 _RATE_WINDOW_SECONDS = 10.0
@@ -93,7 +92,13 @@ class Session:
         # A run that was stopped before its first update leaves a checkpoint too; in deterministic mode it begins
         # anew instead, which comes to the same: actors that are not there yet cannot be brought to rest.
         nothing = 0 if config.deterministic else -1
-        self.saved_version = checkpoint.step if checkpoint else nothing
+        self.saver = Saver(
+            folder.checkpoints,
+            keep=config.safety.keep_checkpoints,
+            beside=not config.deterministic,
+            saved_version=checkpoint.step if checkpoint else nothing,
+            note=self._note,
+        )
         stop = config.stop
         self.budget = Budget(
             frames=stop.frames,
@@ -104,12 +109,10 @@ class Session:
         self.rate, self.steady = Rate(_RATE_WINDOW_SECONDS), SteadyRate()
         self.process = psutil.Process()
         self.begun: float | None = None
-        self.saved_at = time.monotonic()
         self.interrupted = threading.Event()
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
         self.back, self.ending = threading.Event(), threading.Lock()
-        self.saving = threading.Lock()
         self.arch: Architecture | None = None
         self.supervisor: Supervisor | None = None
         self.guard: Guard | None = None
@@ -198,7 +201,7 @@ class Session:
     def _train(self, arch: Architecture, sinks: Record) -> Summary:
         """Learns, and leaves checkpoint and summary however that ended."""
         failure: OrchardError | None = None
-        taken: Taken | None = None
+        taken: Contents | None = None
         try:
             reason, standing = self._learn(arch, sinks)
             if reason == "interrupted":
@@ -214,15 +217,16 @@ class Session:
         with self.ending:
             return self._end(arch, reason, standing, taken, failure)
 
-    def _last_snapshot(self, arch: Architecture) -> Taken | None:
+    def _last_snapshot(self, arch: Architecture) -> Contents | None:
         """What is to be saved at the end, if there is something new, taken while all hosts are there.
 
         If that fails it is tried again without the others, and the reason kept.
         """
-        if arch.version == self.saved_version:
+        self.saver.wait()
+        if arch.version == self.saver.saved_version:
             return None
         try:
-            return arch.snapshot()
+            return self._contents(arch)
         except Exception as error:
             _log.error("no snapshot", exc_info=error)
             return None
@@ -232,7 +236,7 @@ class Session:
         arch: Architecture,
         reason: str,
         standing: dict[str, Any],
-        taken: Taken | None,
+        taken: Contents | None,
         failure: OrchardError | None,
     ) -> Summary:
         """Leaves checkpoint and summary; raises ``failure``, or that there is no room for them."""
@@ -253,16 +257,17 @@ class Session:
         return summary
 
     def _save_at_the_end(
-        self, arch: Architecture, taken: Taken | None, failure: OrchardError | None
+        self, arch: Architecture, taken: Contents | None, failure: OrchardError | None
     ) -> str | None:
         """Writes the last checkpoint if there is something new; returns why it could not."""
-        if arch.version == self.saved_version:
-            return None
         several = self.hosts.count > 1
-        if failure and self.config.deterministic and (several or _has_actors(arch)):
-            return None  # acting will not come to rest any more: the checkpoint before stays the newest
         try:
-            return self._save(arch, taken or arch.snapshot(alone=several))
+            self.saver.wait()
+            if arch.version == self.saver.saved_version:
+                return None
+            if failure and self.config.deterministic and (several or _has_actors(arch)):
+                return None  # acting will not come to rest any more: the checkpoint before stays the newest
+            return self.saver.save(arch.version, taken or self._contents(arch, alone=several))
         except Exception as error:
             _log.error("no last checkpoint", exc_info=error)
             return cause_of(error)
@@ -320,7 +325,7 @@ class Session:
         if arch.crew is not None:
             timeout = self.config.safety.env_timeout
             self._supervise(arch, arch.crew.start, partial(arch.crew.stalled, timeout))
-        self.begun = self.row_at = self.saved_at = time.monotonic()
+        self.begun = self.row_at = self.saver.saved_at = time.monotonic()
         if not _has_actors(arch):
             # All is compiled, and no actor has to come first.
             self.steady.start(counts(arch)["received"])
@@ -357,14 +362,19 @@ class Session:
         return None
 
     def _after_update(self, arch: Architecture) -> str | None:
-        """Agrees with the other hosts; saves if that is due, and returns why to stop."""
-        due = time.monotonic() - self.saved_at > 60 * self.config.safety.checkpoint_minutes
-        told = self.hosts.agree({**self._wish(), "due": due, **arch.report()})
+        """Agrees with the other hosts; begins a checkpoint if that is due, and returns why to stop."""
+        due = time.monotonic() - self.saver.saved_at > 60 * self.config.safety.checkpoint_minutes
+        told = self.hosts.agree({**self._wish(), "due": due, "saving": self.saver.busy, **arch.report()})
         arch.merge(told)
         reason = self._reason_to_stop(arch, told)
-        if reason is None and any(each["due"] for each in told):
-            self._save(arch, arch.snapshot())
+        due = any(each["due"] for each in told) and not any(each["saving"] for each in told)
+        if reason is None and due:
+            self.saver.begin(arch.version, partial(self._contents, arch))
         return reason
+
+    def _contents(self, arch: Architecture, *, alone: bool = False) -> Contents:
+        contents = arch.snapshot(alone=alone)
+        return replace(contents, meta={**contents.meta, "seconds": self.seconds})
 
     def _wish(self) -> dict[str, Any]:
         """What this host alone knows of when to stop."""
@@ -557,6 +567,7 @@ class Session:
         per_second = self.rate.per_second
         return {
             **meters,
+            **self.saver.meters(),
             "seconds": self.seconds,
             "agent_steps_per_second": per_second,
             "frames_per_second": per_second * arch.frames_per_step,
@@ -566,26 +577,8 @@ class Session:
             "cpu_seconds": _processor_time(self.process),
         }
 
-    def _save(self, arch: Architecture, taken: Taken) -> str | None:
-        """Writes a checkpoint; returns why it could not."""
-        trees, blobs, meta = taken
-        self.saved_at = time.monotonic()
-        try:
-            with self.saving:
-                save(
-                    self.folder.checkpoints,
-                    arch.version,
-                    trees,
-                    {**meta, "seconds": self.seconds},
-                    blobs=blobs,
-                    keep=self.config.safety.keep_checkpoints,
-                )
-        except CheckpointError as error:
-            # The run goes on: the disk may have room again by the next one, and the earlier ones are intact.
-            self.display.note(str(error))
-            return str(error)
-        self.saved_version = arch.version
-        return None
+    def _note(self, line: str) -> None:
+        self.display.note(line)
 
     def _on_join(self, member: Any) -> None:
         _log.info("actor %d joined (%s)", member.index, member.peer.name)

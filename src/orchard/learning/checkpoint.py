@@ -6,6 +6,7 @@
     ├── train.safetensors         one file a tree: its leaves by their paths
     ├── tables_0.safetensors
     ├── actions.blobs.safetensors one file a blob: a list of arrays
+    ├── replay.000000.safetensors one file a piece of what is too large to be copied at once
     └── manifest.json             format, step, meta, size and SHA-256 of every file; written last
 
 A checkpoint is written into a hidden folder, brought to the disk file by file, and then renamed: whoever
@@ -22,17 +23,18 @@ import contextlib
 import errno
 import hashlib
 import io
+import itertools
 import json
 import logging
 import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import safetensors.numpy
@@ -51,6 +53,44 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
+
+
+class Pieces(Protocol):
+    """Arrays that are made while they are written, some at a time; read once."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Array]]:
+        """Gives the pieces, each an array by name."""
+
+    def close(self) -> None:
+        """Says that nothing more will be read; safe to call twice."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint is made of.
+
+    Attributes:
+      trees: arrays by name, in any structure; random keys as their raw data.
+      meta: JSON values: counters, random states, settings.
+      blobs: lists of arrays by name, for what has no fixed structure (queued unrolls).
+      pieces: by name, what is too large to be copied at once (a replay).
+    """
+
+    trees: Mapping[str, Tree]
+    meta: Mapping[str, Any]
+    blobs: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    pieces: Mapping[str, Pieces] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Says that nothing more will be read from the pieces."""
+        for each in self.pieces.values():
+            each.close()
+
+    def detached(self) -> Contents:
+        """The same with trees of its own, whatever becomes of the arrays that they were made of."""
+        import jax
+
+        return replace(self, trees=jax.tree.map(np.array, jax.device_get(dict(self.trees))))
 
 
 # -- trees ------------------------------------------------------------------------------------------------
@@ -98,15 +138,7 @@ def _arrays(named: Mapping[str, Any]) -> dict[str, Array]:
 # -- writing ----------------------------------------------------------------------------------------------
 
 
-def save(
-    root: Path,
-    step: int,
-    trees: Mapping[str, Tree],
-    meta: Mapping[str, Any],
-    *,
-    blobs: Mapping[str, Sequence[Array]] | None = None,
-    keep: int = 3,
-) -> Path:
+def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
     """Writes a checkpoint; it exists completely, also after a power failure, when this returns.
 
     One process writes at a time. A checkpoint of the same step is replaced.
@@ -114,9 +146,7 @@ def save(
     Args:
       root: the folder of all checkpoints of a run.
       step: what orders them (a run uses the weights version), 0 or more.
-      trees: arrays by name, in any structure; random keys as their raw data.
-      meta: JSON values: counters, random states, settings.
-      blobs: lists of arrays by name, for what has no fixed structure (queued unrolls).
+      contents: what it is made of.
       keep: how many checkpoints up to ``step`` stay; older ones are removed.
 
     Returns:
@@ -127,22 +157,34 @@ def save(
     """
     if keep < 1 or not 0 <= step < 10**12:
         raise CheckpointError(f"keep={keep}, step={step}: keep must be at least 1, step between 0 and 10^12")
-    files = {f"{_checked(name)}.safetensors": _arrays(flatten(tree)) for name, tree in trees.items()}
-    for name, arrays in (blobs or {}).items():
+    files = {f"{_checked(name)}.safetensors": _arrays(flatten(tree)) for name, tree in contents.trees.items()}
+    for name, arrays in contents.blobs.items():
         listed = {f"{index:09d}": array for index, array in enumerate(arrays)}
         files[f"{_checked(name)}.blobs.safetensors"] = _arrays(listed)
+    # What somebody may be waiting for comes first.
+    streamed = itertools.chain(_piecewise(contents.pieces), files.items())
     final, draft = root / f"{step:012d}", root / f".writing-{step:012d}"
     with _told(root, step):
         root.mkdir(parents=True, exist_ok=True)
         _clean(root)
         try:
-            _write(draft, files, step, meta)
+            _write(draft, streamed, step, contents.meta)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)  # what a full disk needs most is its space back
             raise
         _put(draft, final)
         _prune(root, step, keep)
     return final
+
+
+def _piecewise(pieces: Mapping[str, Pieces]) -> Iterator[tuple[str, dict[str, Array]]]:
+    for name, each in pieces.items():
+        for index, arrays in enumerate(each):
+            yield _piece_file(_checked(name), index), _arrays(arrays)
+
+
+def _piece_file(name: str, index: int) -> str:
+    return f"{name}.{index:06d}.safetensors"
 
 
 def _checked(name: str) -> str:
@@ -165,12 +207,14 @@ def _told(root: Path, step: int) -> Iterator[None]:
         ) from error
 
 
-def _write(draft: Path, files: Mapping[str, Mapping[str, Array]], step: int, meta: Mapping[str, Any]) -> None:
+def _write(
+    draft: Path, files: Iterable[tuple[str, dict[str, Array]]], step: int, meta: Mapping[str, Any]
+) -> None:
     draft.mkdir()
     entries = {}
-    for name, arrays in files.items():
+    for name, arrays in files:
         path = draft / name
-        safetensors.numpy.save_file(dict(arrays), path)
+        safetensors.numpy.save_file(arrays, path)
         _sync(path)
         entries[name] = {"bytes": path.stat().st_size, "sha256": _file_digest(path)}
     body = {"format": FORMAT, "step": step, "meta": dict(meta), "files": entries}
@@ -266,6 +310,17 @@ class Checkpoint:
         """The list of arrays ``name``; raises :class:`CheckpointError` if there is none of that name."""
         kept = self._load(f"{name}.blobs.safetensors")
         return [kept[index] for index in sorted(kept)]
+
+    def pieces(self, name: str) -> Iterator[dict[str, Array]]:
+        """The pieces ``name``, each loaded when it is asked for.
+
+        Raises:
+          CheckpointError: there are none of that name.
+        """
+        index = 0
+        while index == 0 or (self.path / _piece_file(name, index)).exists():
+            yield self._load(_piece_file(name, index))
+            index += 1
 
     def _load(self, file: str) -> dict[str, Array]:
         path = self.path / file

@@ -132,6 +132,16 @@ register(
 
 # How the learning goes.
 register("skipped_updates", "updates", "Updates that were skipped because loss or gradient was not finite.")
+register(
+    "checkpoint_pause_seconds",
+    "s",
+    "How long learning stood still for the newest checkpoint of this session.",
+)
+register(
+    "checkpoint_seconds",
+    "s",
+    "How long the newest checkpoint of this session took to be written to the disk.",
+)
 register("memory_bytes", "bytes", "Resident memory of the learner's process.")
 register(
     "actors_memory_bytes",

@@ -186,6 +186,8 @@ class Chunks:
         self.stream = np.zeros(count, np.int64)
         self.end = np.zeros(count, np.int64)
         self.cursor = 0
+        # Which chunks are still to be copied for a checkpoint; one that has to be taken now waits for that.
+        self.held = np.zeros(count, bool)
         self._tails: dict[int, int] = {}
 
     @staticmethod
@@ -254,9 +256,10 @@ class Chunks:
         )
 
     def busy(self, lay: Lay) -> bool:
-        """Whether something that a lay overwrites or continues is still being written."""
+        """Whether something that a lay overwrites or continues is still being written, or has to be copied first."""
         touched = (lay.chunks, self.back(lay.before, self.geometry.most_hops - 1))
-        return any(bool((self.status[chunks[chunks >= 0]] == BUSY).any()) for chunks in touched)
+        written = (bool((self.status[chunks[chunks >= 0]] == BUSY).any()) for chunks in touched)
+        return bool(self.held[lay.chunks].any()) or any(written)
 
     def free(self, chunks: Indices) -> None:
         """Empties chunks and cuts their links; what was known by their generation is no longer.
@@ -334,19 +337,18 @@ class Chunks:
     # -- checkpoints ----------------------------------------------------------------------------------------
 
     def index(self) -> dict[str, Array]:
-        """What is known of the chunks that are in use, each ``[used]``; a copy."""
+        """What is known of the chunks in use, each ``[used]``, a copy; those first that are overwritten first."""
         used = np.flatnonzero(self.status == USED)
-        tails = [
-            self._tails.get(stream) == chunk
-            for chunk, stream in zip(used.tolist(), self.stream[used].tolist(), strict=True)
-        ]
+        used = np.roll(used, -int(np.searchsorted(used, self.cursor)))
+        tails = np.zeros(self.status.size, bool)
+        tails[list(self._tails.values())] = True
         return {
             "chunk": used,
             "previous": self.previous[used],
             "generation": self.generation[used],
             "stream": self.stream[used],
             "end": self.end[used],
-            "tail": np.array(tails, bool),
+            "tail": tails[used],
         }
 
     def restore_index(self, index: Mapping[str, Array], cursor: int) -> None:
@@ -364,6 +366,7 @@ class Chunks:
         tails = index["tail"]
         self._tails = dict(zip(index["stream"][tails].tolist(), used[tails].tolist(), strict=True))
         self.cursor = cursor
+        self.held = np.zeros_like(self.held)
 
     def stored(self) -> dict[str, Array]:
         """Every array by its name, as views ``[chunks, T, ...]`` (states ``[chunks, ...]``)."""

@@ -22,7 +22,7 @@ overlap twice), and a lock held while arrays are copied (acting would wait for e
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -44,6 +44,10 @@ _LEAST, _MOST = 1e-12, 1e30
 """Bounds of a live item's leaf: one of 0 would be dead, and sums have to stay finite."""
 _COPYING = 1.0
 """Seconds after which an offer looks again whether another one has finished copying; it is told when it has."""
+PIECE_BYTES = 32 << 20
+"""What a checkpoint copies at once, about; at least a chunk."""
+_BESIDE = 1 << 30
+"""Bytes that a replay leaves to the rest of the run: batches, networks, pieces of a checkpoint."""
 
 
 class Sample(NamedTuple):
@@ -72,6 +76,58 @@ class _Draw(NamedTuple):
     density: NDArray[np.float64]
 
 
+class ReplayPieces:
+    """What a replay held at one moment, to be read once, while acting and learning go on.
+
+    First come the arrays of its index (which chunks there are, links, priorities), then those of its chunks, in the
+    order of the index, about :data:`PIECE_BYTES` at a time. A chunk is not overwritten before it was copied: an offer
+    that comes to it waits. Those that are overwritten next are copied first, so that this is rare.
+
+    Made by :meth:`Replay.snapshot`. A later snapshot takes the place of an earlier one.
+    """
+
+    def __init__(self, chunks: Chunks, index: dict[str, Array], changed: threading.Condition) -> None:
+        self._chunks = chunks
+        self._index = index
+        self._changed = changed
+        self._held = chunks.held = np.zeros(chunks.geometry.chunks, bool)
+        self._held[index["chunk"]] = True
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        """Gives the pieces, each an array by name.
+
+        Raises:
+          CheckpointError: it was closed, read before, or another snapshot was taken.
+        """
+        stored = self._chunks.stored()
+        used = self._index["chunk"]
+        count = max(1, PIECE_BYTES // sum(array[0].nbytes for array in stored.values()))
+        piece = self._index
+        for start in range(0, used.size, count):
+            part = used[start : start + count]
+            # One piece ahead of who reads: an offer waits for a copy then, and not for a disk.
+            ahead = {name: array[part] for name, array in stored.items()}
+            self._let_go(part)
+            yield piece
+            piece = ahead
+        yield piece
+
+    def _let_go(self, chunks: Indices) -> None:
+        with self._changed:
+            if self._chunks.held is not self._held or not self._held[chunks].all():
+                raise CheckpointError(
+                    "this snapshot of the replay was given up, and what it held may be overwritten: take another one"
+                )
+            self._held[chunks] = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Says that nothing more will be read: no offer waits for it any more. Safe to call twice."""
+        with self._changed:
+            self._held[:] = False
+            self._changed.notify_all()
+
+
 def replay_bytes(plan: DataPlan, example: Unroll) -> int:
     """Bytes that a replay takes when it is full; ``example`` is an unroll ``[L+1, 1, ...]``."""
     geometry = Geometry.of(plan)
@@ -96,7 +152,7 @@ class Replay:
       seed: of the run; decides what is drawn.
       tolerance: of the :class:`RateLimiter`, in items.
       base: items before the first sample, instead of the plan's.
-      memory_limit: bytes it may take; None: what the machine has to give.
+      memory_limit: bytes it may take; None: what the machine has to give, but for 1 GiB that the rest of a run needs.
 
     Raises:
       ConfigError: it would not fit into memory, is too small to work, or could stall.
@@ -294,6 +350,8 @@ class Replay:
             if not any(map(self._chunks.busy, lays)):
                 break
             self._changed.wait(_COPYING)
+            if self._closed:
+                return None
         for lay in lays:
             self._kill(lay.chunks.ravel())
         for lay in lays:
@@ -428,11 +486,11 @@ class Replay:
 
     # -- checkpoints ----------------------------------------------------------------------------------------
 
-    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Everything that the next samples depend on: arrays by name, and plain JSON values.
+    def snapshot(self) -> tuple[ReplayPieces, dict[str, Any]]:
+        """Everything that the next samples depend on, as it is now: arrays, and plain JSON values.
 
-        Acting and learning go on while arrays are copied. What is overwritten meanwhile is noted, and is not there
-        any more in the replay that is restored.
+        It has all that was inserted, but not what is being inserted at this moment. Arrays are copied when they are
+        read, while acting and learning go on.
         """
         with self._changed:
             index = self._chunks.index()
@@ -446,25 +504,20 @@ class Replay:
                 "dropped": self._dropped,
                 "ignored": self.ignored,
             }
-        used = index["chunk"]
-        arrays = {name: array[used] for name, array in self._chunks.stored().items()}
-        with self._changed:
-            index["torn"] = self._chunks.generation[used] != index["generation"]
-        return {**arrays, **{f"index/{name}": array for name, array in index.items()}}, meta
+            return ReplayPieces(self._chunks, index, self._changed), meta
 
-    def restore(self, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+    def restore(self, pieces: Iterable[Mapping[str, Array]], meta: Mapping[str, Any]) -> None:
         """Takes what :meth:`snapshot` gave, instead of all that is here; while nobody else uses the replay.
 
         Raises:
           CheckpointError: it is one of another plan, agent or environment.
         """
-        stored = self._chunks.stored()
-        self._require_same(stored, arrays, meta)
-        index = {name.removeprefix("index/"): x for name, x in arrays.items() if name.startswith("index/")}
+        self._require_same_form(meta)
+        pieces = iter(pieces)
+        index = next(pieces)
         used = index["chunk"]
+        self._restore_arrays(used, pieces)
         with self._changed:
-            for name, mine in stored.items():
-                mine[used] = arrays[name]
             self._chunks.restore_index(index, int(meta["cursor"]))
             items = self._items_of(used)
             leaves = np.zeros(self._tree.capacity)
@@ -476,8 +529,16 @@ class Replay:
             self._limiter.restore(meta["limiter"])
             self._random.bit_generator.state = meta["random"]
             self._dropped, self.ignored = int(meta["dropped"]), int(meta["ignored"])
-            self._kill(used[index["torn"]])
             self._changed.notify_all()
+
+    def _restore_arrays(self, used: Indices, pieces: Iterable[Mapping[str, Array]]) -> None:
+        """Fills the chunks ``used``, in this order."""
+        stored = self._chunks.stored()
+        for piece in pieces:
+            _require_like(stored, piece)
+            part, used = np.split(used, [len(next(iter(piece.values())))])
+            for name, mine in stored.items():
+                mine[part] = piece[name]
 
     def _items_of(self, chunks: Indices) -> Indices:
         """``[chunks, items]``."""
@@ -488,23 +549,25 @@ class Replay:
         """What has to be the same where a snapshot is restored."""
         return {"geometry": asdict(self._geometry), "start": self._plan.start}
 
-    def _require_same(
-        self, stored: Mapping[str, Array], arrays: Mapping[str, Array], meta: Mapping[str, Any]
-    ) -> None:
+    def _require_same_form(self, meta: Mapping[str, Any]) -> None:
         kept = {name: meta.get(name) for name in self._form()}
         if kept != self._form():
             raise CheckpointError(
                 f"the replay in the checkpoint is one of {kept}, and this run has {self._form()}: give the settings "
                 "that it was written with, or begin with an empty replay"
             )
-        for name, mine in stored.items():
-            given = arrays.get(name)
-            if given is None or (given.shape[1:], given.dtype) != (mine.shape[1:], mine.dtype):
-                found = "missing" if given is None else f"{given.dtype} {given.shape[1:]}"
-                raise CheckpointError(
-                    f"the replay's {name} in the checkpoint is {found}, and this run needs {mine.dtype} "
-                    f"{mine.shape[1:]}: it was written for another agent or environment"
-                )
+
+
+def _require_like(stored: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+    """Raises :class:`CheckpointError` unless arrays have the dtypes, and but for the first axis the shapes, needed."""
+    for name, mine in stored.items():
+        given = arrays.get(name)
+        if given is None or (given.shape[1:], given.dtype) != (mine.shape[1:], mine.dtype):
+            found = "missing" if given is None else f"{given.dtype} {given.shape[1:]}"
+            raise CheckpointError(
+                f"the replay's {name} in the checkpoint is {found}, and this run needs {mine.dtype} "
+                f"{mine.shape[1:]}: it was written for another agent or environment"
+            )
 
 
 def _replace(unroll: Unroll, rows: Indices, other: Unroll) -> None:
@@ -531,10 +594,10 @@ def _require_room(plan: ReplayPlan, geometry: Geometry, batch_size: int, most_ro
 
 
 def _require_memory(needed: int, capacity: int, limit: int | None) -> None:
-    available = psutil.virtual_memory().available if limit is None else limit
-    if 2 * needed > available:
+    available = max(psutil.virtual_memory().available - _BESIDE, 0) if limit is None else limit
+    if needed > available:
         raise ConfigError(
-            f"a replay of {capacity} transitions needs {needed} bytes ({needed / 2**30:.1f} GiB) of memory, and as "
-            f"much again while a checkpoint is written, and {available} ({available / 2**30:.1f} GiB) are available: "
-            f"use --replay-size {int(capacity * available / needed / 2)} or less"
+            f"a replay of {capacity} transitions needs {needed} bytes ({needed / 2**30:.1f} GiB) of memory, and "
+            f"{available} ({available / 2**30:.1f} GiB) are available beside {_BESIDE >> 30} GiB for all else: "
+            f"use --replay-size {int(capacity * available / needed)} or less"
         )
