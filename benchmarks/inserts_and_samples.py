@@ -85,8 +85,8 @@ def measure(kind: str, gigabytes: float, seconds: float) -> dict[str, Any]:
     def insert() -> None:
         replay.offer(unroll, streams, next(ends))
 
-    def sample(into: Unroll | None) -> None:
-        taken = replay.take(0.0, into)
+    def sample() -> None:
+        taken = replay.take(0.0)
         assert taken is not None
         replay.update(taken.items, taken.generations, random.random(plan.batch_size))
 
@@ -97,14 +97,13 @@ def measure(kind: str, gigabytes: float, seconds: float) -> dict[str, Any]:
     assert taken is not None
     shown = sum(x.nbytes for _, x in leaves(taken.unroll.timestep._asdict()))
     inserts = rate(insert, seconds)
-    samples, into_new = rate(lambda: sample(taken.unroll), seconds), rate(lambda: sample(None), seconds)
+    samples = rate(sample, seconds)
     steps = ENVS * length
     return {
         "inserted_steps_per_second": round(inserts * steps),
         "insert_gb_per_second": round(inserts * steps * bytes_per_step(plan, example) / 1e9, 3),
         "sampled_items_per_second": round(samples * plan.batch_size),
         "sample_gb_per_second": round(samples * shown / 1e9, 3),
-        "sample_gb_per_second_into_new_arrays": round(into_new * shown / 1e9, 3),
         "bytes_per_step": round(bytes_per_step(plan, example), 1),
         "bytes_per_step_measured": round(held / replay.capacity, 1),
         "transitions": replay.capacity,

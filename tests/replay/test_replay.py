@@ -68,8 +68,7 @@ class Beside(RuleBasedStateMachine):
         self.lives: Counter[int] = Counter()
         self.ends: dict[int, int] = {}
         self.samples: list[Sample] = []
-        self.told_dropped = 0
-        self.reused: Unroll | None = None
+        self.told_dropped = self.late = 0
 
     @rule(
         lane=st.sampled_from([[0], [1, 2], [3, 4, 5]]),
@@ -103,15 +102,12 @@ class Beside(RuleBasedStateMachine):
         for array in arrays(unroll).values():
             array[...] = 0  # what was given was copied
 
-    @rule(reuse=st.booleans())
-    def take(self, reuse: bool) -> None:
-        sample = self.replay.take(0.0, self.reused)
+    @rule()
+    def take(self) -> None:
+        sample = self.replay.take(0.0)
         assert (sample is None) == (not self.naive.items)
         if sample is None:
             return
-        if self.reused is not None:
-            assert sample.unroll.timestep.reward is self.reused.timestep.reward
-        self.reused = sample.unroll if reuse else None
         self.samples.append(sample)
         self.compare(sample.unroll, sample.items)
         assert sample.fresh == self.naive.see(sample.items.tolist())
@@ -130,6 +126,8 @@ class Beside(RuleBasedStateMachine):
             kept = self.naive.items.get(int(item))
             if kept is not None and self.times_taken(int(item)) == generation:
                 kept.leaf = max(float(np.float32(value)) ** self.naive.replay.priority_exponent, 1e-12)
+            else:
+                self.late += 1
         self.replay.update(sample.items, sample.generations, np.array(values, np.float32))
 
     def times_taken(self, item: int) -> int:
@@ -183,6 +181,7 @@ class Beside(RuleBasedStateMachine):
             assert self.told_dropped + self.replay._dropped == self.naive.dropped
             naive = self.naive
             assert naive.offered == naive.fresh + naive.dropped + naive.unseen
+            assert self.replay.late == self.late
 
 
 Beside.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -218,7 +218,12 @@ class ReplayMemory:
 
     def meters(self) -> dict[str, float]:
         """See :class:`Memory`."""
-        return {"replay_fill": self._replay.fill, "replay_transitions": len(self._replay)}
+        return {
+            "replay_fill": self._replay.fill,
+            "replay_transitions": len(self._replay),
+            "replay_late_priorities": self._replay.late,
+            "replay_ignored_priorities": self._replay.ignored,
+        }
 
     def snapshot(self) -> Contents:
         """See :class:`Memory`."""

@@ -110,6 +110,16 @@ register("bytes_to_actors", "bytes", "Arrays that were sent to actors in this se
 register("queue_fill", "1", "Share of the unroll queue that is in use.")
 register("replay_fill", "1", "Share of the replay's memory that is in use.")
 register("replay_transitions", "steps", "Agent steps in the replay that can be sampled.")
+register(
+    "replay_late_priorities",
+    "items",
+    "Priorities that came when their item had been overwritten, and changed nothing.",
+)
+register(
+    "replay_ignored_priorities",
+    "items",
+    "Priorities that were no numbers, infinite or negative, and changed nothing.",
+)
 register("learner_busy", "1", "Share of time in which the learner computed an update.")
 register("actors", "actors", "Actors that are connected.")
 register("actor_restarts", "restarts", "Actors that were started again after they died.")

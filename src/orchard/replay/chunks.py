@@ -141,12 +141,9 @@ def _both(mine: Tree, given: Tree) -> list[tuple[Array, Array]]:
     return [(x, y) for (_, x), (_, y) in zip(leaves(mine), leaves(given), strict=True)]
 
 
-def _taken(tree: Tree, index: Indices, old: Tree | None) -> Tree:
-    """The entries ``index`` of every array, in the arrays of ``old`` if there are any."""
-    if old is None:
-        return map_leaves(lambda x: np.take(x, index, axis=0), tree)
-    # With another mode than this it would be written into a buffer first, and copied from there.
-    return map_leaves(lambda x, out: np.take(x, index, axis=0, out=out, mode="clip"), tree, old)
+def _taken(tree: Tree, index: Indices) -> Tree:
+    """A copy of the entries ``index`` of every array."""
+    return map_leaves(lambda x: np.take(x, index, axis=0), tree)
 
 
 def _empty(tree: Tree, count: int, axis: int) -> Tree:
@@ -318,20 +315,14 @@ class Chunks:
             for mine, given in _both(self._states, unroll.state):
                 mine[lay.last] = given[rows]
 
-    def read(self, items: Indices, places: Indices, into: Unroll | None = None) -> Unroll:
-        """The windows ``[W+1, B, ...]`` of items ``[B]`` at their :meth:`places` ``[W+1, B]``.
+    def read(self, items: Indices, places: Indices) -> Unroll:
+        """The windows ``[W+1, B, ...]`` of items ``[B]`` at their :meth:`places` ``[W+1, B]``."""
+        steps, decided = _taken(self._steps, places), _taken(self._decided, places[1:])
+        return Unroll(TimeStep(**steps), **decided, state=self._read_states(items))
 
-        ``into`` is an earlier such unroll, whose arrays are written over instead of making new ones.
-        """
-        old_steps, old_decided = (None, None) if into is None else _paired(into)
-        steps = _taken(self._steps, places, old_steps)
-        decided = _taken(self._decided, places[1:], old_decided)
-        state = self._read_states(items, None if into is None else into.state)
-        return Unroll(TimeStep(**steps), **decided, state=state)
-
-    def _read_states(self, items: Indices, old: Tree | None) -> Tree:
+    def _read_states(self, items: Indices) -> Tree:
         if self._states is not None:
-            return _taken(self._states, items, old)
+            return _taken(self._states, items)
         return map_leaves(lambda x: np.zeros((items.size, *x.shape[1:]), x.dtype), self._no_state)
 
     # -- checkpoints ----------------------------------------------------------------------------------------

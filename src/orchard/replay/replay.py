@@ -196,6 +196,8 @@ class Replay:
         self._dropped = 0
         self.ignored = 0
         """Priorities that were no numbers, infinite or negative, and changed nothing."""
+        self.late = 0
+        """Priorities of items that had been overwritten, and changed nothing."""
         self._changed = threading.Condition()
         self._closed = False
         self._listeners: list[Callable[[], None]] = []
@@ -393,13 +395,13 @@ class Replay:
 
     # -- samples --------------------------------------------------------------------------------------------
 
-    def take(self, timeout: float | None = None, into: Unroll | None = None) -> Sample | None:
+    def take(self, timeout: float | None = None) -> Sample | None:
         """A batch: items drawn independently of each other, in proportion to their priorities.
+
+        Its arrays are new each time: a device may go on using those of the batch before.
 
         Args:
           timeout: seconds to wait for one, at most; None: until the replay is closed.
-          into: the unroll of an earlier sample that nobody reads any more. Its arrays are written over: to have the
-            system clear new memory for each batch takes about as long as to copy it.
 
         Returns:
           None when the time has passed or the replay is closed, or if all it held was overwritten right now.
@@ -410,7 +412,7 @@ class Replay:
                 return None
             self._limiter.sample()
             drawn = self._draw(self._batch_size)
-        sample = self._gather(drawn, into)
+        sample = self._gather(drawn)
         for wake in self._listeners:
             wake()
         return sample
@@ -428,8 +430,8 @@ class Replay:
             self._live * (self._tree.get(items) / total),
         )
 
-    def _gather(self, drawn: _Draw, into: Unroll | None) -> Sample | None:
-        unroll = self._chunks.read(drawn.items, drawn.places, into)
+    def _gather(self, drawn: _Draw) -> Sample | None:
+        unroll = self._chunks.read(drawn.items, drawn.places)
         while True:
             with self._changed:
                 torn = np.flatnonzero(~self._alive(drawn.items, drawn.generations))
@@ -468,12 +470,14 @@ class Replay:
         Args:
           items, generations: int64 ``[B]``, as in the :class:`Sample`. Where an item comes twice, the last one stays.
           priorities: ``[B]``, not negative; the plan's exponent is applied here. What is no such number is ignored,
-            and counted in :attr:`ignored`.
+            and counted in :attr:`ignored`; what comes too late, in :attr:`late`.
         """
         leaves, bad = self._leaves_of(priorities)
         with self._changed:
             self.ignored += int(bad.sum())
-            kept = np.flatnonzero(self._alive(items, generations) & ~bad)
+            alive = self._alive(items, generations)
+            self.late += int(np.sum(~alive))
+            kept = np.flatnonzero(alive & ~bad)
             self._tree.set(items[kept], leaves[kept])
 
     def _leaves_of(self, priorities: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -503,6 +507,7 @@ class Replay:
                 "random": self._random.bit_generator.state,
                 "dropped": self._dropped,
                 "ignored": self.ignored,
+                "late": self.late,
             }
             return ReplayPieces(self._chunks, index, self._changed), meta
 
@@ -528,7 +533,8 @@ class Replay:
             self._live, self._pending = int(np.count_nonzero(leaves)), 0
             self._limiter.restore(meta["limiter"])
             self._random.bit_generator.state = meta["random"]
-            self._dropped, self.ignored = int(meta["dropped"]), int(meta["ignored"])
+            self._dropped = int(meta["dropped"])
+            self.ignored, self.late = int(meta["ignored"]), int(meta["late"])
             self._changed.notify_all()
 
     def _restore_arrays(self, used: Indices, pieces: Iterable[Mapping[str, Array]]) -> None:
