@@ -11,8 +11,9 @@ import pytest
 
 from orchard.cli.main import main
 from orchard.config.resolve import configure
+from orchard.config.settings import RunConfig
 from orchard.envs.make import spec_of
-from orchard.errors import ConfigError
+from orchard.errors import ConfigError, RunFailed
 from orchard.launch import compare
 from orchard.launch.compare import Found, cases, measured, table
 
@@ -91,12 +92,35 @@ def test_figures_are_those_of_the_second_half(monkeypatch: pytest.MonkeyPatch) -
             "learner_busy": 0.5,
         }
     monkeypatch.setattr(compare, "whole_run", lambda config, seconds: ({}, rows))
-    found = measured(configure("toy:catch"), spec_of("toy:catch"), 8.0)
+    found = measured(configure("toy:catch"), 8.0)
     assert found == Found(1_000.0, 1_500.0, 3e6, 2.0, 20.0, 4.0, 1.0, 0.5)
     lines = table({"compared": [{"network": "small", "agent": "a", "arch": "b", **asdict(found)}]}).split(
         "\n"
     )
     assert lines[2] == "| small | a | b | 1,000 | 1,500 | 3.00 | 2.00 | 20.0 | 4.0 | 1.00 | 0.50 |"
+
+
+def test_a_run_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Found(1_000.0, 1_500.0, 3e6, 2.0, 20.0, 4.0, 1.0, 0.5)
+    told = []
+
+    def run(config: RunConfig, seconds: float) -> Found:
+        if config.arch == "impala" and config.net.hidden == (64, 64):
+            raise RunFailed("no second update")
+        return found
+
+    monkeypatch.setattr(compare, "measured", run)
+    config = configure("CartPole-v1")
+    row = compare.compare(
+        config, ["seed", "impala"], 8.0, say=lambda case, shown: told.append((case.name, shown))
+    )
+    assert [(each["arch"], each["network"]) for each in row["compared"]] == [
+        ("seed", "small"),
+        *((arch, network) for network in ("medium", "large") for arch in ("seed", "impala")),
+    ]
+    assert [name for name, shown in told if isinstance(shown, RunFailed)] == ["vtrace impala small"]
+    compare.draw(row, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").exists()
 
 
 @pytest.mark.slow

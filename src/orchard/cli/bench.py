@@ -12,7 +12,7 @@ from orchard.cli.parse import parse, print_line
 from orchard.cli.train import agent_named
 from orchard.config.resolve import defaults
 from orchard.config.settings import RunConfig
-from orchard.errors import ConfigError
+from orchard.errors import ConfigError, RunFailed
 from orchard.launch.allocator import restart_tuned
 
 if TYPE_CHECKING:
@@ -82,8 +82,11 @@ def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
     def line(name: str, cells: Iterable[str]) -> None:
         print_line(f"{name:<22}" + "".join(f"{cell:>15}" for cell in cells))
 
-    def say(case: Case, found: Found) -> None:
-        line(case.name, shown(asdict(found)))
+    def say(case: Case, found: Found | RunFailed) -> None:
+        if isinstance(found, Found):
+            line(case.name, shown(asdict(found)))
+        else:
+            print_line(f"{case.name:<22}{found}")
 
     line("run", [head for head, _ in COLUMNS.values()])
     row = compare(flags.run, archs, 10 * flags.seconds, flags.rounds, say)

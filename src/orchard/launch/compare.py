@@ -17,7 +17,7 @@ from typing import Any
 from orchard.architectures.fits import why_not
 from orchard.config.resolve import defaults, replace, to_json
 from orchard.config.settings import RunConfig
-from orchard.errors import ConfigError, unknown_name
+from orchard.errors import ConfigError, RunFailed, unknown_name
 from orchard.launch.bench import provenance, whole_run
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.signals import ending_as_by_ctrl_c
@@ -132,7 +132,7 @@ def _of(config: RunConfig, agent: str) -> RunConfig:
     return replace(config, **shared, **(_REPLAY if hasattr(config.settings, "replay_size") else {}))
 
 
-def measured(config: RunConfig, spec: EnvSpec, seconds: float) -> Found:
+def measured(config: RunConfig, seconds: float) -> Found:
     """Runs it for so many seconds; raises :class:`~orchard.errors.RunFailed` as the bench does."""
     _, rows = whole_run(config, seconds)
     first, last = rows[0], rows[-1]
@@ -161,7 +161,7 @@ def compare(
     archs: Sequence[str],
     seconds: float,
     rounds: int = 1,
-    say: Callable[[Case, Found], None] = lambda case, found: None,
+    say: Callable[[Case, Found | RunFailed], None] = lambda case, found: None,
 ) -> dict[str, Any]:
     """Runs every case in turn, round after round; returns the row for ``benchmarks/results/``.
 
@@ -170,15 +170,24 @@ def compare(
       archs: to compare.
       seconds: of each run, of which the second half counts.
       rounds: how often all of them are run.
-      say: takes what each run has shown.
+      say: takes what each run has shown, or why it has not; the others go on.
+
+    Raises:
+      RunFailed: no run has shown anything.
     """
     row = provenance()
     spec = build_spec(config)
     runs = cases(config, archs, spec)
     found: dict[str, list[Found]] = {case.name: [] for case in runs}
     for _, case in itertools.product(range(rounds), runs):
-        found[case.name].append(measured(case.config, spec, seconds))
-        say(case, found[case.name][-1])
+        try:
+            found[case.name].append(measured(case.config, seconds))
+        except RunFailed as error:
+            say(case, error)
+        else:
+            say(case, found[case.name][-1])
+    if not any(found.values()):
+        raise RunFailed("bench: no run of the comparison came to an end; what each said stands above")
     return {
         "compared": [
             {
@@ -189,6 +198,7 @@ def compare(
                 "rounds": [dataclasses.asdict(each) for each in found[case.name]],
             }
             for case in runs
+            if found[case.name]
         ],
         "seconds": seconds,
         "settings": to_json(config),
@@ -252,7 +262,8 @@ def draw(row: Mapping[str, Any], picture: Path) -> None:
             places = [
                 place + (index - (len(lines) - 1) / 2) * 0.8 / len(lines) for place in range(len(networks))
             ]
-            heights = [by[agent, arch, network][name] for network in networks]
+            nothing: Mapping[str, Any] = {}
+            heights = [by.get((agent, arch, network), nothing).get(name, 0.0) for network in networks]
             axes.bar(places, heights, 0.75 / len(lines), label=f"{agent} under {arch}")
         axes.set_xticks(range(len(networks)), networks)
         axes.set_yscale("log")
