@@ -17,7 +17,7 @@ from orchard.acting.example import example_unroll
 from orchard.acting.intake import Intake
 from orchard.acting.ledger import Ledger
 from orchard.acting.meters import Latencies, Meters
-from orchard.acting.pace import Free
+from orchard.acting.pace import Free, Lockstep, Pace, Round
 from orchard.acting.parcels import UnrollParcel, WeightsParcel, version_array
 from orchard.acting.recipe import Recipe
 from orchard.acting.unrolls import Delivery
@@ -34,7 +34,7 @@ ERRAND = 2
 class Stand:
     """A desk with an intake behind it that has room for some unrolls."""
 
-    def __init__(self, room: int = 1000, fetch_steps: int = 0) -> None:
+    def __init__(self, room: int = 1000, fetch_steps: int = 0, lag: int | None = None) -> None:
         self.room = room
         self.ledger, self.meters = Ledger(), Meters()
         self.handed: list[Delivery] = []
@@ -42,9 +42,19 @@ class Stand:
         recipe = Recipe("toy:count", {}, COUNT, 1, 2 * ROWS, 3, LENGTH, "secret")
         self.store = WeightStore(jax.devices()[:1], keep=1)
         self.publish(0)
+        pace: Pace = Free(self.store, 0, self._take)
+        if lag is not None:
+            pace = Lockstep(
+                lag=lag,
+                updates_per_round=1,
+                halves={0: 1, 1: 1},
+                store=self.store,
+                device=0,
+                collect=Round(2, self._take),
+            )
         self.intake = Intake(
             AGENT,
-            Free(self.store, 0, self._take),
+            pace,
             recipe,
             self.store,
             policy={"agent": "diary"},
@@ -223,6 +233,26 @@ def test_an_actor_that_was_heard_of_is_not_stalled(stands: Any, monkeypatch: pyt
     assert stand.desk.stalled(20.0) == []
     now[0] = 151.0
     assert [seconds for _, seconds in stand.desk.stalled(20.0)] == [21.0]
+
+
+def test_an_actor_that_waits_for_weights_owes_nothing(stands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("orchard.acting.desk.time.monotonic", lambda: now[0])
+    stand = stands(lag=0)
+    for lane in (0, 1):
+        stand.send(lane)
+        assert stand.peer.next() == (lane, np.int64(1))
+    stand.desk.deliver(stand.peer, ERRAND, [version_array(1)])
+    stand.settle()
+    assert stand.intake.wait_blocked(0.0)
+    now[0] = 200.0
+    assert stand.desk.stalled(5.0) == []
+    stand.publish(1)
+    assert stand.peer.next() == (ERRAND, np.int64(1))
+    stand.settle()
+    assert not stand.intake.wait_blocked(0.0)
+    now[0] = 300.0
+    assert [seconds for _, seconds in stand.desk.stalled(5.0)] == [100.0]
 
 
 def test_parcels_carry_what_was_put_into_them() -> None:

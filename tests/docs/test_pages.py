@@ -198,7 +198,7 @@ def test_the_wire_is_as_the_page_says() -> None:
 
     text = (DOCS / "transport.md").read_text()
     assert frames.HEADER_BYTES == 16
-    assert frames.header(frames.Kind.STEP, 3, 5).hex() == "4f7201050300000005" + "00" * 7
+    assert frames.header(frames.Kind.STEP, 3, 5).hex() == "4f7202050300000005" + "00" * 7
     for kind in frames.Kind:
         assert f"| {kind.value} | {kind.name} |" in text
     assert (seam.MAX_QUESTION_BYTES, seam.MAX_STEP_BYTES, seam.MAX_LANES) == (1 << 20, 1 << 30, 64)

@@ -115,10 +115,16 @@ class Intake(Service[Lane]):
         if lane.steps - since >= self._fetch_steps and (newest := self._pace.version(lane)) != version:
             version, since = newest, lane.steps
         self._told[lane] = (version, since)
-        lane.owed_since = time.monotonic()
+        if version <= self._store.newest().version:
+            self._begins(lane)
         reply = version_array(version)
         self._meters.travel(down=reply.nbytes)
         lane.member.peer.reply(lane.half, [reply])
+
+    def _begins(self, lane: Lane) -> None:
+        """From now on the lane owes an unroll: it has weights, or they are on their way."""
+        lane.arrived = None
+        lane.owed_since = time.monotonic()
 
     def _errand(self, member: Member, arrays: list[NDArray[Any]]) -> None:
         self._wanted[member] = int(arrays[0])
@@ -129,12 +135,13 @@ class Intake(Service[Lane]):
         if weights.version < wanted:
             return
         del self._wanted[member]
+        lanes = [lane for lane in self.lanes if lane.member is member]
+        for lane in lanes:
+            if lane.at_rest and self._told[lane][0] <= weights.version:
+                self._begins(lane)
         arrays = self._pack(weights)
         self._meters.travel(down=sum(array.nbytes for array in arrays))
-        member.peer.reply(self._lanes_of(member), arrays)
-
-    def _lanes_of(self, member: Member) -> int:
-        return sum(lane.member is member for lane in self.lanes)
+        member.peer.reply(len(lanes), arrays)
 
     def _pack(self, weights: Weights) -> list[NDArray[Any]]:
         """For many actors it is fetched from the device once."""
