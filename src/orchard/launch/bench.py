@@ -220,6 +220,14 @@ def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
     return Stage("learner", *_windows(update, seconds), about)
 
 
+def leave_memory() -> None:
+    """Has JAX take of an accelerator's memory only what it needs; call it before JAX is used.
+
+    Otherwise it takes most of it at once, and the whole run, a process of its own, finds too little.
+    """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
 def whole_run(config: RunConfig, seconds: float) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """A run of so many seconds, in a process of its own: its summary, and the metrics of its second half."""
     settings = {**to_json(config), "frames": None, "minutes": seconds / 60, "until_return": None}
@@ -293,6 +301,7 @@ def bench(
       say: takes each stage as it is known.
     """
     require_stages(config)
+    leave_memory()
     row = provenance()
     # An annealed learning rate needs a run of stated length, which these are not.
     config = replace(config, frames=None, anneal_to_zero=False)

@@ -18,7 +18,7 @@ from orchard.architectures.fits import why_not
 from orchard.config.resolve import defaults, replace, to_json
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, RunFailed, unknown_name
-from orchard.launch.bench import provenance, whole_run
+from orchard.launch.bench import leave_memory, provenance, whole_run
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.signals import ending_as_by_ctrl_c
 from orchard.nets.torsos import is_image
@@ -175,6 +175,7 @@ def compare(
     Raises:
       RunFailed: no run has shown anything.
     """
+    leave_memory()
     row = provenance()
     spec = build_spec(config)
     runs = cases(config, archs, spec)
