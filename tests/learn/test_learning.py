@@ -54,6 +54,21 @@ def test_the_memory_task_is_solved_by_r2d2_and_not_by_dqn(tmp_path: Path, agent:
     assert solved or abs(summary["mean_return"]) < 0.5, summary
 
 
+@pytest.mark.parametrize(
+    ("env", "arch", "agent", "goal"),
+    [
+        ("CartPole-v1", "impala", "vtrace", 475.0),
+        ("toy:memory", "apex", "r2d2", 0.95),
+        ("toy:catch", "apex", "dqn", 0.95),
+    ],
+)
+def test_agents_learn_where_actors_run_the_policy(
+    tmp_path: Path, env: str, arch: str, agent: str, goal: float
+) -> None:
+    summary = learn(env, tmp_path, arch=arch, agent=agent, frames=1_000_000 if arch == "impala" else 150_000)
+    assert summary["best_mean_return"] >= goal, summary
+
+
 def test_a_continuous_task_improves(tmp_path: Path) -> None:
     # PPO: four seeds of four came to -1000 within 80,000 steps; V-trace needs 250,000 or does not leave chance.
     summary = learn(
