@@ -368,17 +368,24 @@ class LearnerLoop(ABC):
             "hosts": self._hosts,
         }
 
+    def _require_pace(self, before: Mapping[str, Any]) -> None:
+        for name, now in self._pace().items():
+            if before[name] != now:
+                raise ConfigError(
+                    f"{name} was {before[name]} and is {now} now: a deterministic run goes on as it was"
+                )
+
     def _restore(self, checkpoint: Checkpoint) -> dict[tuple[int, int], dict[str, Any]]:
         """Takes over a checkpoint; returns what brings the lanes back, if it is an exact one."""
         meta = checkpoint.meta
         self.learner.restore(checkpoint.tree("train", self.learner.state))
         exact = bool(meta["exact"]) and self._config.deterministic
-        queued = None
-        if isinstance(self._memory, ReplayMemory):
-            example = example_unroll(self._agent, self._spec, 1, 1)._replace(weight=None)
-            queued = self._memory.restore(checkpoint, example if exact else None)
-            if not exact and self._lag != "free":
-                self._filling = self._memory.begin_anew(self._acting * self._agent.data.items)
+        if exact:
+            self._require_pace(meta["pace"])
+        example = example_unroll(self._agent, self._spec, 1, 1)._replace(weight=None)
+        queued = self._memory.restore(checkpoint, example if exact else None)
+        if isinstance(self._memory, ReplayMemory) and not exact and self._lag != "free":
+            self._filling = self._memory.begin_anew(self._acting * self._agent.data.items)
         restore(self, meta, open_steps=exact, host=self._host, queued=queued)
         self._reported = meta["ledgers"]
         if not exact:
@@ -387,14 +394,6 @@ class LearnerLoop(ABC):
             return {}
         self._first_epoch, self._base_version = meta["first_epoch"], meta["base_version"]
         self._untold.extend((episode_return, length) for episode_return, length in meta["untold"])
-        for name, now in self._pace().items():
-            if meta["pace"][name] != now:
-                raise ConfigError(
-                    f"{name} was {meta['pace'][name]} and is {now} now: a deterministic run goes on as it was"
-                )
-        example = example_unroll(self._agent, self._spec, 1, 1)
-        if isinstance(self._memory, QueueMemory):
-            self._memory.restore(checkpoint, example)
         shared = iter(checkpoint.blob("shared"))
         return {
             (int(lane["order"][0]), int(lane["order"][1])): {

@@ -65,6 +65,17 @@ class Memory(Protocol):
     def snapshot(self) -> Contents:
         """What of a checkpoint is kept here; it has no trees."""
 
+    def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int | None:
+        """Puts back what was kept.
+
+        Args:
+          checkpoint: where it was.
+          example: has the structure of an unroll that comes in, if those that waited are to wait again.
+
+        Returns:
+          How many of its transitions were never trained on; None if the books know.
+        """
+
     def close(self) -> None:
         """Wakes whoever waits; nothing can be taken afterwards."""
 
@@ -113,13 +124,16 @@ class QueueMemory:
         queued = jax.device_get(self._queue.contents())
         return Contents({}, {}, {"queue": [leaf for unroll in queued for leaf in jax.tree.leaves(unroll)]})
 
-    def restore(self, checkpoint: Checkpoint, example: Unroll) -> None:
-        """Puts back what waited; ``example`` has the structure of an unroll."""
+    def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int | None:
+        """See :class:`Memory`; a queue is kept only where what waited is to wait again."""
+        if example is None:
+            return None
         leaves = checkpoint.blob("queue")
         structure, size = jax.tree.structure(example), len(jax.tree.leaves(example))
         for start in range(0, len(leaves), size):
             taken = self._queue.offer(jax.tree.unflatten(structure, leaves[start : start + size]))
             assert taken, "the queue is as large as before, since the lag and the actors are the same"
+        return None
 
 
 class ReplayMemory:
@@ -233,11 +247,8 @@ class ReplayMemory:
         waiting = [leaf for delivery in deliveries for leaf in jax.tree.leaves(_without_episodes(delivery))]
         return Contents({}, {"replay": meta}, {"waiting": waiting}, {"replay": pieces})
 
-    def restore(self, checkpoint: Checkpoint, example: Unroll | None = None) -> int:
-        """Puts back what was kept; returns how many transitions in it were never trained on.
-
-        ``example`` has the structure of an unroll, if what waited to be inserted is to wait again.
-        """
+    def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int:
+        """See :class:`Memory`."""
         self._replay.restore(checkpoint.pieces("replay"), checkpoint.meta["replay"])
         self._replay.take_dropped()  # the books that are restored have it: what is not kept is dropped
         if example is None:
