@@ -18,7 +18,6 @@ import numpy as np
 import psutil
 from side_by_side import keep, measured_on
 
-from orchard.launch.allocator import restart_tuned
 from orchard.replay.replay import Replay, bytes_per_step
 from orchard.types import DataPlan, ReplayPlan, TimeStep, Unroll, leaves
 
@@ -120,7 +119,6 @@ def read(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    restart_tuned()  # as the learner's process is
     given = read()
     row = measured_on()
     result: dict[str, Any] = {"copy_gb_per_second": round(copies(given.seconds), 3)}
