@@ -34,7 +34,9 @@ ERRAND = 2
 class Stand:
     """A desk with an intake behind it that has room for some unrolls."""
 
-    def __init__(self, room: int = 1000, fetch_steps: int = 0, lag: int | None = None) -> None:
+    def __init__(
+        self, room: int = 1000, fetch_steps: int = 0, lag: int | None = None, largest: int | None = None
+    ) -> None:
         self.room = room
         self.ledger, self.meters = Ledger(), Meters()
         self.handed: list[Delivery] = []
@@ -59,6 +61,7 @@ class Stand:
             self.store,
             policy={"agent": "diary"},
             fetch_steps=fetch_steps,
+            largest=largest,
             ledger=self.ledger,
             meters=self.meters,
             on_failure=self.failures.append,
@@ -216,9 +219,17 @@ def test_reports_are_counted_and_others_refused(stands: Any) -> None:
     assert taken["action_wait_p50"] == pytest.approx(50, rel=0.05)
     assert taken["action_wait_p99"] == pytest.approx(99, rel=0.05)
     assert "action_wait_p50" not in stand.meters.take()
-    for wrong in ({}, {"waits": 3}, {"waits": {"x": 1}}, {"waits": {"1": -1}}, {"waits": {"99999": 1}}):
+    for wrong in (
+        {},
+        {"waits": 3},
+        {"waits": {"x": 1}},
+        {"waits": {"1": -1}},
+        {"waits": {"99999": 1}},
+        {"waits": {"1": 1, "x": 2}},
+    ):
         with pytest.raises(Refused):
             stand.ask("report", **wrong)
+    assert "action_wait_p50" not in stand.meters.take(), "of a report that is refused nothing is counted"
     with pytest.raises(Refused, match="after 'ready'"):
         stand.desk.answer(FakePeer("another"), {"kind": "report", "waits": {}})
 
@@ -253,6 +264,60 @@ def test_an_actor_that_waits_for_weights_owes_nothing(stands: Any, monkeypatch: 
     assert not stand.intake.wait_blocked(0.0)
     now[0] = 300.0
     assert [seconds for _, seconds in stand.desk.stalled(5.0)] == [100.0]
+
+
+@pytest.mark.parametrize(
+    ("field", "place", "value", "says"),
+    [
+        ("record", (1, 0), np.nan, "not finite"),
+        ("state", 1, np.inf, "not finite"),
+        ("version", (0, 0), -(2**31), "do not exist; the newest version is 0"),
+        ("version", (0, 0), 1, "do not exist; the newest version is 0"),
+        ("action", (2, 1), 3, "actions that do not exist"),
+        ("action", (2, 1), -1, "actions that do not exist"),
+    ],
+)
+def test_what_an_actor_computes_has_to_make_sense(
+    stands: Any, field: str, place: Any, value: Any, says: str
+) -> None:
+    stand = stands()
+    unroll = stand.unroll(0)
+    spoilt = getattr(unroll, field)
+    (spoilt["sum"] if field in ("record", "state") else spoilt)[place] = value
+    stand.desk.deliver(stand.peer, 0, stand.parcel.pack(unroll, None))
+    stand.settle()
+    (reason,) = stand.peer.closed
+    assert says in reason
+    assert stand.handed == []
+    assert stand.ledger.counts()["received"] == 0
+
+
+def test_an_actor_that_is_too_large_for_the_replay_is_refused(stands: Any) -> None:
+    stand = stands(largest=ROWS)
+    peer = FakePeer("large")
+    join = {"kind": "join", "protocol": PROTOCOL, "token": "secret", "index": None, "envs": 4 * ROWS}
+    stand.desk.answer(peer, join)
+    with pytest.raises(Refused, match="replay takes at most 2 a half; use a smaller --envs"):
+        stand.desk.answer(peer, {"kind": "ready", "spec": COUNT.to_json()})
+
+
+def test_a_version_that_is_gone_is_told_of_no_more(stands: Any) -> None:
+    stand = stands(fetch_steps=10 * LENGTH)
+    stand.publish(5)
+    stand.desk.deliver(stand.peer, ERRAND, [version_array(0)])
+    assert stand.peer.next() == (ERRAND, np.int64(5))
+    stand.publish(6)
+    stand.send(0, version=5)
+    assert stand.peer.next() == (0, np.int64(5))
+
+
+def test_who_left_before_its_errand_is_not_waited_for(stands: Any) -> None:
+    stand = stands()
+    (member,) = stand.desk.members()
+    stand.desk.left(stand.peer, "gone")
+    stand.intake.submit("errand", member, [version_array(0)])
+    stand.settle()
+    assert stand.peer.silent
 
 
 def test_parcels_carry_what_was_put_into_them() -> None:

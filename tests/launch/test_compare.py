@@ -32,6 +32,14 @@ def test_each_agent_runs_where_it_can() -> None:
     ]
     assert {agent for _, agent, _ in described("toy:catch", "seed", "impala")} == {"vtrace"}
     assert {agent for _, agent, _ in described("CartPole-v1", "seed", "apex", agent="r2d2")} == {"r2d2"}
+    # Whose preset has environments that only evaluate, which the other agent has no use for.
+    mixed = described("toy:catch", "seed", "impala", "apex", agent="dqn")
+    assert {(agent, arch) for _, agent, arch in mixed} == {
+        ("dqn", "seed"),
+        ("dqn", "apex"),
+        ("vtrace", "seed"),
+        ("vtrace", "impala"),
+    }
 
 
 def test_what_is_compared_is_alike_but_for_what_is_compared() -> None:

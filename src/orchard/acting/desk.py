@@ -1,4 +1,4 @@
-"""The desk where actors report: it lets them in, gives them slots and passes their steps to a worker."""
+"""The desk where actors report: it lets them in, gives them slots and passes what they send to a service."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Joined:
     since: float
     lanes: list[Lane] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
-    worker: int = 0
+    service: int = 0
     envs: int = 0
     heard: float = 0.0
 
@@ -43,20 +43,20 @@ class _Joined:
         """
         if not self.lanes:
             return [self.since]
-        # Each is read once: the worker sets it meanwhile.
+        # Each is read once: the service sets it meanwhile.
         owed = [since for lane in self.lanes if (since := lane.owed_since) is not None]
         return [max(since, self.heard) for since in owed]
 
 
 class Desk:
-    """Lets actors in, gives them slots, and passes their steps to the worker of their accelerator.
+    """Lets actors in, gives them slots, and passes what they send to their service.
 
     Actors come and go at any time; one that comes back under an index replaces the one that had it.
 
     Args:
       recipe: what actors are told.
       services: who serves the actors, in turn: one for each accelerator that acts.
-      capacity: slots over all workers.
+      capacity: slots over all services.
       resumable: per lane order, what a checkpoint kept (see :meth:`lane_states`).
       first_epoch: epoch of the first actor at each index; a resumed run counts on, so that its environments
         do not begin with the same seeds again.
@@ -112,7 +112,7 @@ class Desk:
             joined = self._joined.get(peer)
         if joined is None:
             return
-        service = self.services[joined.worker]
+        service = self.services[joined.service]
         if lane >= len(joined.lanes):
             service.submit("errand", joined.member, arrays)
             return
@@ -129,7 +129,7 @@ class Desk:
             if joined.member.index not in self._planned:
                 self._free.extend(joined.slots)
             for lane in joined.lanes:
-                self.services[joined.worker].submit("leave", lane)
+                self.services[joined.service].submit("leave", lane)
         self._on_leave(joined.member, reason)
 
     def _welcome(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
@@ -148,8 +148,8 @@ class Desk:
             self._replace(index)
             epoch = self._epoch_of(index)
             member = Member(index, epoch, peer, local=index in self._planned)
-            worker = index % len(self.services)
-            self._joined[peer] = _Joined(member, time.monotonic(), worker=worker, envs=envs)
+            service = index % len(self.services)
+            self._joined[peer] = _Joined(member, time.monotonic(), service=service, envs=envs)
         lanes, rows = lanes_of(envs)
         return {
             "env": self.recipe.env,
@@ -159,7 +159,7 @@ class Desk:
             "unroll_length": self.recipe.unroll_length,
             "overlap": self.recipe.overlap,
             "seeds": half_seeds(self.recipe.seed, self.recipe.actor_number(index), epoch, lanes),
-            **self.services[worker].invitation(),
+            **self.services[service].invitation(),
         }
 
     def _take_report(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class Desk:
             if joined is None or not joined.lanes:
                 raise Refused("'report' comes after 'ready'")
             joined.heard = time.monotonic()
-        self.services[joined.worker].report(message)
+        self.services[joined.service].report(message)
         return {}
 
     def _index_for(self, asked: Any) -> int:
@@ -213,7 +213,7 @@ class Desk:
             if joined is None or joined.lanes:
                 raise Refused("'ready' comes once, after 'join'")
             self._check_spec(message)
-            service = self.services[joined.worker]
+            service = self.services[joined.service]
             lanes, rows = lanes_of(joined.envs)
             self._take_slots(joined, service, rows)
             for half in range(lanes):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from orchard.acting.lanes import Lane, Member
@@ -21,8 +22,9 @@ from orchard.acting.pace import Pace
 from orchard.acting.parcels import VERSION, Introduction, UnrollParcel, WeightsParcel, version_array
 from orchard.acting.recipe import Recipe
 from orchard.acting.service import Service
+from orchard.errors import Refused
 from orchard.transport.seam import Layouts
-from orchard.types import Agent, TimeStep, Unroll, Weights, map_leaves
+from orchard.types import Agent, TimeStep, Unroll, Weights, leaves, map_leaves
 from orchard.weights.store import WeightStore
 
 
@@ -36,6 +38,7 @@ class Intake(Service[Lane]):
       store: where the weights are.
       policy: what actors are told of the agent, as JSON values.
       fetch_steps: steps of a lane after which it is told of newer weights, at the beginning of an unroll.
+      largest: most environments of a lane; None: any number.
       ledger: the books. What an actor has decided is in them once its unroll came.
       meters: of acting.
       on_failure: called with the exception that ended the thread.
@@ -50,6 +53,7 @@ class Intake(Service[Lane]):
         *,
         policy: Mapping[str, Any],
         fetch_steps: int,
+        largest: int | None,
         ledger: Ledger,
         meters: Meters,
         on_failure: Callable[[BaseException], None],
@@ -60,6 +64,7 @@ class Intake(Service[Lane]):
         self._store = store
         self._policy = policy
         self._fetch_steps = fetch_steps
+        self._largest = largest
         self._weights = WeightsParcel(agent)
         self._parcels: dict[int, UnrollParcel] = {}
         self._told: dict[Lane, tuple[int, int]] = {}  # the version, and the lane's steps when it was new
@@ -82,6 +87,14 @@ class Intake(Service[Lane]):
         """See :class:`~orchard.acting.service.Service`."""
         assert kept is None, "what the policy remembers is with the actors"
         return Lane(**known)
+
+    def require_room(self, envs: int, rows: int) -> None:
+        """What a replay takes at once was settled when it was made."""
+        if self._largest is not None and rows > self._largest:
+            raise Refused(
+                f"{envs} environments in one actor: this learner's replay takes at most {self._largest} a half; "
+                "use a smaller --envs, or a larger --envs-per-actor at the learner"
+            )
 
     def invitation(self) -> dict[str, Any]:
         """What the actor needs to make the agent."""
@@ -107,6 +120,11 @@ class Intake(Service[Lane]):
             self._tell(lane)
         for member, wanted in list(self._wanted.items()):
             self._give(member, wanted)
+        newest = self._store.newest().version
+        for lane in self.lanes:
+            if lane.at_rest and self._told[lane][0] <= newest:
+                # It has weights, or may have them: from now on it owes an unroll.
+                lane.arrived, lane.owed_since = None, time.monotonic()
         return None
 
     def _tell(self, lane: Lane) -> None:
@@ -115,19 +133,13 @@ class Intake(Service[Lane]):
         if lane.steps - since >= self._fetch_steps and (newest := self._pace.version(lane)) != version:
             version, since = newest, lane.steps
         self._told[lane] = (version, since)
-        if version <= self._store.newest().version:
-            self._begins(lane)
         reply = version_array(version)
         self._meters.travel(down=reply.nbytes)
         lane.member.peer.reply(lane.half, [reply])
 
-    def _begins(self, lane: Lane) -> None:
-        """From now on the lane owes an unroll: it has weights, or they are on their way."""
-        lane.arrived = None
-        lane.owed_since = time.monotonic()
-
     def _errand(self, member: Member, arrays: list[NDArray[Any]]) -> None:
-        self._wanted[member] = int(arrays[0])
+        if any(lane.member is member for lane in self.lanes):  # otherwise it has left meanwhile
+            self._wanted[member] = int(arrays[0])
 
     def _give(self, member: Member, wanted: int) -> None:
         """Sends the snapshot that is wanted, or a newer one; not yet if it is still to come."""
@@ -137,8 +149,9 @@ class Intake(Service[Lane]):
         del self._wanted[member]
         lanes = [lane for lane in self.lanes if lane.member is member]
         for lane in lanes:
-            if lane.at_rest and self._told[lane][0] <= weights.version:
-                self._begins(lane)
+            told, since = self._told[lane]
+            if wanted <= told < weights.version:  # what it was told of is gone: this is what it acts with
+                self._told[lane] = (weights.version, since)
         arrays = self._pack(weights)
         self._meters.travel(down=sum(array.nbytes for array in arrays))
         member.peer.reply(len(lanes), arrays)
@@ -158,7 +171,11 @@ class Intake(Service[Lane]):
         if lane not in self.lanes:
             return
         self._meters.travel(up=sum(array.nbytes for array in arrays))
-        lane.outbox, lane.priorities = self._parcel(lane.rows).unpack(arrays)
+        unroll, priorities = self._parcel(lane.rows).unpack(arrays)
+        if (wrong := self._wrong(unroll)) is not None:
+            lane.member.peer.close(wrong)
+            return
+        lane.outbox, lane.priorities = unroll, priorities
         begin = self._recipe.overlap if lane.rounds else 0
         for timestep in _new_steps(lane.outbox, begin, first=lane.rounds == 0):
             lane.finished += lane.meet(timestep)
@@ -169,6 +186,27 @@ class Intake(Service[Lane]):
         lane.arrived = now
         self._ledger.decide(lane.counted)
         self._ledger.cut(lane.counted)
+
+    def _wrong(self, unroll: Unroll) -> str | None:
+        """Why nothing can be learned from what an actor has computed, if so: it was not computed here.
+
+        A replay would keep it, and offer it again and again.
+        """
+        computed = [*leaves(unroll.record), *leaves(unroll.state)]
+        numbers = [leaf for _, leaf in computed if leaf.dtype.kind == "f"]
+        if not all(np.isfinite(leaf).all() for leaf in numbers):
+            return "the actor's policy has computed numbers that are not finite: look at its device"
+        newest = self._store.newest().version
+        if unroll.version.min() < 0 or unroll.version.max() > newest:
+            return (
+                f"the actor says that it acted with weights that do not exist; the newest version is {newest}"
+            )
+        if self._recipe.spec.action.num_values:
+            choices = np.reshape(self._recipe.spec.action.num_values, self._recipe.spec.action.shape)
+            fine = (unroll.action >= 0) & (unroll.action < choices)
+        else:
+            fine = np.isfinite(unroll.action)
+        return None if fine.all() else "the actor took actions that do not exist: look at its device"
 
 
 def _new_steps(unroll: Unroll, begin: int, *, first: bool) -> list[TimeStep]:

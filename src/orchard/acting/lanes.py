@@ -60,7 +60,7 @@ class Lane:
       steps: decisions so far.
       rounds: unrolls cut so far.
       arrived: when what waits for a reply came, in s; None while the environments step.
-      owed_since: when the last reply was sent, in s: since then the actor owes something.
+      owed_since: since when the actor owes something, in s; None while it waits for a reply.
       outbox: a complete unroll that found no room yet.
       priorities: float32 ``[items, n]``, those of the outbox, if the actor has computed them.
       finished: returns and lengths of the episodes that ended since the last unroll was handed over.

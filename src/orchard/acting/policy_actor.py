@@ -139,8 +139,9 @@ class PolicyActor:
             self._halves[lane].told = int(arrays[0])
             return
         weights = self._snapshots.unpack(arrays, self._device)
+        assert self._asked is not None
         for half in self._halves:
-            if half.told == self._asked:
+            if half.told is not None and self._asked <= half.told <= weights.version:
                 half.told = weights.version  # a newer one, where the one that it was told of is gone
         self._asked = None
         self._held[weights.version] = weights

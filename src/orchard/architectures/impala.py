@@ -38,6 +38,8 @@ class Impala(WithActors):
                 self._store,
                 policy=to_json(self._config),
                 fetch_steps=self._fetch_steps if self._lag == "free" else 0,
+                # A replay is made for inserts of so many rows.
+                largest=self._config.placement.full_batch(0) if self._agent.data.replay else None,
                 ledger=self.ledger,
                 meters=self._meters,
                 on_failure=self.fail,

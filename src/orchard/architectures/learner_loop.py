@@ -1,6 +1,6 @@
-"""The half of SEED and Sebulba that learns: batches from a queue, updates, weights that are published, and the books.
+"""The half that learns: batches from a queue or a replay, updates, weights that are published, and the books.
 
-The two differ in who acts and where; what comes after a complete unroll is the same.
+SEED, IMPALA, Ape-X and Sebulba differ in who acts and where; what comes after a complete unroll is the same.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _POLL_SECONDS = 0.2
 
 
 class LearnerLoop(ABC):
-    """What SEED and Sebulba have in common; used by one thread but for :meth:`fail`.
+    """What SEED, IMPALA, Ape-X and Sebulba have in common; used by one thread but for :meth:`fail`.
 
     Args:
       config: the run's settings.
@@ -129,7 +129,7 @@ class LearnerLoop(ABC):
             hosts=self._hosts,
         )
 
-    # What SEED and Sebulba do each in its own way.
+    # What each of them does in its own way.
 
     desk: Desk | None = None
     crew: Crew | None = None

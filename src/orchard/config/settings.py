@@ -185,8 +185,9 @@ class Safety:
     keep_checkpoints: int = 3
     """Checkpoints kept."""
     env_timeout: float = 60.0
-    """Seconds that an environment may take for one step (or to start) before its actor is restarted; the
-    first one of all, which the learner makes to see what it looks like, before the run is given up."""
+    """Seconds that an environment may take for one step (or to start; under impala and apex: and the policy to be
+    compiled in the actor) before its actor is restarted; the first one of all, which the learner makes to see
+    what it looks like, before the run is given up."""
     actor_restarts: int = 3
     """Restarts of one actor within ten minutes before the run stops."""
     max_skipped_updates: int = 10

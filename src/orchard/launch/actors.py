@@ -270,8 +270,8 @@ class Supervisor:
                 )
                 if not actor.kill():
                     raise RunFailed(
-                        f"actor {index}: {reason}, and a thread cannot be killed and started again: with "
-                        f"--arch seed --transport shm an actor can (log: {actor.log})"
+                        f"actor {index}: {reason}, and a thread cannot be killed and started again: an "
+                        f"actor of seed, impala or apex with --transport shm can (log: {actor.log})"
                     )
                 self._replace(index, actor, reason)
 

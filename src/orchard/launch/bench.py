@@ -6,7 +6,8 @@ training. A stage that could use all cores alone at ``r`` steps/s takes ``1/r`` 
     bound = 1 / (1/environment + 1/inference + 1/learner),    efficiency = whole / bound
 
 On a machine with an accelerator the accelerator's work and the cores' overlap, and the bound is that of the
-slower of the two. Under Anakin environment and inference are one stage, and everything is on the same devices.
+slower of the two (under IMPALA and Ape-X inference is the cores' work). Under Anakin environment and
+inference are one stage, and everything is on the same devices.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 
 from orchard.acting.example import example_unroll
 from orchard.acting.inference import Inference
+from orchard.acting.policy_actor import device_of
 from orchard.acting.recipe import lanes_of
 from orchard.acting.rollout import Program, Rollout
 from orchard.acting.unrolls import step_fields
@@ -147,7 +149,8 @@ def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: flo
     rows = config.placement.inference_batch or max(1, planned // 2)
     if config.arch in _BESIDE:  # each actor decides for its own
         rows = lanes_of(config.placement.envs_per_actor)[1]
-    device = pick("inference", config.placement.inference_devices)[0]
+    own = config.arch in _BESIDE
+    device = device_of("cpu") if own else pick("inference", config.placement.inference_devices)[0]
     inference = Inference(agent, spec, planned, (rows,), device, key(0, "bench"))
     params = jax.device_put(agent.init(key(0, "bench")), device)
     inference.warm_up(params)
@@ -349,7 +352,11 @@ def _timed(
     act = rollout_stage if config.arch == "sebulba" else inference_stage
     inference = rate(act(placed, agent, spec, seconds))
     learner = rate(learner_stage(placed, agent, spec, seconds))
-    limit = bound(environment, inference, learner, shared=jax.default_backend() == "cpu")
+    shared = jax.default_backend() == "cpu"
+    if config.arch in _BESIDE and not shared:  # the cores step and decide, the accelerator trains
+        limit = min(1 / (1 / environment + 1 / inference), learner)
+    else:
+        limit = bound(environment, inference, learner, shared=shared)
     return limit, {"environment": environment, "inference": inference, "learner": learner}
 
 

@@ -112,8 +112,10 @@ def cases(config: RunConfig, archs: Sequence[str], spec: EnvSpec) -> list[Case]:
         case for case in found if sum((case.agent, case.network) == (o.agent, o.network) for o in found) > 1
     ]
     if not kept:
-        reason = why_not(replace(config, arch=archs[0]), build_agent(config, spec))
-        raise ConfigError(f"{config.agent} runs under at most one of {', '.join(archs)}: {reason}")
+        given = build_agent(config, spec)
+        reasons = [why_not(replace(config, arch=arch), given) for arch in archs]
+        why = "; ".join(reason for reason in reasons if reason)
+        raise ConfigError(f"{config.agent} runs under at most one of {', '.join(archs)}: {why}")
     return kept
 
 
@@ -124,9 +126,11 @@ def _agents(config: RunConfig) -> tuple[str, str]:
 
 def _of(config: RunConfig, agent: str) -> RunConfig:
     """The same run of another agent, as its preset has that; without limits, and with a small replay."""
-    shared = {"frames": None, "anneal_to_zero": False}
+    # Environments that only evaluate would cost one kind of agent what the other has no use for.
+    shared = {"frames": None, "anneal_to_zero": False, "eval_envs": 0}
     if agent != config.agent:
         other = defaults(config.env, config.preset, agent, "seed")
+        config = replace(config, eval_envs=0)
         same = {name: getattr(config, name) for name in ("env_options", "seed", "placement", "net")}
         config = dataclasses.replace(other, **same)
     return replace(config, **shared, **(_REPLAY if hasattr(config.settings, "replay_size") else {}))

@@ -240,7 +240,7 @@ class Peer(Protocol):
         """Fixes the layouts of every lane; called once, by the desk inside ``answer``; ``SpecError`` past a limit."""
 
     def reply(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
-        """Sends actions down; does nothing if the peer is gone (the desk hears of that by ``left``)."""
+        """Sends the arrays of one lane down; does nothing if the peer is gone (the desk hears of that by ``left``)."""
 
     def close(self, reason: str) -> None:
         """Ends the conversation and tells the client why; safe to call twice."""

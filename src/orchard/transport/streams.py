@@ -274,8 +274,8 @@ class _Conversation(Conversation):
     def _furnish(self, terms: Terms) -> None:
         if terms.longest > self._max:
             raise SpecError(
-                f"a message of {terms.longest} bytes; this server takes {self._max}: "
-                "use fewer environments an actor"
+                f"a message of {terms.longest} bytes; this server takes {self._max}: use fewer environments an actor, "
+                "or, if it is the weights (impala, apex), a smaller network or --transport shm"
             )
         self._limits = limits_up(terms.longest_up)
         super()._furnish(terms)
