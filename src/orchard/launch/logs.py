@@ -14,6 +14,11 @@ class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drops the line."""
 
+    def close(self) -> None:
+        """Drops what it could not write; the file is closed all the same."""
+        with contextlib.suppress(OSError):
+            super().close()
+
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
