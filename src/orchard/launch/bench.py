@@ -259,7 +259,12 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
     rates = [row["agent_steps_per_second"] for row in rows]
     carrier = f"{config.placement.transport}, " if config.arch in ("seed", *_BESIDE) else ""
     about = f"{config.arch}, {carrier}lag {summary['policy_lag_mean']:.1f} updates"
+    first, last = rows[0], rows[-1]
     rate = float(summary["agent_steps_per_second"])
+    if (
+        last["seconds"] > first["seconds"]
+    ):  # the summary counts from the first update on, when actors still start
+        rate = (last["agent_steps"] - first["agent_steps"]) / (last["seconds"] - first["seconds"])
     return Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
 
 
