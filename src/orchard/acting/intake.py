@@ -19,7 +19,7 @@ from orchard.acting.lanes import Lane, Member
 from orchard.acting.ledger import Ledger
 from orchard.acting.meters import Meters
 from orchard.acting.pace import Pace
-from orchard.acting.parcels import VERSION, Introduction, UnrollParcel, WeightsParcel, version_array
+from orchard.acting.parcels import Introduction, UnrollParcel, WeightsParcel, lanes_of_unrolls, version_array
 from orchard.acting.recipe import Recipe
 from orchard.acting.service import Service
 from orchard.errors import Refused
@@ -75,8 +75,7 @@ class Intake(Service[Lane]):
 
     def layouts(self, rows: int, lanes: int) -> list[Layouts]:
         """Unrolls go up and versions come down; on the last lane versions go up and weights come down."""
-        lane = Layouts(self._parcel(rows).layout, VERSION)
-        return [*[lane] * lanes, Layouts(VERSION, self._weights.layout)]
+        return lanes_of_unrolls(self._parcel(rows), self._weights, lanes)
 
     def _parcel(self, rows: int) -> UnrollParcel:
         if rows not in self._parcels:

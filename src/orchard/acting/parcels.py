@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from orchard.acting.example import example_unroll
 from orchard.seeding import key
-from orchard.transport.seam import Layout
+from orchard.transport.seam import Layout, Layouts
 from orchard.types import Agent, EnvSpec, Tree, Unroll, Weights
 
 VERSION = Layout((((), "int64"),))
@@ -77,6 +77,16 @@ class WeightsParcel:
         copies = [np.array(array) for array in params]
         tree: Tree = jax.device_put(jax.tree.unflatten(self._structure, copies), device)
         return Weights(tree, int(version))
+
+
+def lanes_of_unrolls(unroll: UnrollParcel, weights: WeightsParcel, lanes: int) -> list[Layouts]:
+    """What travels: unrolls up and versions down; on one lane more, versions up and weights down."""
+    return [*[Layouts(unroll.layout, VERSION)] * lanes, Layouts(VERSION, weights.layout)]
+
+
+def blind(unroll: Unroll) -> Unroll:
+    """What :attr:`orchard.types.Agent.priorities` looks at: all but what is large."""
+    return unroll._replace(timestep=unroll.timestep._replace(observation={}), state={})
 
 
 def version_array(version: int) -> NDArray[np.int64]:

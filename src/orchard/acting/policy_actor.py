@@ -19,12 +19,19 @@ from numpy.typing import NDArray
 from orchard.acting.diary import Diary
 from orchard.acting.inference import Inference
 from orchard.acting.lanes import columns
-from orchard.acting.parcels import VERSION, Introduction, UnrollParcel, WeightsParcel, version_array
+from orchard.acting.parcels import (
+    Introduction,
+    UnrollParcel,
+    WeightsParcel,
+    blind,
+    lanes_of_unrolls,
+    version_array,
+)
 from orchard.acting.unrolls import OpenUnroll, step_arrays
 from orchard.envs.interface import Environment
 from orchard.errors import ConfigError
 from orchard.seeding import key
-from orchard.transport.seam import Client, Layouts
+from orchard.transport.seam import Client
 from orchard.types import Agent, Unroll, Weights
 
 
@@ -114,10 +121,8 @@ class PolicyActor:
         return len(self._halves)
 
     def play(self) -> None:
-        """Acts until the conversation ends, which raises; the others wait while one compiles."""
-        rows = self._parcel, self._snapshots
-        lane = Layouts(rows[0].layout, VERSION)
-        self._client.open([*[lane] * len(self._halves), Layouts(VERSION, rows[1].layout)])
+        """Acts until the conversation ends, which raises."""
+        self._client.open(lanes_of_unrolls(self._parcel, self._snapshots, len(self._halves)))
         for half, seed in zip(self._halves, self._seeds, strict=True):
             half.open.observe(step_arrays(half.environment.reset(seed)))
         diary = Diary(self._client)
@@ -178,8 +183,7 @@ class PolicyActor:
     def _priorities_of(self, unroll: Unroll) -> NDArray[np.float32] | None:
         if self._priorities is None:
             return None
-        blind = unroll._replace(timestep=unroll.timestep._replace(observation={}), state={})
-        return np.asarray(self._priorities(jax.device_put(blind, self._device)))
+        return np.asarray(self._priorities(jax.device_put(blind(unroll), self._device)))
 
 
 def device_of(platform: str) -> Any:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from orchard.acting.example import example_unroll
 from orchard.acting.ledger import Ledger
 from orchard.acting.pace import batches_per_round
+from orchard.acting.parcels import blind
 from orchard.acting.unrolls import Delivery
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError
@@ -206,8 +207,7 @@ class ReplayMemory:
             return None
         if delivery.priorities is not None:
             return delivery.priorities[:, : len(unroll.action[0])]
-        blind = unroll._replace(timestep=unroll.timestep._replace(observation={}), state={})
-        return np.asarray(self._priorities(jax.device_put(blind, self._processor)))
+        return np.asarray(self._priorities(jax.device_put(blind(unroll), self._processor)))
 
     def warm_up(self, unroll: Unroll) -> None:
         """Compiles what an unroll like this one needs, so that no actor waits for it."""
