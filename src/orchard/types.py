@@ -314,7 +314,8 @@ class Agent:
       loss: ``(params, target_params, unroll, key) -> (loss, (metrics, priorities))``; a *mean* over the batch
         axis, so that the average over devices is the loss of the global batch. ``metrics`` is a dict of
         scalars, ``priorities`` ``[B]`` or None.
-      optimizer: an ``optax.GradientTransformation`` over the params; its counts are in updates.
+      optimizer: an ``optax.GradientTransformation`` over the params, in which each number's change depends on its own
+        gradients alone, so that a parameter server can have the numbers in parts; its counts are in updates.
       data: the :class:`DataPlan`.
       mode: ``(params, timestep [B], state [B]) -> (action [B], state [B])``, the greedy action for evaluation.
       prepare: ``(params, unroll, last=None) -> (params, unroll)``, done once with a whole batch before it is trained
@@ -325,6 +326,7 @@ class Agent:
         (explores most) to 1 (least), or above 1 for one that only evaluates. None: the policy explores by itself.
       priorities: ``unroll -> float32 [items, B]``, of the items that an unroll brings to a replay, by what was recorded
         when it was acted; it does not look at observations. None: all alike.
+      clip: ``gradient -> gradient``, what needs the whole gradient before the optimizer has it. None: nothing.
     """
 
     name: str
@@ -338,6 +340,7 @@ class Agent:
     prepare: Callable[..., tuple[Tree, Unroll]] | None = None
     explore: Callable[[Tree, Any], Tree] | None = None
     priorities: Callable[[Unroll], Any] | None = None
+    clip: Callable[[Tree], Tree] | None = None
 
 
 @dataclass(frozen=True)

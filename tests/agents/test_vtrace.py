@@ -138,17 +138,21 @@ def test_the_entropy_cost_stays_in_its_range_and_comes_back():
 
 
 def test_the_gradient_is_clipped_by_its_norm():
-    agent = make_agent(
-        dataclasses.replace(
-            SETTINGS, optimizer="rmsprop", rmsprop_eps=1e12, learning_rate=1e6, gradient_clip=2.0
-        ),
-        SPECS["vector"],
-    )
+    agent = make_agent(dataclasses.replace(SETTINGS, gradient_clip=2.0), SPECS["vector"])
     params = jax.jit(agent.init)(jax.random.key(0))
-    gradient = jax.tree.map(jnp.ones_like, params)
-    updates, _ = agent.optimizer.update(gradient, agent.optimizer.init(params), params)
-    norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(updates)))
-    assert norm == pytest.approx(2.0, rel=1e-4)  # 1e6 / sqrt(1e12) leaves the gradient
+    clipped = agent.clip(jax.tree.map(jnp.ones_like, params))
+    norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(clipped)))
+    assert norm == pytest.approx(2.0, rel=1e-4)
+    assert make_agent(dataclasses.replace(SETTINGS, gradient_clip=0.0), SPECS["vector"]).clip is None
+
+
+def test_the_clip_of_the_network_leaves_the_entropy_cost_alone():
+    agent = adaptive(0.5, gradient_clip=2.0)
+    gradient = jax.tree.map(jnp.ones_like, jax.jit(agent.init)(jax.random.key(0)))
+    clipped = agent.clip(gradient | {"entropy": jnp.asarray(50.0)})
+    assert float(clipped["entropy"]) == 50.0
+    norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(clipped["network"])))
+    assert norm == pytest.approx(2.0, rel=1e-4)
 
 
 def test_the_learning_rate_is_annealed():
@@ -220,7 +224,7 @@ def guess(spec, reward, updates, **changes):
         )
         unroll = Unroll(steps._replace(reward=earned), action, record, agent.initial_state(16), None)
         gradient, _ = jax.grad(agent.loss, has_aux=True)(params, None, unroll, None)
-        updates, state = agent.optimizer.update(gradient, state, params)
+        updates, state = agent.optimizer.update(agent.clip(gradient), state, params)
         return optax.apply_updates(params, updates), state, earned.sum() / 64
 
     earned = []

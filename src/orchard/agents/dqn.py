@@ -19,7 +19,7 @@ from orchard.errors import ConfigError
 from orchard.nets.body import Inputs
 from orchard.nets.q_network import QNetwork, one_of
 from orchard.ops.batches import over_batch, transitions
-from orchard.ops.optimizers import make_clip, make_rule, require
+from orchard.ops.optimizers import make_clip, make_optimizer, require
 from orchard.ops.q_values import of_actions, td_errors
 from orchard.ops.returns import n_step
 from orchard.types import Agent, DataPlan, EnvSpec, ReplayPlan, Tree, Unroll
@@ -98,7 +98,8 @@ def make_agent(
         initial_state=lambda batch: initial_state(model, batch),
         act=act,
         loss=_make_loss(settings, model, start),
-        optimizer=optax.chain(make_clip(settings), make_rule(settings, total_updates)),
+        optimizer=make_optimizer(settings, total_updates),
+        clip=make_clip(settings),
         data=DataPlan(
             settings.unroll_length,
             settings.batch_size,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from orchard.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
 from orchard.nets import normalizer
@@ -22,7 +21,7 @@ from orchard.nets.actor_critic import ActorCritic, acting
 from orchard.ops import policy_losses
 from orchard.ops.batches import average, explained_variance, mean_over_batch
 from orchard.ops.distributions import Distribution
-from orchard.ops.optimizers import make_clip, make_rule, require
+from orchard.ops.optimizers import make_clip, make_optimizer, require
 from orchard.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 
@@ -148,7 +147,8 @@ def make_agent(
         initial_state=model.initial_state,
         act=act,
         loss=_make_loss(settings, model, distribution),
-        optimizer=optax.chain(make_clip(settings), make_rule(settings, total_updates)),
+        optimizer=make_optimizer(settings, total_updates),
+        clip=make_clip(settings),
         data=DataPlan(
             settings.unroll_length,
             settings.batch_size,

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from orchard.agents.value_based import ValueBasedSettings, acting, initial_state
 from orchard.errors import ConfigError
 from orchard.nets.q_network import QNetwork, one_of
 from orchard.ops import distributions
 from orchard.ops.batches import average, over_batch, transitions
-from orchard.ops.optimizers import make_clip, make_rule, require
+from orchard.ops.optimizers import make_clip, make_optimizer, require
 from orchard.ops.priorities import sequence_priority
 from orchard.ops.q_values import in_rewards, of_actions, td_errors
 from orchard.types import Agent, DataPlan, EnvSpec, ReplayPlan, TimeStep, Tree, Unroll, map_leaves
@@ -136,7 +135,8 @@ def make_agent(
         initial_state=lambda batch: initial_state(model, batch),
         act=act,
         loss=_make_loss(settings, model),
-        optimizer=optax.chain(make_clip(settings), make_rule(settings, total_updates)),
+        optimizer=make_optimizer(settings, total_updates),
+        clip=make_clip(settings),
         data=DataPlan(
             settings.unroll_length,
             settings.batch_size,

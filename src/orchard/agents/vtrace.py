@@ -20,7 +20,7 @@ from orchard.nets.actor_critic import ActorCritic, acting
 from orchard.ops import policy_losses
 from orchard.ops.batches import average, explained_variance, mean_over_batch, over_batch, transitions
 from orchard.ops.distributions import Distribution
-from orchard.ops.optimizers import make_clip, make_rule, require
+from orchard.ops.optimizers import make_clip, make_optimizer, require
 from orchard.ops.returns import vtrace
 from orchard.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 
@@ -112,6 +112,7 @@ def make_agent(
         act=act,
         loss=_make_loss(settings, model, distribution),
         optimizer=_make_optimizer(settings, total_updates),
+        clip=_make_clip(settings),
         data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.minibatches),
         mode=mode,
     )
@@ -192,16 +193,19 @@ def _entropy_coefficient(
     return coefficient, mean_over_batch(adjustment, entropies, valid)
 
 
+def _make_clip(settings: VTraceSettings) -> Callable[[Tree], Tree] | None:
+    """The clip of the network's gradient; that of the entropy cost is of another kind."""
+    clip = make_clip(settings)
+    return clip and (lambda gradient: gradient | {"network": clip(gradient["network"])})
+
+
 def _make_optimizer(settings: VTraceSettings, total_updates: int | None) -> optax.GradientTransformation:
-    """The optimizer over ``{"network", "entropy"}``; the gradient clip sees the network's gradient alone."""
-    network = optax.chain(
-        make_clip(settings),
-        make_rule(settings, total_updates),
-    )
+    """The optimizer over ``{"network", "entropy"}``."""
+    network = make_optimizer(settings, total_updates)
     if settings.target_entropy is None:
         return network
     bound = policy_losses.ENTROPY_COEFFICIENT_RANGE / settings.entropy_adjustment_speed
-    entropy = optax.chain(make_rule(settings, total_updates), _keep_within(bound))
+    entropy = optax.chain(make_optimizer(settings, total_updates), _keep_within(bound))
     return optax.partition(
         {"network": network, "entropy": entropy}, {"network": "network", "entropy": "entropy"}
     )

@@ -44,6 +44,39 @@ class TrainState(NamedTuple):
     target: Tree = None
 
 
+class Gradient(NamedTuple):
+    """What a batch says of the parameters.
+
+    Attributes:
+      gradient: clipped; of the params' structure.
+      finite: bool, whether it and the loss are.
+      metrics: scalars by name.
+      priorities: ``[B]`` of the batch's items, or None.
+    """
+
+    gradient: Tree
+    finite: Any
+    metrics: Tree
+    priorities: Any
+
+
+def apply(
+    optimizer: optax.GradientTransformation, params: Tree, opt_state: Tree, gradient: Tree, finite: Any
+) -> tuple[Tree, Tree, Any]:
+    """The parameters and the optimizer's state after one update, and whether there was one.
+
+    A gradient that is not ``finite`` changes nothing, nor does one whose changes are not: an optimizer without an
+    epsilon divides 0 by 0.
+    """
+    changes, after = optimizer.update(gradient, opt_state, params)
+    finite &= jnp.isfinite(optax.tree.norm(changes))
+    return (
+        _where(finite, optax.apply_updates(params, changes), params),
+        _where(finite, after, opt_state),
+        finite,
+    )
+
+
 class Update:
     """The updates of one agent over a mesh of devices; holds no state.
 
@@ -122,13 +155,10 @@ class Update:
 
         Returns the state, the metrics, and the priorities ``[B]`` that the loss gave its items, or None.
         """
-        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.updates)
-        (loss, metrics, grads), priorities = self._averaged(state.params, state.target, batch, key)
-        norm = optax.tree.norm(grads)
-        changes, opt_state = self._agent.optimizer.update(grads, state.opt_state, state.params)
-        # The changes too: an optimizer without an epsilon divides 0 by 0.
-        finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
-        params = _where(finite, optax.apply_updates(state.params, changes), state.params)
+        found = self.gradient(state.params, state.target, state.key, state.updates, batch)
+        params, opt_state, finite = apply(
+            self._agent.optimizer, state.params, state.opt_state, found.gradient, found.finite
+        )
         skip = 1 - finite.astype(jnp.int32)
         updates = state.updates + 1
         target = state.target
@@ -137,19 +167,32 @@ class Update:
         return (
             TrainState(
                 params,
-                _where(finite, opt_state, state.opt_state),
+                opt_state,
                 state.key,
                 updates,
                 state.skipped + skip,
                 (state.skipped_in_row + skip) * skip,
                 target,
             ),
-            {
-                **{f"loss/{name}": value for name, value in metrics.items()},
-                "loss/total": loss,
-                "loss/gradient_norm": norm,
-                "skipped_updates": state.skipped + skip,
-            },
+            {**found.metrics, "skipped_updates": state.skipped + skip},
+            found.priorities,
+        )
+
+    def gradient(self, params: Tree, target: Tree, key: Any, updates: Any, batch: Unroll) -> Gradient:
+        """That of the loss with a prepared minibatch; ``key`` is raw data, from which this update's is folded."""
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), updates)
+        (loss, metrics, gradient), priorities = self._averaged(params, target, batch, key)
+        norm = optax.tree.norm(gradient)
+        metrics = {
+            **{f"loss/{name}": value for name, value in metrics.items()},
+            "loss/total": loss,
+            "loss/gradient_norm": norm,
+        }
+        clip = self._agent.clip
+        return Gradient(
+            clip(gradient) if clip else gradient,
+            jnp.isfinite(loss) & jnp.isfinite(norm),
+            metrics,
             priorities,
         )
 

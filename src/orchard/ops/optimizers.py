@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import optax
 
 from orchard.errors import ConfigError
+from orchard.types import Tree
 
 
 def require(holds: bool, name: str, given: object, needed: str) -> None:
@@ -62,15 +64,16 @@ class OptimizerSettings:
             require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to less than 1")
 
 
-def make_clip(settings: OptimizerSettings) -> optax.GradientTransformation:
-    """The clip of the gradient's global norm."""
-    return (
-        optax.clip_by_global_norm(settings.gradient_clip) if settings.gradient_clip > 0 else optax.identity()
-    )
+def make_clip(settings: OptimizerSettings) -> Callable[[Tree], Tree] | None:
+    """The clip of the gradient's global norm, see :attr:`orchard.types.Agent.clip`; None if it is off."""
+    if settings.gradient_clip == 0:
+        return None
+    transformation = optax.clip_by_global_norm(settings.gradient_clip)
+    return lambda gradient: transformation.update(gradient, optax.EmptyState())[0]
 
 
-def make_rule(settings: OptimizerSettings, total_updates: int | None) -> optax.GradientTransformation:
-    """The optimizer without the clip.
+def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> optax.GradientTransformation:
+    """The optimizer, see :attr:`orchard.types.Agent.optimizer`.
 
     Args:
       settings: which one.

@@ -341,8 +341,10 @@ def check_update_is_finite(subject: Subject) -> None:
         assert bool(jnp.all(jnp.isfinite(leaf))), f"{path} is not finite"
     for name, metric in metrics.items():
         assert jnp.shape(metric) == (), f"metric {name} has shape {jnp.shape(metric)}"
+    clipped = subject.agent.clip(gradient) if subject.agent.clip else gradient
+    _same_kind(gradient, clipped, "a clipped gradient")
     optimizer_state = subject.agent.optimizer.init(subject.params)
-    updates, _ = subject.agent.optimizer.update(gradient, optimizer_state, subject.params)
+    updates, _ = subject.agent.optimizer.update(clipped, optimizer_state, subject.params)
     moved = jax.tree.map(jnp.add, subject.params, updates)
     _same_kind(subject.params, moved, "what an update makes of the parameters")
     assert _difference(subject.params, moved) > 0, "an update moves nothing"
