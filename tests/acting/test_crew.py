@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import PATIENCE, numbered
 
-from orchard.acting.crew import Gate, seed_of
+from orchard.acting.crew import LearnerGate, seed_of
 from orchard.acting.recipe import half_seeds
 from orchard.acting.unrolls import Delivery
 from orchard.types import Unroll, Weights
@@ -24,7 +24,7 @@ class House:
         self.store = WeightStore(jax.devices()[:1], keep=10)
         self.shelf: list[Unroll] = []
         self.room = room
-        self.gate = Gate(
+        self.gate = LearnerGate(
             lag=lag, threads=threads, updates_per_round=2, store=self.store, hand_over=self._take, base=base
         )
         self.store.listen(self.gate.poke)
@@ -39,7 +39,7 @@ class House:
         self.store.publish({"w": np.float32(version)}, version)
 
 
-def ask(gate: Gate, index: int, rounds: int) -> tuple[threading.Thread, list[Weights | None]]:
+def ask(gate: LearnerGate, index: int, rounds: int) -> tuple[threading.Thread, list[Weights | None]]:
     """A thread that asks for weights, and what it got."""
     got: list[Weights | None] = []
     thread = threading.Thread(target=lambda: got.append(gate.weights(index, rounds, 0)))

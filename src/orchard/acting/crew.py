@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -33,8 +33,22 @@ from orchard.weights.store import WeightStore
 _log = logging.getLogger(__name__)
 
 
-class Gate:
-    """Where actor threads wait: for the weights of their next unroll, and for room in the queue.
+class Gate(Protocol):
+    """What every actor thread passes between two unrolls."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over."""
+
+    def weights(self, index: int, rounds: int, device: int) -> Weights | None:
+        """What the thread ``index`` acts with for its unroll number ``rounds``; waits for it. None if it is over."""
+
+    def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
+        """Takes an unroll. False if it is over and the unroll was not taken."""
+
+
+class LearnerGate:
+    """Where actor threads wait for their learner: for the weights of their next unroll, and for room in the queue.
 
     Args:
       lag: ``free``, or the exact number of rounds between the weights that act and the newest that could.
@@ -79,11 +93,11 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether it is over."""
+        """See :class:`Gate`."""
         return self._closed
 
     def weights(self, index: int, rounds: int, device: int) -> Weights | None:
-        """What the thread ``index`` acts with for its unroll number ``rounds``; waits for it. None if it is over."""
+        """See :class:`Gate`."""
         if self._lag == "free":
             return None if self._closed else self._store.newest(device)
         version = version_of_round(rounds, self._lag, self._updates_per_round, self._base)
@@ -95,7 +109,7 @@ class Gate:
             return None if self._closed else self._store.exactly(version, device)
 
     def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
-        """Takes an unroll; waits for room. False if it is over and the unroll was not taken."""
+        """See :class:`Gate`; waits for room."""
         if self._lag != "free":
             return self._round.add(rounds, (index, 0), delivery)
         with self._news:
@@ -270,8 +284,7 @@ class Crew:
       recipe: what each is told; its ``envs`` are those of one thread.
       program: what they run on their accelerators.
       devices: the JAX devices that act; the threads share them in turn.
-      gate: where they wait.
-      store: where the weights come from.
+      gate: where they come by weights, and hand over unrolls.
       ledger: the books.
       log: where their last words are.
       first_epoch: of the first thread at each index.
@@ -283,7 +296,6 @@ class Crew:
     program: Program
     devices: Sequence[Any]
     gate: Gate
-    store: WeightStore
     ledger: Ledger
     log: str
     first_epoch: int = 0
@@ -292,10 +304,10 @@ class Crew:
     threads: dict[int, ActorThread] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=dict)
 
-    def warm_up(self) -> None:
-        """Compiles for every device."""
-        for index, device in enumerate(self.devices):
-            warm_up(self.program, device, self.store.newest(index))
+    def warm_up(self, weights: Sequence[Weights]) -> None:
+        """Compiles for every device; ``weights`` are on each of them."""
+        for device, those in zip(self.devices, weights, strict=True):
+            warm_up(self.program, device, those)
 
     def start(self, index: int) -> ActorThread:
         """Starts the thread ``index``, or a new one in the place of one that ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from orchard.config.settings import Placement, Population, RunConfig, Safety
+from orchard.config.settings import ParameterServer, Placement, Population, RunConfig, Safety
 from orchard.errors import ConfigError
 from orchard.types import Agent
 
@@ -24,6 +24,8 @@ _FOR_ACTORS = (
 )
 
 
+_FOR_SHARDS = ("shards", "max_staleness", "stale_gradients")
+_NO_GRADIENTS = "only the threads of a3c push gradients to shards: leave it out"
 _ONE = "only anakin trains several agents in one program: start a run for each"
 
 
@@ -50,10 +52,13 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         )
     if config.arch != "anakin" and (reason := _without_effect(config.population, ("seeds", "sweep"), _ONE)):
         return reason
+    if config.arch != "a3c" and (reason := _without_effect(config.server, _FOR_SHARDS, _NO_GRADIENTS)):
+        return reason
     return {
         "seed": _seed,
         "impala": _beside_the_environments,
         "apex": _beside_the_environments,
+        "a3c": _a3c,
         "a2c": _a2c,
         "anakin": _anakin,
         "sebulba": _sebulba,
@@ -128,6 +133,33 @@ def _too_far_behind(config: RunConfig, agent: Agent) -> str | None:
     return None
 
 
+def _a3c(config: RunConfig, agent: Agent) -> str | None:
+    if not agent.data.on_policy:
+        return (
+            f"a3c's threads learn once from what they have just done, which is the agent a2c's way, and {agent.name} "
+            "is made for more: add --agent a2c, or use --arch a2c"
+        )
+    if config.deterministic:
+        return (
+            "a3c's threads race, so that no two runs are alike: leave --deterministic out, or use --arch a2c, which is "
+            "the same without the race"
+        )
+    if config.placement.actors == 0:
+        return "actors is 0, but only a3c's own threads act: give one or more"
+    if len(config.placement.inference_devices) > 1:
+        return f"inference_devices is {config.placement.inference_devices}, but all of a3c is on one device: give one"
+    if config.placement.envs_per_actor not in (Placement.envs_per_actor, config.settings.batch_size):
+        return (
+            f"envs_per_actor is {config.placement.envs_per_actor}, but each environment of a thread gives an unroll to "
+            "every gradient: leave it out; the number of a thread's environments is --batch-size"
+        )
+    return _without_lag(config) or _without_effect(
+        config.placement,
+        (*_FOR_SERVING, "queue_size", "prefetch", "fetch_steps", "training_devices"),
+        "a3c's threads act and learn each for their own environments: leave it out",
+    )
+
+
 def _a2c(config: RunConfig, agent: Agent) -> str | None:
     del agent
     return _without_lag(config) or _without_effect(
@@ -150,14 +182,11 @@ def _anakin(config: RunConfig, agent: Agent) -> str | None:
 def _without_lag(config: RunConfig) -> str | None:
     if config.placement.lag in ("free", 0):
         return None
-    return (
-        f"lag is {config.placement.lag}, and {config.arch} always learns from what its newest weights did: "
-        "leave it out"
-    )
+    return f"lag is {config.placement.lag}, and under {config.arch} it is not for you to choose: leave it out"
 
 
 def _without_effect(
-    section: Placement | Safety | Population, names: tuple[str, ...], advice: str
+    section: Placement | Safety | Population | ParameterServer, names: tuple[str, ...], advice: str
 ) -> str | None:
     for part in fields(section):
         given = getattr(section, part.name)

@@ -8,18 +8,15 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from orchard.acting.crew import Crew
-from orchard.acting.desk import Desk
 from orchard.acting.example import example_unroll
-from orchard.acting.ledger import Ledger
-from orchard.acting.recipe import Recipe, lanes_of
+from orchard.acting.recipe import lanes_of
 from orchard.acting.unrolls import Delivery
 from orchard.architectures.devices import pick, pick_everywhere
 from orchard.architectures.interface import progress, records, restore
@@ -30,14 +27,14 @@ from orchard.architectures.memory import (
     make_replay,
     rounds,
 )
-from orchard.config.resolve import env_options
+from orchard.architectures.one_agent import OneAgent
 from orchard.config.settings import RunConfig
-from orchard.errors import ConfigError, OrchardError, RunFailed
+from orchard.errors import ConfigError
 from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.learner import Learner
 from orchard.learning.prefetch import Prefetch
 from orchard.learning.update import TrainState, require_finite
-from orchard.metrics.meters import Episodes, Share, Tally
+from orchard.metrics.meters import Share
 from orchard.replay.queue import UnrollQueue
 from orchard.seeding import key
 from orchard.types import Agent, EnvSpec, Tree, Unroll
@@ -47,7 +44,7 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 
 
-class LearnerLoop(ABC):
+class LearnerLoop(OneAgent):
     """What SEED, IMPALA, Ape-X and Sebulba have in common; used by one thread but for :meth:`fail`.
 
     Args:
@@ -61,24 +58,15 @@ class LearnerLoop(ABC):
     def __init__(
         self, config: RunConfig, agent: Agent, spec: EnvSpec, *, lanes: int, checkpoint: Checkpoint | None
     ) -> None:
-        self._config = config
-        self._agent = agent
-        self._spec = spec
+        super().__init__(config, agent, spec)
         self._lanes = lanes
-        self._lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
-        cluster = config.cluster
-        self._host, self._hosts = cluster.host, cluster.hosts
         self._rows = agent.data.batch_size // self._hosts
         self._first_epoch = 0
         self._base_version = 0
-        self._failure: BaseException | None = None
-        self.ledger = Ledger()
-        self.episodes = Episodes()
         # What the other hosts were not told of yet.
         self._others_epoch = 0
         self._untold: deque[tuple[float, int]] = deque()
         self._reported: list[dict[str, int]] = [self.ledger.counts()] * self._hosts
-        self.lag = Tally()
         self.learner_time = Share()
         place = config.placement
         planned = place.actors * place.envs_per_actor
@@ -109,38 +97,7 @@ class LearnerLoop(ABC):
         )
         return ReplayMemory(replay, self._agent, self.ledger, None if self._lag == "free" else self._lanes)
 
-    def _recipe(self, token: str = "") -> Recipe:
-        """What actors are told; ``token`` lets them in where they come over a transport."""
-        config = self._config
-        return Recipe(
-            env=config.env,
-            options=env_options(config),
-            spec=self._spec,
-            actors=config.placement.actors,
-            envs=config.placement.envs_per_actor,
-            seed=config.seed,
-            unroll_length=self._agent.data.unroll_length,
-            overlap=self._agent.data.overlap,
-            evaluating=config.placement.eval_envs,
-            token=token,
-            keep_log=config.deterministic,
-            lockstep=self._lag != "free",
-            host=self._host,
-            hosts=self._hosts,
-        )
-
     # What each of them does in its own way.
-
-    desk: Desk | None = None
-    crew: Crew | None = None
-
-    @abstractmethod
-    def open(self, addresses: list[str]) -> list[str]:
-        """See :class:`~orchard.architectures.interface.Architecture`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stops everything; safe to call twice."""
 
     @abstractmethod
     def _on_training_devices(self, unrolls: Sequence[Unroll]) -> Unroll:
@@ -249,20 +206,6 @@ class LearnerLoop(ABC):
         """How many of them were skipped."""
         return int(self.learner.state.skipped)
 
-    @property
-    def frames_per_step(self) -> int:
-        """Environment frames in one agent step."""
-        return self._spec.frames_per_step
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the run with this error; from any thread."""
-        if not isinstance(error, OrchardError):
-            where = threading.current_thread().name
-            _log.error("%s failed", where, exc_info=error)
-            error = RunFailed(f"{where}: {type(error).__name__}: {error}")
-        if self._failure is None:
-            self._failure = error
-
     # The way of an unroll.
 
     def _take_unroll(self, delivery: Delivery) -> bool:
@@ -273,10 +216,6 @@ class LearnerLoop(ABC):
         else:
             self._count(delivery.episodes)
         return True
-
-    def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
-        for episode_return, length in episodes:
-            self.episodes.add(episode_return, length)
 
     def _make_batch(self) -> tuple[Unroll, Batch] | None:
         batch = self._memory.take(_POLL_SECONDS)
@@ -314,10 +253,6 @@ class LearnerLoop(ABC):
             **self._memory.meters(),
             "learner_busy": self.learner_time.take(),
         }
-
-    def members(self) -> list[dict[str, Any]]:
-        """There is one agent."""
-        return []
 
     # Checkpoints.
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 
-from orchard.acting.crew import Crew, Gate
+from orchard.acting.crew import Crew, LearnerGate
 from orchard.acting.rollout import Program
 from orchard.architectures.learner_loop import LearnerLoop
 from orchard.config.settings import RunConfig
@@ -58,7 +58,7 @@ class Sebulba(LearnerLoop):
     ) -> None:
         place = config.placement
         super().__init__(config, agent, spec, lanes=place.actors, checkpoint=checkpoint)
-        gate = Gate(
+        self._gate = gate = LearnerGate(
             lag=self._lag,
             threads=place.actors,
             updates_per_round=self._per_round,
@@ -73,7 +73,6 @@ class Sebulba(LearnerLoop):
             program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
             devices=self._devices,
             gate=gate,
-            store=self._store,
             ledger=self.ledger,
             log=str(log),
             first_epoch=self._first_epoch,
@@ -93,19 +92,19 @@ class Sebulba(LearnerLoop):
         """Compiles and publishes the first weights."""
         del addresses
         self._begin()
-        self.crew.warm_up()
+        self.crew.warm_up([self._store.newest(index) for index in range(len(self._devices))])
         return []
 
     def close(self) -> None:
         """Sends the threads home; safe to call twice."""
-        self.crew.gate.close()
+        self._gate.close()
         self._end()
 
     def _on_training_devices(self, unrolls: Sequence[Unroll]) -> Unroll:
         return self.learner.gather(unrolls)
 
     def _wait_blocked(self, timeout: float) -> bool:
-        return self.crew.gate.wait_blocked(timeout)
+        return self._gate.wait_blocked(timeout)
 
     # What others read.
 

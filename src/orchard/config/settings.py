@@ -164,6 +164,28 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class ParameterServer:
+    """Parameters that workers push gradients to."""
+
+    shards: int = 1
+    """Parts of the parameters, each of which takes gradients by itself. (A3C only.)"""
+    max_staleness: int | None = None
+    """How many other gradients a shard may have taken since the parameters that a gradient was computed at; None for
+    any. (A3C only.)"""
+    stale_gradients: Literal["drop", "scale"] = "drop"
+    """What becomes of a gradient that is staler: drop it, or scale down what it changes. (A3C only.)"""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "shards")
+        _at_least(self, 0, "max_staleness")
+        if self.max_staleness is None and self.stale_gradients != "drop":
+            raise ConfigError(
+                f"stale_gradients is {self.stale_gradients}, and max_staleness, from which on gradients are scaled "
+                "down, is not given: add --max-staleness"
+            )
+
+
+@dataclass(frozen=True)
 class Population:
     """How many agents are trained side by side."""
 
@@ -216,7 +238,7 @@ class RunConfig:
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
-    arch: Literal["seed", "impala", "apex", "a2c", "sebulba", "anakin"] = "seed"
+    arch: Literal["seed", "impala", "apex", "a3c", "a2c", "sebulba", "anakin"] = "seed"
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2"] = "vtrace"
     """What is computed."""
@@ -238,6 +260,7 @@ class RunConfig:
     stop: Stop = field(default_factory=Stop)
     placement: Placement = field(default_factory=Placement)
     cluster: Cluster = field(default_factory=Cluster)
+    server: ParameterServer = field(default_factory=ParameterServer)
     population: Population = field(default_factory=Population)
     safety: Safety = field(default_factory=Safety)
     settings: AgentSettings = field(default_factory=VTraceSettings)
@@ -251,9 +274,9 @@ class RunConfig:
                 f"settings is a {type(self.settings).__name__}, and has to be a {wanted.__name__} for the agent "
                 f"{self.agent}: orchard.configure makes the right one"
             )
-        if self.cluster.hosts > 1 and self.arch == "a2c":
+        if self.cluster.hosts > 1 and self.arch in ("a2c", "a3c"):
             raise ConfigError(
-                f"hosts is {self.cluster.hosts}, but a2c is one learner with one actor: choose --arch seed"
+                f"hosts is {self.cluster.hosts}, but all of {self.arch} is one process: choose --arch seed"
             )
         if self.placement.listen and (self.deterministic or self.placement.lag != "free"):
             raise ConfigError(

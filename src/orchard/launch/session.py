@@ -18,7 +18,7 @@ import jax
 import psutil
 
 from orchard.acting.desk import Desk
-from orchard.architectures import a2c
+from orchard.architectures import a2c, a3c
 from orchard.architectures.anakin import Anakin
 from orchard.architectures.apex import Apex
 from orchard.architectures.impala import Impala
@@ -53,6 +53,8 @@ _HEARSAY_SECONDS = 2.0
 _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
 _WITH_ACTORS: dict[str, type[WithActors]] = {"seed": Seed, "a2c": Seed, "impala": Impala, "apex": Apex}
+_WITH_A_CREW: dict[str, type[Sebulba | a3c.A3C]] = {"sebulba": Sebulba, "a3c": a3c.A3C}
+_PLACES: dict[str, Callable[[RunConfig], RunConfig]] = {"a2c": a2c.place, "a3c": a3c.place}
 _OF_MEMBERS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 
 
@@ -83,7 +85,8 @@ class Session:
         self.config = config
         self.hosts = hosts or Hosts()
         # Where the parts stand; the record keeps what was asked for.
-        self.placed = a2c.place(config) if config.arch == "a2c" else config
+        place = _PLACES.get(config.arch)
+        self.placed = place(config) if place else config
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -175,10 +178,8 @@ class Session:
                 agent_with=partial(build_agent, self.config, self.spec),
                 checkpoint=self.checkpoint,
             )
-        if self.config.arch == "sebulba":
-            return Sebulba(
-                self.config, self.agent, self.spec, log=self.folder.log, checkpoint=self.checkpoint
-            )
+        if crewed := _WITH_A_CREW.get(self.config.arch):
+            return crewed(self.placed, self.agent, self.spec, log=self.folder.log, checkpoint=self.checkpoint)
         return _WITH_ACTORS[self.placed.arch](
             self.placed,
             self.agent,

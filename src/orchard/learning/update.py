@@ -16,6 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from orchard.errors import ConfigError, RunFailed
+from orchard.ops.optimizers import apply_gradient, where
 from orchard.types import Agent, TimeStep, Tree, Unroll
 
 DEVICES = "devices"
@@ -58,23 +59,6 @@ class Gradient(NamedTuple):
     finite: Any
     metrics: Tree
     priorities: Any
-
-
-def apply(
-    optimizer: optax.GradientTransformation, params: Tree, opt_state: Tree, gradient: Tree, finite: Any
-) -> tuple[Tree, Tree, Any]:
-    """The parameters and the optimizer's state after one update, and whether there was one.
-
-    A gradient that is not ``finite`` changes nothing, nor does one whose changes are not: an optimizer without an
-    epsilon divides 0 by 0.
-    """
-    changes, after = optimizer.update(gradient, opt_state, params)
-    finite &= jnp.isfinite(optax.tree.norm(changes))
-    return (
-        _where(finite, optax.apply_updates(params, changes), params),
-        _where(finite, after, opt_state),
-        finite,
-    )
 
 
 class Update:
@@ -156,14 +140,14 @@ class Update:
         Returns the state, the metrics, and the priorities ``[B]`` that the loss gave its items, or None.
         """
         found = self.gradient(state.params, state.target, state.key, state.updates, batch)
-        params, opt_state, finite = apply(
+        params, opt_state, finite = apply_gradient(
             self._agent.optimizer, state.params, state.opt_state, found.gradient, found.finite
         )
         skip = 1 - finite.astype(jnp.int32)
         updates = state.updates + 1
         target = state.target
         if period := self._agent.data.target_period:
-            target = _where(updates % period == 0, params, target)
+            target = where(updates % period == 0, params, target)
         return (
             TrainState(
                 params,
@@ -243,10 +227,6 @@ class Update:
             params, target, batch, key
         )
         return jax.lax.pmean((loss, metrics, gradients), DEVICES), priorities
-
-
-def _where(condition: Any, new: Tree, old: Tree) -> Tree:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
 def _require_equal_shares(agent: Agent, devices: int) -> None:

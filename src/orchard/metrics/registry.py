@@ -136,11 +136,16 @@ register(
 register(
     "steps_dropped",
     "steps",
-    "Agent steps never trained on: their actor left, the run was resumed, they only evaluated, or a replay overwrote "
-    "them before they were sampled.",
+    "Agent steps never trained on: their actor left, the run was resumed, they only evaluated, a replay overwrote "
+    "them before they were sampled, or their gradient was too stale or not finite.",
 )
 
 # How the learning goes.
+register(
+    "gradients_dropped",
+    "gradients",
+    "Gradients that were staler than allowed, and changed nothing; the staleness of the others is the policy lag.",
+)
 register("skipped_updates", "updates", "Updates that were skipped because loss or gradient was not finite.")
 register(
     "checkpoint_pause_seconds",

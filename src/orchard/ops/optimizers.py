@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from orchard.errors import ConfigError
@@ -99,3 +101,31 @@ def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> op
         centered=settings.rmsprop_centered,
         momentum=settings.rmsprop_momentum or None,
     )
+
+
+def apply_gradient(
+    optimizer: optax.GradientTransformation,
+    params: Tree,
+    opt_state: Tree,
+    gradient: Tree,
+    finite: Any = True,
+    weight: Any = 1.0,
+) -> tuple[Tree, Tree, Any]:
+    """The parameters and the optimizer's state after one update, and whether there was one.
+
+    A gradient that is not ``finite`` changes nothing, nor does one whose changes are not: an optimizer without an
+    epsilon divides 0 by 0. The parameters go ``weight`` of the way that the optimizer would have them go.
+    """
+    changes, after = optimizer.update(gradient, opt_state, params)
+    finite &= jnp.isfinite(optax.tree.norm(changes))
+    changes = jax.tree.map(lambda change: change * weight, changes)
+    return (
+        where(finite, optax.apply_updates(params, changes), params),
+        where(finite, after, opt_state),
+        finite,
+    )
+
+
+def where(condition: Any, new: Tree, old: Tree) -> Tree:
+    """The one tree or the other."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

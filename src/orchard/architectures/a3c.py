@@ -1,0 +1,302 @@
+"""A3C: threads of one host that act and learn, each by itself, onto shared parameters (Mnih et al. 2016, algorithm S3).
+
+::
+
+      one process
+    ┌──────────────────────────────────────────────────────────────────────────────┐
+    │ threads                                                   shared             │
+    │ ┌────────────────────────────────────────────┐ gradients ┌────────────────┐  │
+    │ │ environments ─► copy of the policy ─► loss │ ────────► │ parameters,    │  │
+    │ │      ▲──── actions ◄────┘      T steps     │ ◄──────── │ optimizer      │  │
+    │ └────────────────────────────────────────────┘  newest   └────────────────┘  │
+    │                    × actors                 parameters       × shards        │
+    └──────────────────────────────────────────────────────────────────────────────┘
+
+A thread takes the newest parameters, acts with them for T steps, and gives the gradient of what it saw to the shared
+ones, as it comes: others have changed them meanwhile, which is the gradient's staleness. Nobody waits for anybody.
+
+The paper's threads write without locks. Here a shard takes one gradient after the other: an update is a compiled
+program with an input and an output, and what it leaves is the same whichever way threads are switched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from orchard.acting.crew import Crew
+from orchard.acting.example import example_unroll
+from orchard.acting.ledger import Ledger
+from orchard.acting.rollout import Program
+from orchard.acting.unrolls import Delivery
+from orchard.architectures.devices import pick
+from orchard.architectures.interface import progress, records, restore
+from orchard.architectures.one_agent import OneAgent
+from orchard.config.resolve import replace
+from orchard.config.settings import RunConfig
+from orchard.learning.checkpoint import Checkpoint, Contents
+from orchard.learning.update import Gradient, TrainState, Update, require_finite
+from orchard.seeding import key
+from orchard.types import Agent, EnvSpec, Unroll, Weights
+from orchard.weights.shards import Bound, Fetched, LocalShards, Part, Receipt
+
+_POLL_SECONDS = 0.2
+
+
+def place(config: RunConfig) -> RunConfig:
+    """Every environment of a thread gives one unroll to each of its gradients."""
+    return replace(config, lag="free", envs_per_actor=config.settings.batch_size)
+
+
+class A3C(OneAgent):
+    """One run of A3C: everything but what starts and watches its crew of threads.
+
+    Args:
+      config: the run's settings, placed by :func:`place`.
+      agent: what is computed.
+      spec: of the environments.
+      log: where the last words of threads are.
+      checkpoint: where to go on from; None to begin.
+    """
+
+    crew: Crew
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        log: Path,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        super().__init__(config, agent, spec)
+        place, server = config.placement, config.server
+        [device] = pick("inference", place.inference_devices)
+        update = Update(agent, [device])
+        state: TrainState = jax.jit(update.begin)(key(config.seed, "learner"))
+        if checkpoint is not None:
+            state = checkpoint.tree("train", state)
+            restore(self, checkpoint.meta, open_steps=False)
+        state = jax.device_put(state, device)
+        self._key = state.key
+        whole = Part(state.params, state.opt_state, int(state.updates), state.skipped)
+        bound = Bound(server.max_staleness, server.stale_gradients)
+        self._shards = LocalShards(agent.optimizer, whole, server.shards, bound)
+        self._gradient: Callable[..., Gradient] = jax.jit(update.gradient)
+        self._put = lambda unroll: jax.device_put(unroll, update.shares)
+        unroll_steps = agent.data.batch_size * agent.data.unroll_length
+        self.gate = LearningGate(
+            self._shards,
+            self._gradient_of,
+            self._learned,
+            OpenSteps(self.ledger, unroll_steps, _steps(config.stop.frames, spec)),
+        )
+        self.crew = Crew(
+            recipe=self._recipe(),
+            program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
+            devices=[device],
+            gate=self.gate,
+            ledger=self.ledger,
+            log=str(log),
+            first_epoch=checkpoint.meta["last_epoch"] + 1 if checkpoint else 0,
+        )
+        self._news = threading.Condition()
+        self._metrics: Mapping[str, Any] | None = None
+        self._dropped = self._not_finite = self._not_finite_in_row = 0
+
+    def open(self, addresses: list[str]) -> list[str]:
+        """Compiles."""
+        del addresses
+        fetched = self._shards.fetch()
+        self.crew.warm_up([_weights(fetched)])
+        plan = self._agent.data
+        unroll = example_unroll(self._agent, self._spec, plan.unroll_length, plan.batch_size)
+        jax.block_until_ready(self._gradient_of(fetched, unroll))
+        return []
+
+    def close(self) -> None:
+        """Sends the threads home; safe to call twice."""
+        self.gate.close()
+
+    # What the threads do.
+
+    def _gradient_of(self, fetched: Fetched, unroll: Unroll) -> Gradient:
+        version = np.int32(_weights(fetched).version)
+        return self._gradient(fetched.params, None, self._key, version, self._put(unroll))
+
+    def _learned(self, delivery: Delivery, found: Gradient, receipts: Sequence[Receipt]) -> None:
+        """Books an unroll and its gradient, which was not pushed if it was not finite."""
+        taken = any(receipt.taken for receipt in receipts)
+        self.lag.add([receipt.staleness for receipt in receipts])
+        with self._news:
+            steps = delivery.unroll.version.size
+            if taken:
+                self.ledger.train(steps)
+            else:
+                self.ledger.drop(queued_steps=steps)
+            self._count(delivery.episodes)
+            self._dropped += len(receipts) > 0 and not taken
+            self._not_finite += not receipts
+            self._not_finite_in_row = 0 if receipts else self._not_finite_in_row + 1
+            self._metrics = found.metrics
+            self._news.notify_all()
+
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
+        """Watches the threads learn: yields the newest metrics as often as it is asked, None if there are none.
+
+        Raises:
+          RunFailed: a part of the run failed, or too many gradients in a row were not finite.
+        """
+        while not stop.is_set():
+            if self._failure is not None:
+                raise self._failure
+            with self._news:
+                self._news.wait_for(lambda: self._metrics is not None, _POLL_SECONDS)
+                metrics, self._metrics = self._metrics, None
+                require_finite(self._not_finite_in_row, self._config.safety.max_skipped_updates)
+            yield metrics
+
+    # What others read.
+
+    @property
+    def train_state(self) -> TrainState:
+        """Parameters, optimizer and counters, as the shards have them."""
+        whole = self._shards.whole()
+        version, skipped = jnp.int32(whole.version), whole.skipped
+        return TrainState(whole.params, whole.opt_state, self._key, version, skipped, jnp.zeros_like(skipped))
+
+    @property
+    def version(self) -> int:
+        """Gradients that the shards have taken."""
+        return max(shard.part.version for shard in self._shards.shards)
+
+    @property
+    def skipped(self) -> int:
+        """Gradients that were not finite, or would have led to parameters that are not."""
+        return self._not_finite + max(int(shard.part.skipped) for shard in self._shards.shards)
+
+    def report(self) -> dict[str, Any]:
+        """There is one host."""
+        return {}
+
+    def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """There is one host."""
+
+    def ledgers(self) -> list[dict[str, int]]:
+        """The books."""
+        return [self.ledger.counts()]
+
+    def meters(self) -> dict[str, float]:
+        """Metrics since the last call, by name."""
+        return {
+            **progress(self),
+            **self.crew.meters.take(),
+            "actors": self.crew.alive(),
+            "gradients_dropped": self._dropped,
+            "skipped_updates": self.skipped,
+        }
+
+    def snapshot(self, *, alone: bool = False) -> Contents:
+        """Parameters, optimizer and counters; the threads go on."""
+        del alone
+        # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
+        meta = {**records(self), "exact": False, "last_epoch": self.crew.last_epoch}
+        return Contents({"train": self.train_state}, meta)
+
+
+class OpenSteps:
+    """How many steps may still be begun, so that a run of so many steps does not go beyond them.
+
+    Args:
+      ledger: the books.
+      unroll: steps that a thread makes with the parameters it has fetched.
+      most: of the run; None for any.
+    """
+
+    def __init__(self, ledger: Ledger, unroll: int, most: int | None) -> None:
+        self._ledger = ledger
+        self._unroll = unroll
+        self._most = most
+        self._begun: set[int] = set()
+
+    def begin(self, index: int) -> bool:
+        """Whether the thread ``index`` may make an unroll; one that it had begun before is over."""
+        self._begun.discard(index)
+        books = self._ledger.counts()
+        ended = books["received"] - books["open"]
+        if self._most is not None and ended + len(self._begun) * self._unroll >= self._most:
+            return False
+        self._begun.add(index)
+        return True
+
+
+class LearningGate:
+    """The gate of threads that learn by themselves, see :class:`orchard.acting.crew.Gate`.
+
+    Args:
+      shards: the shared parameters.
+      gradient: of an unroll, at the parameters that acted.
+      learned: told of every unroll, its gradient, and what became of that; from any thread.
+      steps: those that may be made.
+    """
+
+    def __init__(
+        self,
+        shards: LocalShards,
+        gradient: Callable[[Fetched, Unroll], Gradient],
+        learned: Callable[[Delivery, Gradient, Sequence[Receipt]], None],
+        steps: OpenSteps,
+    ) -> None:
+        self._shards = shards
+        self._gradient = gradient
+        self._learned = learned
+        self._steps = steps
+        self._news = threading.Condition()
+        self._closed = False
+        self._copies: dict[int, Fetched] = {}
+
+    @property
+    def closed(self) -> bool:
+        """See :class:`orchard.acting.crew.Gate`."""
+        return self._closed
+
+    def close(self) -> None:
+        """Sends everybody home."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+
+    def weights(self, index: int, rounds: int, device: int) -> Weights | None:
+        """See :class:`orchard.acting.crew.Gate`; waits only if all steps of the run are made, or about to be."""
+        del rounds, device
+        with self._news:
+            self._news.wait_for(lambda: self._closed or self._steps.begin(index))
+            if self._closed:
+                return None
+        self._copies[index] = self._shards.fetch()
+        return _weights(self._copies[index])
+
+    def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
+        """See :class:`orchard.acting.crew.Gate`; learns from the unroll."""
+        del rounds
+        fetched = self._copies.pop(index)
+        found = self._gradient(fetched, delivery.unroll)
+        receipts = self._shards.push(found.gradient, fetched.versions) if found.finite else []
+        self._learned(delivery, found, receipts)
+        return True
+
+
+def _weights(fetched: Fetched) -> Weights:
+    """The parameters, of the version of the shard that is least far."""
+    return Weights(fetched.params, min(fetched.versions))
+
+
+def _steps(frames: int | None, spec: EnvSpec) -> int | None:
+    return None if frames is None else -(-frames // spec.frames_per_step)

@@ -1,0 +1,95 @@
+"""What every run of one agent has, wherever its parts stand: its settings, its books, and what broke it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from orchard.acting.crew import Crew
+from orchard.acting.desk import Desk
+from orchard.acting.ledger import Ledger
+from orchard.acting.recipe import Recipe
+from orchard.config.resolve import env_options
+from orchard.config.settings import RunConfig
+from orchard.errors import OrchardError, RunFailed
+from orchard.metrics.meters import Episodes, Tally
+from orchard.types import Agent, EnvSpec
+
+_log = logging.getLogger(__name__)
+
+
+class OneAgent(ABC):
+    """The beginning of an :class:`~orchard.architectures.interface.Architecture`.
+
+    Args:
+      config: the run's settings.
+      agent: what is computed.
+      spec: of the environments.
+    """
+
+    desk: Desk | None = None
+    crew: Crew | None = None
+
+    def __init__(self, config: RunConfig, agent: Agent, spec: EnvSpec) -> None:
+        self._config = config
+        self._agent = agent
+        self._spec = spec
+        self._lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
+        self._host, self._hosts = config.cluster.host, config.cluster.hosts
+        self._failure: BaseException | None = None
+        self.ledger = Ledger()
+        self.episodes = Episodes()
+        self.lag = Tally()
+
+    @abstractmethod
+    def open(self, addresses: list[str]) -> list[str]:
+        """See :class:`~orchard.architectures.interface.Architecture`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops everything; safe to call twice."""
+
+    @property
+    def frames_per_step(self) -> int:
+        """Environment frames in one agent step."""
+        return self._spec.frames_per_step
+
+    def members(self) -> list[dict[str, Any]]:
+        """There is one agent."""
+        return []
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run with this error; from any thread."""
+        if not isinstance(error, OrchardError):
+            where = threading.current_thread().name
+            _log.error("%s failed", where, exc_info=error)
+            error = RunFailed(f"{where}: {type(error).__name__}: {error}")
+        if self._failure is None:
+            self._failure = error
+
+    def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
+        for episode_return, length in episodes:
+            self.episodes.add(episode_return, length)
+
+    def _recipe(self, token: str = "") -> Recipe:
+        """What actors are told; ``token`` lets them in where they come over a transport."""
+        config = self._config
+        return Recipe(
+            env=config.env,
+            options=env_options(config),
+            spec=self._spec,
+            actors=config.placement.actors,
+            envs=config.placement.envs_per_actor,
+            seed=config.seed,
+            unroll_length=self._agent.data.unroll_length,
+            overlap=self._agent.data.overlap,
+            evaluating=config.placement.eval_envs,
+            token=token,
+            keep_log=config.deterministic,
+            lockstep=self._lag != "free",
+            host=self._host,
+            hosts=self._hosts,
+        )
