@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,13 +16,9 @@ from orchard.acting.recipe import Recipe, half_seeds, lanes_of
 from orchard.acting.service import Service
 from orchard.envs.episodes import EpisodeMeter
 from orchard.errors import Refused, SpecError
-from orchard.transport.seam import PROTOCOL, Peer
+from orchard.transport.admission import require_admission
+from orchard.transport.seam import Peer
 from orchard.types import EnvSpec
-
-
-def _bytes(text: Any) -> bytes:
-    # JSON may hold half of a surrogate pair, which UTF-8 has no bytes for.
-    return str(text).encode(errors="replace")
 
 
 @dataclass
@@ -133,13 +128,7 @@ class Desk:
         self._on_leave(joined.member, reason)
 
     def _welcome(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        if message.get("protocol") != PROTOCOL:
-            raise Refused(
-                f"the actor speaks protocol {message.get('protocol')!r}, the learner {PROTOCOL}: "
-                "install the same version of Orchard on both machines"
-            )
-        if not hmac.compare_digest(_bytes(message.get("token", "")), _bytes(self.recipe.token)):
-            raise Refused("wrong token: copy the whole line that the learner printed, with its --token")
+        require_admission(message, self.recipe.token)
         with self._lock:
             if peer in self._joined:
                 raise Refused("'join' comes once")
