@@ -190,9 +190,11 @@ def test_no_thread_begins_what_would_be_too_much() -> None:
         ({"actors": 0, "listen": ("127.0.0.1:0",)}, "give one or more"),
         ({"inference_devices": (0, 1)}, "one device"),
         ({"envs_per_actor": 4}, "--batch-size"),
+        ({"stale_gradients": "scale"}, "add --max-staleness"),
+        ({"shard_snapshot_seconds": 1.0}, "in its own process"),
         ({"transport": "grpc"}, "each for their own environments"),
-        ({"arch": "a2c", "shards": 2}, "only the threads of a3c"),
-        ({"arch": "seed", "lag": 0, "max_staleness": 2}, "only the threads of a3c"),
+        ({"arch": "a2c", "shards": 2}, "only under a3c and gorila"),
+        ({"arch": "seed", "lag": 0, "max_staleness": 2}, "only under a3c and gorila"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_with_the_reason(
@@ -202,8 +204,6 @@ def test_what_does_not_go_with_it_is_refused_with_the_reason(
     assert said in str(why_not(config, build_agent(config, spec_of("toy:catch"))))
 
 
-def test_a_bound_is_needed_before_anything_can_be_beyond_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="add --max-staleness"):
-        configure(**a3c_settings("toy:catch", tmp_path, stale_gradients="scale"))
-    with pytest.raises(ConfigError, match="one process"):
+def test_one_host_is_what_it_has(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has one host"):
         configure(**a3c_settings("toy:catch", tmp_path, hosts=2))

@@ -42,6 +42,7 @@ from orchard.config.resolve import replace
 from orchard.config.settings import RunConfig
 from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.update import Gradient, TrainState, Update, require_finite
+from orchard.metrics.meters import Tally
 from orchard.seeding import key
 from orchard.types import Agent, EnvSpec, Unroll, Weights
 from orchard.weights.shards import Bound, Fetched, LocalShards, Part, Receipt
@@ -107,6 +108,7 @@ class A3C(OneAgent):
             log=str(log),
             first_epoch=checkpoint.meta["last_epoch"] + 1 if checkpoint else 0,
         )
+        self.staleness = Tally()
         self._news = threading.Condition()
         self._metrics: Mapping[str, Any] | None = None
         self._dropped = self._not_finite = self._not_finite_in_row = 0
@@ -134,7 +136,9 @@ class A3C(OneAgent):
     def _learned(self, delivery: Delivery, found: Gradient, receipts: Sequence[Receipt]) -> None:
         """Books an unroll and its gradient, which was not pushed if it was not finite."""
         taken = any(receipt.taken for receipt in receipts)
-        self.lag.add([receipt.staleness for receipt in receipts])
+        # What was acted with is what the gradient was computed at.
+        for tally in (self.lag, self.staleness):
+            tally.add([receipt.staleness for receipt in receipts])
         with self._news:
             steps = delivery.unroll.version.size
             if taken:
@@ -195,8 +199,14 @@ class A3C(OneAgent):
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
+        staleness = self.staleness.take()
         return {
             **progress(self),
+            **(
+                {"gradient_staleness_mean": staleness[0], "gradient_staleness_max": staleness[1]}
+                if staleness
+                else {}
+            ),
             **self.crew.meters.take(),
             "actors": self.crew.alive(),
             "gradients_dropped": self._dropped,

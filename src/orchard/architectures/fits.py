@@ -25,7 +25,8 @@ _FOR_ACTORS = (
 
 
 _FOR_SHARDS = ("shards", "max_staleness", "stale_gradients")
-_NO_GRADIENTS = "only the threads of a3c push gradients to shards: leave it out"
+_FOR_WORKERS = ("outlier_deviations", "shard_snapshot_seconds")
+_NO_GRADIENTS = "only under a3c and gorila gradients are pushed to shards: leave it out"
 _ONE = "only anakin trains several agents in one program: start a run for each"
 
 
@@ -37,9 +38,10 @@ def require_fit(config: RunConfig, agent: Agent) -> None:
 
 def why_not(config: RunConfig, agent: Agent) -> str | None:
     """Why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
-    if agent.data.replay and config.arch not in ("seed", "apex"):
+    if agent.data.replay and config.arch not in ("seed", "apex", "gorila"):
         return (
-            f"{agent.name} samples from a replay, and {config.arch} has none: use --arch seed or --arch apex"
+            f"{agent.name} samples from a replay, and {config.arch} has none: use --arch seed, --arch apex or --arch "
+            "gorila"
         )
     if not agent.data.replay and config.arch == "apex":
         return f"apex is for agents that sample from a replay (dqn, r2d2), and {agent.name} does not: use --arch impala"
@@ -52,12 +54,15 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         )
     if config.arch != "anakin" and (reason := _without_effect(config.population, ("seeds", "sweep"), _ONE)):
         return reason
-    if config.arch != "a3c" and (reason := _without_effect(config.server, _FOR_SHARDS, _NO_GRADIENTS)):
+    if config.arch not in ("a3c", "gorila") and (
+        reason := _without_effect(config.server, _FOR_SHARDS + _FOR_WORKERS, _NO_GRADIENTS)
+    ):
         return reason
     return {
         "seed": _seed,
         "impala": _beside_the_environments,
         "apex": _beside_the_environments,
+        "gorila": _gorila,
         "a3c": _a3c,
         "a2c": _a2c,
         "anakin": _anakin,
@@ -153,10 +158,41 @@ def _a3c(config: RunConfig, agent: Agent) -> str | None:
             f"envs_per_actor is {config.placement.envs_per_actor}, but each environment of a thread gives an unroll to "
             "every gradient: leave it out; the number of a thread's environments is --batch-size"
         )
-    return _without_lag(config) or _without_effect(
-        config.placement,
-        (*_FOR_SERVING, "queue_size", "prefetch", "fetch_steps", "training_devices"),
-        "a3c's threads act and learn each for their own environments: leave it out",
+    if config.server.stale_gradients != "drop" and config.server.max_staleness is None:
+        return "stale_gradients is scale, and a3c takes gradients however stale they are: add --max-staleness"
+    return (
+        _without_lag(config)
+        or _without_effect(
+            config.placement,
+            (*_FOR_SERVING, "queue_size", "prefetch", "fetch_steps", "training_devices"),
+            "a3c's threads act and learn each for their own environments: leave it out",
+        )
+        or _without_effect(config.server, _FOR_WORKERS, "a3c's shards are in its own process: leave it out")
+    )
+
+
+def _gorila(config: RunConfig, agent: Agent) -> str | None:
+    place = config.placement
+    if not agent.data.replay:
+        return f"gorila's workers learn from replays of their own, and {agent.name} samples from none: add --agent dqn"
+    if config.deterministic:
+        return (
+            "gorila's workers race, and their replays are in no checkpoint: leave --deterministic out (with --actors 1 "
+            "--lag 0 a run is reproducible while nothing is interrupted), or use --arch seed"
+        )
+    if place.actors == 0:
+        return "actors is 0, but only the run's own workers act: give one or more"
+    if place.transport == "inproc":
+        return "transport is inproc, but gorila's workers and shards are processes: use shm or grpc"
+    if place.eval_envs % place.actors:
+        return (
+            f"eval_envs is {place.eval_envs}, and {place.actors} workers cannot share them equally: use --eval-envs "
+            f"{-(-place.eval_envs // place.actors) * place.actors}"
+        )
+    return _without_effect(
+        place,
+        ("listen", "max_envs", "inference_devices", "training_devices", "fetch_steps", "batches_per_call"),
+        "gorila's workers act and learn each in a process of its own on this machine: leave it out",
     )
 
 

@@ -53,15 +53,23 @@ class LearnerLoop(OneAgent):
       spec: of the environments.
       lanes: unrolls are handed over by so many, each of an equal share of the environments.
       checkpoint: where to go on from; None to begin.
+      first_epoch: of the first actor at each index, where there is no checkpoint.
     """
 
     def __init__(
-        self, config: RunConfig, agent: Agent, spec: EnvSpec, *, lanes: int, checkpoint: Checkpoint | None
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        lanes: int,
+        checkpoint: Checkpoint | None,
+        first_epoch: int = 0,
     ) -> None:
         super().__init__(config, agent, spec)
         self._lanes = lanes
         self._rows = agent.data.batch_size // self._hosts
-        self._first_epoch = 0
+        self._first_epoch = first_epoch
         self._base_version = 0
         # What the other hosts were not told of yet.
         self._others_epoch = 0
@@ -70,8 +78,7 @@ class LearnerLoop(OneAgent):
         self.learner_time = Share()
         place = config.placement
         planned = place.actors * place.envs_per_actor
-        training = pick_everywhere("training", place.training_devices)
-        self.learner = Learner(agent, training, key(config.seed, "learner"))
+        self.learner = self._make_learner(pick_everywhere("training", place.training_devices))
         self._devices = pick("inference", place.inference_devices)
         self._acting = planned - place.eval_envs
         self._filling, batches = 0, 1
@@ -83,6 +90,10 @@ class LearnerLoop(OneAgent):
         self._memory: QueueMemory | ReplayMemory = self._make_memory(planned)
         self._resumable = self._restore(checkpoint) if checkpoint else {}
         self._prefetch: Prefetch[tuple[Unroll, Batch]] | None = None
+
+    def _make_learner(self, devices: Sequence[Any]) -> Learner:
+        """Who makes updates, on these devices."""
+        return Learner(self._agent, devices, key(self._config.seed, "learner"))
 
     def _make_memory(self, planned: int) -> QueueMemory | ReplayMemory:
         place, plan = self._config.placement, self._agent.data

@@ -34,6 +34,7 @@ class WithActors(LearnerLoop):
       spec: of the environments.
       token: what actors must know.
       checkpoint: where to go on from; None to begin.
+      first_epoch: of the first actor at each index, where there is no checkpoint.
       on_join, on_leave: called with actors that come and go (from other threads).
     """
 
@@ -47,12 +48,13 @@ class WithActors(LearnerLoop):
         *,
         token: str,
         checkpoint: Checkpoint | None = None,
+        first_epoch: int = 0,
         on_join: Callable[[Member], None] = lambda member: None,
         on_leave: Callable[[Member, str], None] = lambda member, reason: None,
     ) -> None:
         place = config.placement
         lanes = place.actors * lanes_of(place.envs_per_actor)[0]
-        super().__init__(config, agent, spec, lanes=lanes, checkpoint=checkpoint)
+        super().__init__(config, agent, spec, lanes=lanes, checkpoint=checkpoint, first_epoch=first_epoch)
         self._servers: list[Server] = []
         self._meters = Meters()
         self._services: Sequence[Service[Any]] = self._make_services()

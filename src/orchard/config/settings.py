@@ -168,21 +168,23 @@ class ParameterServer:
     """Parameters that workers push gradients to."""
 
     shards: int = 1
-    """Parts of the parameters, each of which takes gradients by itself. (A3C only.)"""
+    """Parts of the parameters, each of which takes gradients by itself (gorila: in a process of its own). (A3c and
+    gorila only.)"""
     max_staleness: int | None = None
     """How many other gradients a shard may have taken since the parameters that a gradient was computed at; None for
-    any. (A3C only.)"""
+    the architecture's own (a3c: any; gorila: four of every worker). (A3c and gorila only.)"""
     stale_gradients: Literal["drop", "scale"] = "drop"
-    """What becomes of a gradient that is staler: drop it, or scale down what it changes. (A3C only.)"""
+    """What becomes of a gradient that is staler: drop it, or scale down what it changes. (A3c and gorila only.)"""
+    outlier_deviations: float | None = None
+    """By how many standard deviations a loss is above those before if its gradient is not to be pushed; None for the
+    architecture's own (gorila: 5). (Gorila only.)"""
+    shard_snapshot_seconds: float = 10.0
+    """Seconds between two snapshots of a shard, from which it goes on if its process dies. (Gorila only.)"""
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "shards")
         _at_least(self, 0, "max_staleness")
-        if self.max_staleness is None and self.stale_gradients != "drop":
-            raise ConfigError(
-                f"stale_gradients is {self.stale_gradients}, and max_staleness, from which on gradients are scaled "
-                "down, is not given: add --max-staleness"
-            )
+        _at_least(self, 0, "outlier_deviations", "shard_snapshot_seconds", above=True)
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class RunConfig:
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
-    arch: Literal["seed", "impala", "apex", "a3c", "a2c", "sebulba", "anakin"] = "seed"
+    arch: Literal["seed", "impala", "apex", "gorila", "a3c", "a2c", "sebulba", "anakin"] = "seed"
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2"] = "vtrace"
     """What is computed."""
@@ -274,9 +276,9 @@ class RunConfig:
                 f"settings is a {type(self.settings).__name__}, and has to be a {wanted.__name__} for the agent "
                 f"{self.agent}: orchard.configure makes the right one"
             )
-        if self.cluster.hosts > 1 and self.arch in ("a2c", "a3c"):
+        if self.cluster.hosts > 1 and self.arch in ("a2c", "a3c", "gorila"):
             raise ConfigError(
-                f"hosts is {self.cluster.hosts}, but all of {self.arch} is one process: choose --arch seed"
+                f"hosts is {self.cluster.hosts}, but a run of {self.arch} has one host: choose --arch seed"
             )
         if self.placement.listen and (self.deterministic or self.placement.lag != "free"):
             raise ConfigError(

@@ -90,17 +90,16 @@ class ProcessActor:
     """An actor in a process of its own, which leads a group with whatever processes its environments start.
 
     Args:
-      index: among the run's actors.
-      address: where to connect.
-      token: what to say there.
+      words: a module and its arguments.
+      token: what to say where it connects.
       log: file that takes what it prints.
       guard: who ends it should this process be killed.
     """
 
-    def __init__(self, index: int, address: str, token: str, log: Path, guard: Guard) -> None:
+    def __init__(self, words: Sequence[str], token: str, log: Path, guard: Guard) -> None:
         self.log = str(log)
         self._guard = guard
-        command = [sys.executable, "-m", "orchard.launch.actor", address, "--index", str(index)]
+        command = [sys.executable, "-m", *words]
         with log.open("ab") as output:
             self._begins = output.tell()
             # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its actors
@@ -201,6 +200,7 @@ class Supervisor:
       restart: False ends the run at the first death (an exact lag cannot go on without an actor's state).
       on_failure: called with the error that should end the run.
       note: takes one line for people.
+      noun: what they are called there.
     """
 
     def __init__(
@@ -214,6 +214,7 @@ class Supervisor:
         restart: bool,
         on_failure: Callable[[BaseException], None],
         note: Callable[[str], None],
+        noun: str = "actor",
     ) -> None:
         self._start = start
         self._count = count
@@ -223,12 +224,13 @@ class Supervisor:
         self._restart = restart
         self._on_failure = on_failure
         self._note = note
+        self._noun = noun
         self.actors: dict[int, Actor] = {}
         self.restarts = 0
         self._history: dict[int, deque[float]] = {index: deque() for index in range(count)}
         self._stopping = threading.Event()
         self._looked = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"supervisor of {noun}s", daemon=True)
 
     def start(self) -> None:
         """Starts the actors and the watch."""
@@ -270,7 +272,7 @@ class Supervisor:
                 )
                 if not actor.kill():
                     raise RunFailed(
-                        f"actor {index}: {reason}, and a thread cannot be killed and started again: an "
+                        f"{self._noun} {index}: {reason}, and a thread cannot be killed and started again: an "
                         f"actor of seed, impala or apex with --transport shm can (log: {actor.log})"
                     )
                 self._replace(index, actor, reason)
@@ -289,19 +291,19 @@ class Supervisor:
             history.popleft()
         if not self._restart:
             raise RunFailed(
-                f"actor {index}: {reason} (log: {actor.log}); a run with an exact lag cannot go on "
+                f"{self._noun} {index}: {reason} (log: {actor.log}); a run with an exact lag cannot go on "
                 "without it: 'orchard resume' goes on from the last checkpoint"
             )
         if len(history) >= self._most_restarts:
             raise RunFailed(
-                f"actor {index}: {reason} (log: {actor.log}); it was restarted {len(history)} times already, "
+                f"{self._noun} {index}: {reason} (log: {actor.log}); it was restarted {len(history)} times already, "
                 "and --actor-restarts allows no more: mend what the log shows, then 'orchard resume'"
             )
         history.append(now)
         self.restarts += 1
-        self._note(f"actor {index}: {reason}; restart {len(history)} of {self._most_restarts}")
+        self._note(f"{self._noun} {index}: {reason}; restart {len(history)} of {self._most_restarts}")
         self._begin(index)
 
     def _begin(self, index: int) -> None:
-        _log.info("actor %d starts", index)
+        _log.info("%s %d starts", self._noun, index)
         self.actors[index] = self._start(index)

@@ -21,6 +21,7 @@ from orchard.acting.desk import Desk
 from orchard.architectures import a2c, a3c
 from orchard.architectures.anakin import Anakin
 from orchard.architectures.apex import Apex
+from orchard.architectures.gorila import Gorila
 from orchard.architectures.impala import Impala
 from orchard.architectures.interface import Architecture, counts, env_frames
 from orchard.architectures.sebulba import Sebulba
@@ -34,6 +35,7 @@ from orchard.launch.build import build_agent
 from orchard.launch.folder import RunFolder
 from orchard.launch.hosts import Hosts
 from orchard.launch.logs import logging_to
+from orchard.launch.pools import Pools
 from orchard.launch.saver import Saver
 from orchard.launch.signals import heeding_signals
 from orchard.learning.checkpoint import Checkpoint, Contents, digest
@@ -119,6 +121,7 @@ class Session:
         self.arch: Architecture | None = None
         self.supervisor: Supervisor | None = None
         self.guard: Guard | None = None
+        self.pools: Pools | None = None
 
     # From start to end.
 
@@ -177,6 +180,10 @@ class Session:
                 self.spec,
                 agent_with=partial(build_agent, self.config, self.spec),
                 checkpoint=self.checkpoint,
+            )
+        if self.config.arch == "gorila":
+            return Gorila(
+                self.config, self.agent, self.spec, token=self.folder.token(), checkpoint=self.checkpoint
             )
         if crewed := _WITH_A_CREW.get(self.config.arch):
             return crewed(self.placed, self.agent, self.spec, log=self.folder.log, checkpoint=self.checkpoint)
@@ -319,8 +326,12 @@ class Session:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
         if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
             return reason, self._standing(arch)
+        if isinstance(arch, Gorila):
+            self._start_shards(arch)
         addresses = self._open(arch)
         self.folder.keep(self.config)
+        if self.pools is not None:
+            self.pools.start_workers(addresses[0])
         if arch.desk is not None:
             self._start_actors(arch, arch.desk, addresses[0])
         if arch.crew is not None:
@@ -405,6 +416,10 @@ class Session:
             self.display.note(f"more actors: orchard actor {dialled} --token {self.folder.token()}")
         return addresses
 
+    def _start_shards(self, arch: Gorila) -> None:
+        self.pools = Pools(arch, self.config, self.spec, self.folder, self.display.note)
+        self.pools.start_shards("shm" if self.config.placement.transport == "shm" else "unix")
+
     def _start_actors(self, arch: Architecture, desk: Desk, address: str) -> None:
         in_process = self.placed.placement.transport == "inproc"
         self.guard = None if in_process else Guard()
@@ -414,7 +429,8 @@ class Session:
             if in_process:
                 return ThreadActor(index, address, token, self.folder.log)
             assert self.guard is not None
-            return ProcessActor(index, address, token, self.folder.logs / f"actor-{index}.log", self.guard)
+            words = ["orchard.launch.actor", address, "--index", str(index)]
+            return ProcessActor(words, token, self.folder.logs / f"actor-{index}.log", self.guard)
 
         def stalled() -> dict[int, float]:
             found = {}
@@ -441,6 +457,10 @@ class Session:
             note=self.display.note,
         )
         self.supervisor.start()
+
+    @property
+    def _restarts(self) -> int:
+        return sum(watched.restarts for watched in (self.supervisor, self.pools) if watched is not None)
 
     @property
     def seconds(self) -> float:
@@ -487,7 +507,7 @@ class Session:
 
     def _summary(self, arch: Architecture, reason: str, standing: dict[str, Any]) -> Summary:
         config, books = self.config, standing.pop("books")
-        books["actor_restarts"] = self.supervisor.restarts if self.supervisor else 0
+        books["actor_restarts"] = self._restarts
         before = self._told_before(arch)
         for values in (standing, books):
             values.update({name: before[name] for name in values.keys() & before.keys()})
@@ -542,11 +562,13 @@ class Session:
         }
 
     def _stop(self, arch: Architecture) -> None:
-        if self.supervisor is not None:
-            self.supervisor.stand_down()
+        for watched in (self.supervisor, self.pools):
+            if watched is not None:
+                watched.stand_down()
         arch.close()
-        if self.supervisor is not None:
-            self.supervisor.stop()
+        for watched in (self.supervisor, self.pools):
+            if watched is not None:
+                watched.stop()
         if self.guard is not None:
             self.guard.close()
 
@@ -572,7 +594,7 @@ class Session:
             "seconds": self.seconds,
             "agent_steps_per_second": per_second,
             "frames_per_second": per_second * arch.frames_per_step,
-            "actor_restarts": self.supervisor.restarts if self.supervisor else 0,
+            "actor_restarts": self._restarts,
             "memory_bytes": self.process.memory_info().rss,
             "actors_memory_bytes": _memory_of_children(self.process),
             "cpu_seconds": _processor_time(self.process),
@@ -593,7 +615,7 @@ class Session:
 
 
 def _has_actors(arch: Architecture) -> bool:
-    return arch.desk is not None or arch.crew is not None
+    return arch.desk is not None or arch.crew is not None or isinstance(arch, Gorila)
 
 
 def _digest(arch: Architecture) -> str:

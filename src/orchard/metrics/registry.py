@@ -142,10 +142,17 @@ register(
 
 # How the learning goes.
 register(
+    "gradient_staleness_mean",
+    "gradients",
+    "Gradients that a shard has taken between the parameters that one was computed at and that one; mean.",
+)
+register("gradient_staleness_max", "gradients", "The same; most.")
+register(
     "gradients_dropped",
     "gradients",
-    "Gradients that were staler than allowed, and changed nothing; the staleness of the others is the policy lag.",
+    "Gradients that changed nothing, since they were staler than allowed, or their shard was gone.",
 )
+register("gradient_outliers", "gradients", "Gradients that were not pushed, since their loss was an outlier.")
 register("skipped_updates", "updates", "Updates that were skipped because loss or gradient was not finite.")
 register(
     "checkpoint_pause_seconds",

@@ -6,8 +6,9 @@ What travels on each follows from the shapes of the parameters, which both ends 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import optax
 from numpy.typing import NDArray
 
-from orchard.errors import ConnectionLost, OrchardError, Refused, SpecError
+from orchard.errors import ConnectionLost, OrchardError, Refused, SpecError, TransportError
 from orchard.transport.admission import require_admission
 from orchard.transport.connect import connect
 from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts, Peer
@@ -68,21 +69,29 @@ class ShardDesk:
     Args:
       shard: which one.
       token: what whoever joins must know.
+      on_end: called when somebody who has joined says that it is over.
     """
 
-    def __init__(self, shard: Shard, token: str) -> None:
+    def __init__(self, shard: Shard, token: str, on_end: Callable[[], None] = lambda: None) -> None:
         self._shard = shard
         self._token = token
+        self._on_end = on_end
+        self._joined: set[Peer] = set()
         part = shard.part
         self._lanes = lanes_of(part)
         self._structure = jax.tree.structure(part.params)
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Lets a worker in, or whoever writes checkpoints: ``join`` opens the lanes."""
-        if message.get("kind") != "join":
-            raise Refused(f"unknown question {message.get('kind')!r}: a shard is asked 'join'")
+        """Lets a worker in, or the run: ``join`` opens the lanes; ``end`` says that it is over."""
+        kind = message.get("kind")
+        if kind == "end" and peer in self._joined:
+            self._on_end()
+            return {}
+        if kind != "join" or peer in self._joined:
+            raise Refused(f"unknown question {kind!r}: a shard is asked 'join' once, and then told 'end'")
         require_admission(message, self._token)
         peer.open(self._lanes)
+        self._joined.add(peer)
         return {"version": self._shard.part.version}
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
@@ -105,7 +114,9 @@ class ShardDesk:
             peer.reply(lane, [_number(int(value)) for value in receipt])
 
     def left(self, peer: Peer, reason: str) -> None:
-        """Nothing is kept for anybody."""
+        """Forgets a worker."""
+        del reason
+        self._joined.discard(peer)
 
 
 class RemoteShards:
@@ -157,6 +168,12 @@ class RemoteShards:
         """Ends all conversations; safe to call twice."""
         for client in self._clients:
             client.close()
+
+    def end(self) -> None:
+        """Tells all shards that are there that it is over."""
+        for client in self._clients:
+            with contextlib.suppress(TransportError):
+                client.ask({"kind": "end"})
 
     def fetch(self) -> Fetched:
         """The newest parameters; shards may have taken different gradients meanwhile."""

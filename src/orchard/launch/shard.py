@@ -1,0 +1,82 @@
+"""The program of one shard of a parameter server: ``python -m orchard.launch.shard JOB``.
+
+It begins with what it has kept last, keeps what it holds now and then, and serves until it is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from orchard.architectures.gorila import bound_of, shapes_of
+from orchard.config.resolve import from_json
+from orchard.errors import OrchardError
+from orchard.launch.build import build_agent
+from orchard.learning.checkpoint import Contents, load_latest, save
+from orchard.transport.connect import listen
+from orchard.types import EnvSpec
+from orchard.weights.server import ShardDesk, empty_part
+from orchard.weights.shards import Part, Shard
+
+_KEPT = 2
+
+
+def keep(folder: Path, part: Part) -> None:
+    """Writes a snapshot of what a shard holds; raises :class:`~orchard.errors.CheckpointError`."""
+    params, opt_state, version, skipped = jax.device_get(part)
+    tree = {"params": params, "opt_state": opt_state, "skipped": skipped}
+    save(folder, version, Contents({"part": tree}, {"version": version}), keep=_KEPT)
+
+
+def kept(folder: Path, like: Part) -> Part:
+    """The newest intact snapshot in ``folder``; ``like`` has its shapes.
+
+    Raises:
+      CheckpointError: there is none.
+    """
+    snapshot = load_latest(folder)
+    tree = {"params": like.params, "opt_state": like.opt_state, "skipped": like.skipped}
+    part = jax.device_put(snapshot.tree("part", tree))
+    return Part(part["params"], part["opt_state"], int(snapshot.meta["version"]), part["skipped"])
+
+
+def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
+    """Serves the shard of a job until ``over`` is set; then keeps what it holds."""
+    config, folder = from_json(job["run"]), Path(job["folder"])
+    agent = build_agent(config, EnvSpec.from_json(job["spec"]))
+    like = empty_part(agent.optimizer, shapes_of(agent), job["index"], config.server.shards)
+    shard = Shard(agent.optimizer, kept(folder, like), bound_of(config))
+    with contextlib.closing(listen(job["address"], ShardDesk(shard, token, over.set))):
+        version = shard.part.version
+        while not over.wait(config.server.shard_snapshot_seconds):
+            if (part := shard.part).version != version:
+                version = part.version
+                keep(folder, part)
+
+
+def main() -> None:
+    """Entry; exit status 0 when it is told to end, 3 on a fault."""
+    parser = argparse.ArgumentParser(prog="orchard.launch.shard")
+    parser.add_argument("job", type=Path)
+    over = threading.Event()
+    # The run decides when its shards stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    try:
+        serve(json.loads(parser.parse_args().job.read_text()), os.environ.get("ORCHARD_TOKEN", ""), over)
+    except OrchardError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        raise SystemExit(3) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The learner of a worker whose gradients a parameter server applies."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from orchard.learning.learner import Learner
+from orchard.learning.update import Gradient
+from orchard.types import Agent, Tree, Unroll
+from orchard.weights.shards import Fetched, Receipt
+
+_DECAY = 0.99
+_KNOWN_AFTER = 100
+
+
+class ParameterServer(Protocol):
+    """Where parameters are fetched and gradients pushed, see :mod:`orchard.weights`."""
+
+    def fetch(self) -> Fetched:
+        """The newest parameters."""
+
+    def push(self, gradient: Tree, versions: Sequence[int]) -> list[Receipt]:
+        """Gives every shard its part of a gradient that was computed at its parameters of these versions."""
+
+
+class Outliers:
+    """Which losses are so far above those before that their gradient is thrown away (Nair et al. 2015, section 4).
+
+    Mean and deviation are exponential averages, without the outliers themselves, and known after a hundred losses.
+
+    Args:
+      deviations: above the mean; None: no loss is too far.
+    """
+
+    def __init__(self, deviations: float | None) -> None:
+        self._deviations = deviations
+        self._seen = 0
+        self._mean = self._square = 0.0
+
+    def is_one(self, loss: float) -> bool:
+        """Whether this loss is one; counts it if it is none."""
+        if self._deviations is None:
+            return False
+        deviation = math.sqrt(max(self._square - self._mean**2, 0.0))
+        if self._seen >= _KNOWN_AFTER and loss > self._mean + self._deviations * deviation:
+            return True
+        self._seen += 1
+        rate = max(1 - _DECAY, 1 / self._seen)
+        self._mean += rate * (loss - self._mean)
+        self._square += rate * (loss**2 - self._square)
+        return False
+
+
+class Pushed(NamedTuple):
+    """What became of the gradients since the last look.
+
+    Attributes:
+      staleness: of each part of those that were pushed.
+      dropped: how many changed nothing, since they were too stale or their shard was gone.
+      outliers: how many were not pushed, since their loss was one.
+      version: the newest of any shard.
+    """
+
+    staleness: list[int]
+    dropped: int
+    outliers: int
+    version: int
+
+
+class PushingLearner(Learner):
+    """A learner whose gradients others apply; its parameters are those that it fetched after its last push.
+
+    The target parameters are fetched ones too, as they are when the server has taken ``target_period`` gradients more
+    (Nair et al. 2015, algorithm 1).
+
+    Args:
+      agent: loss and optimizer.
+      devices: the JAX devices that train.
+      key: for losses that draw.
+      server: who applies them.
+      outliers: which are not pushed.
+    """
+
+    def __init__(
+        self, agent: Agent, devices: Sequence[Any], key: Any, server: ParameterServer, outliers: Outliers
+    ) -> None:
+        super().__init__(agent, devices, key)
+        self._server = server
+        self._outliers = outliers
+        self._gradient = jax.jit(self._update.gradient)
+        self._lock = threading.Lock()
+        self._told = Pushed([], 0, 0, 0)
+        self._target_period = agent.data.target_period
+        self._targets = -1
+        self._fetch()
+
+    def warm_up(self, example: Unroll) -> None:
+        """Compiles everything for batches like ``example`` (on the host); pushes nothing."""
+        jax.block_until_ready(self._gradient_of(self.put(example)))
+
+    def update(self, batch: Unroll) -> dict[str, Any]:
+        """Pushes one gradient and fetches what has become of the parameters; returns metrics as device scalars.
+
+        Counted are this worker's own gradients, whatever became of them.
+        """
+        found = self._gradient_of(batch)
+        self._priorities = found.priorities
+        finite = bool(found.finite)
+        outlier = finite and self._outliers.is_one(float(found.metrics["loss/total"]))
+        receipts = self._server.push(found.gradient, self._versions) if finite and not outlier else []
+        with self._lock:
+            told = self._told
+            told.staleness.extend(receipt.staleness for receipt in receipts)
+            dropped = bool(receipts) and not any(receipt.taken for receipt in receipts)
+            self._told = told._replace(dropped=told.dropped + dropped, outliers=told.outliers + outlier)
+        self._fetch()
+        skip = jnp.int32(not finite)
+        state = self.state
+        self.state = state._replace(
+            updates=state.updates + 1,
+            skipped=state.skipped + skip,
+            skipped_in_row=(state.skipped_in_row + skip) * skip,
+        )
+        return {**found.metrics, "skipped_updates": self.state.skipped}
+
+    def pushed(self) -> Pushed:
+        """What became of the gradients since the last call; from any thread."""
+        with self._lock:
+            told, self._told = self._told, self._told._replace(staleness=[], dropped=0, outliers=0)
+        return told
+
+    def _gradient_of(self, batch: Unroll) -> Gradient:
+        state = self.state
+        found: Gradient = self._gradient(state.params, state.target, state.key, state.updates, batch)
+        return found
+
+    def _fetch(self) -> None:
+        fetched = self._server.fetch()
+        params = jax.block_until_ready(jax.device_put(fetched.params, self._update.whole))
+        self._versions = fetched.versions
+        newest = max(fetched.versions)
+        with self._lock:
+            self._told = self._told._replace(version=newest)
+        self.state = self.state._replace(params=params)
+        if self._target_period and (targets := newest // self._target_period) != self._targets:
+            self._targets = targets
+            self.state = self.state._replace(target=params)
