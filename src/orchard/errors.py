@@ -4,7 +4,9 @@
 
     OrchardError
     ├── ConfigError           a setting, a name or a file that the user gave is wrong
-    │   └── CheckpointError   a checkpoint cannot be written or read
+    │   ├── CheckpointError   a checkpoint cannot be written or read
+    │   ├── DatasetError      a data set cannot be written or read, or does not fit
+    │   └── Damaged           files are not what was written
     ├── SpecError             shapes or dtypes do not fit what was agreed
     ├── EnvironmentFault      an environment raised, hung or broke its contract
     ├── TransportError        arrays could not travel
@@ -14,7 +16,8 @@
     └── RunFailed             a run cannot go on; names the component, the cause and the log
 
 Each message says what was given, what is needed and what to do. Errors of the operating system and of gRPC
-are translated where they enter (``transport/``, ``learning/checkpoint.py``), never passed through.
+are translated where they enter (``transport/``, ``learning/checkpoint.py``, ``replay/dataset.py``), never passed
+through.
 """
 
 from __future__ import annotations
@@ -33,6 +36,14 @@ class ConfigError(OrchardError):
 
 class CheckpointError(ConfigError):
     """A checkpoint cannot be written or read."""
+
+
+class DatasetError(ConfigError):
+    """A data set cannot be written or read, or does not fit the run."""
+
+
+class Damaged(ConfigError):
+    """Files are not what was written; the message says which, and how."""
 
 
 class SpecError(OrchardError):

@@ -20,6 +20,7 @@ import optax
 import pytest
 import safetensors.numpy
 
+from orchard import sealed
 from orchard.errors import CheckpointError
 from orchard.learning.checkpoint import (
     Checkpoint,
@@ -350,14 +351,12 @@ def test_if_all_are_damaged_each_is_named(tmp_path: Path) -> None:
 
 
 def test_a_manifest_cannot_reach_out_of_its_folder(tmp_path: Path) -> None:
-    from orchard.learning import checkpoint as module
-
     (tmp_path / "secret").write_text("x")
     path = save_some(tmp_path / "c", 1)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest.pop("sha256")
     manifest["files"]["../../secret"] = {"bytes": 1, "sha256": "0"}
-    (path / "manifest.json").write_text(json.dumps(manifest | {"sha256": module._seal(manifest)}))
+    sealed.seal(path, "manifest.json", manifest)
     with pytest.raises(CheckpointError, match="secret: No such file"):
         load_latest(tmp_path / "c")
 

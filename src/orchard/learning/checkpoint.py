@@ -20,13 +20,11 @@ machinery of its own, and no hash to tell a flipped bit by), one big file (a que
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import io
 import itertools
 import json
 import logging
-import os
 import re
 import shutil
 import zipfile
@@ -41,7 +39,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from orchard.errors import CheckpointError
+from orchard import sealed
+from orchard.errors import CheckpointError, Damaged
 from orchard.types import Tree
 
 FORMAT = 3
@@ -121,7 +120,6 @@ def digest(tree: Tree) -> str:
 
 
 def _arrays(named: Mapping[str, Any]) -> dict[str, Array]:
-    # Row-major: safetensors writes the bytes of any other order without a word, as if they were.
     arrays = {}
     for name, leaf in named.items():
         try:
@@ -198,9 +196,8 @@ def _told(root: Path, step: int) -> Iterator[None]:
     """Translates what the disk raises into one line."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        full = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "os error 28" in str(error)
-        reason = "the disk is full: free space or pass another run folder" if full else str(error)
+    except sealed.WRITING_FAILS as error:
+        reason = sealed.reason(error, "free space or pass another run folder")
         newest = next((path.name for _, path in _candidates(root)), "none")
         raise CheckpointError(
             f"cannot write the checkpoint of step {step} to {root}: {reason}; newest one kept: {newest}"
@@ -211,23 +208,13 @@ def _write(
     draft: Path, files: Iterable[tuple[str, dict[str, Array]]], step: int, meta: Mapping[str, Any]
 ) -> None:
     draft.mkdir()
-    entries = {}
-    for name, arrays in files:
-        path = draft / name
-        safetensors.numpy.save_file(arrays, path)
-        _sync(path)
-        entries[name] = {"bytes": path.stat().st_size, "sha256": _file_digest(path)}
-    body = {"format": FORMAT, "step": step, "meta": dict(meta), "files": entries}
+    entries = {name: sealed.write_arrays(draft / name, arrays) for name, arrays in files}
     try:
-        text = json.dumps(body | {"sha256": _seal(body)}, indent=1, allow_nan=False)
+        sealed.seal(draft, _MANIFEST, {"format": FORMAT, "step": step, "meta": dict(meta), "files": entries})
     except (TypeError, ValueError) as error:
         raise CheckpointError(
             f"the meta of a checkpoint must be plain finite JSON values: {error}"
         ) from error
-    manifest = draft / _MANIFEST
-    manifest.write_text(text)
-    _sync(manifest)
-    _sync(draft)
 
 
 def _put(draft: Path, final: Path) -> None:
@@ -236,17 +223,8 @@ def _put(draft: Path, final: Path) -> None:
     if final.exists():
         final.rename(replaced)
     draft.rename(final)
-    _sync(final.parent)
+    sealed.sync(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file, or the list of names in a folder, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _clean(root: Path) -> None:
@@ -434,10 +412,10 @@ def _extract(content: bytes, folder: Path) -> None:
             for name in archive.namelist():
                 file = folder / (Path(name).name or "_")  # into this folder only, whatever the name says
                 file.write_bytes(archive.read(name))
-                _sync(file)
+                sealed.sync(file)
     except zipfile.BadZipFile as error:
         raise CheckpointError(f"a checkpoint came damaged from another host: {error}") from error
-    _sync(folder)
+    sealed.sync(folder)
 
 
 def any_saved(root: Path) -> bool:
@@ -459,37 +437,19 @@ def _candidates(root: Path) -> list[tuple[int, Path]]:
 def _verified(path: Path, step: int) -> dict[str, Any]:
     """Compares every file with the manifest and returns the meta; raises :class:`CheckpointError`."""
 
-    def damaged(reason: str) -> CheckpointError:
-        return CheckpointError(f"checkpoint {path} is damaged: {reason}")
-
     try:
-        manifest = json.loads((path / _MANIFEST).read_bytes())
-        seal = manifest.pop("sha256")
-        if seal != _seal(manifest):
-            raise damaged(f"{_MANIFEST} was changed")
+        manifest = sealed.read(path, _MANIFEST)
         if manifest["format"] != FORMAT:
             raise CheckpointError(
                 f"checkpoint {path} has format {manifest['format']}, this version of Orchard reads {FORMAT}"
             )
         if manifest["step"] != step:
-            raise damaged(f"it is that of step {manifest['step']}")
-        for name, entry in manifest["files"].items():
-            file = path / Path(name).name  # a manifest may name files of its folder only
-            if file.stat().st_size != entry["bytes"]:
-                raise damaged(f"{name} has {file.stat().st_size} bytes instead of {entry['bytes']}")
-            if _file_digest(file) != entry["sha256"]:
-                raise damaged(f"{name} does not have the SHA-256 that it was saved with")
+            raise Damaged(f"it is that of step {manifest['step']}")
+        sealed.verify(path, manifest["files"])
         return dict(manifest["meta"])
-    except OSError as error:
-        raise damaged(f"{Path(error.filename or path).name}: {error.strerror}") from error
+    except Damaged as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(f"{_MANIFEST} is not a manifest ({error})") from error
-
-
-def _seal(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: {_MANIFEST} is not a manifest ({error})"
+        ) from error
