@@ -259,6 +259,8 @@ class DataPlan:
       overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
       replay: what batches are sampled from; None: they are the unrolls as they come.
       target_period: updates after which the target parameters become the newest ones; 0: there are none.
+      dataset: whether the unrolls come from a data set, and nobody acts. An overlap is then what each unroll has before
+        the transitions that it is trained on.
     """
 
     unroll_length: int
@@ -270,10 +272,15 @@ class DataPlan:
     overlap: int = 0
     replay: ReplayPlan | None = None
     target_period: int = 0
+    dataset: bool = False
 
     def __post_init__(self) -> None:
-        if self.replay is None and self.overlap:
-            raise SpecError(f"an overlap of {self.overlap} is for what a replay keeps, and there is none")
+        if self.dataset and self.replay is not None:
+            raise SpecError("what is in a data set is in no replay: leave one of them out")
+        if self.replay is None and self.overlap and not self.dataset:
+            raise SpecError(
+                f"an overlap of {self.overlap} is for what a replay or a data set keeps, and there is neither"
+            )
         if self.replay is not None and self.updates_a_batch != 1:
             raise SpecError(
                 f"{self.updates_a_batch} updates a batch: what a replay samples is trained on once"
@@ -282,7 +289,7 @@ class DataPlan:
     @property
     def trained_length(self) -> int:
         """Transitions in each column of what the loss is given: of an unroll, or of an item of the replay."""
-        return self.replay.window if self.replay else self.unroll_length
+        return self.replay.window if self.replay else self.overlap + self.unroll_length
 
     @property
     def items(self) -> int:

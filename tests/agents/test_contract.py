@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from orchard.agents import a2c, dqn, ppo, r2d2
+from orchard.agents import a2c, bc, dqn, ppo, r2d2
 from orchard.agents.vtrace import VTraceSettings, make_agent
 from orchard.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
 
@@ -61,6 +61,16 @@ _NO_BURN_IN = r2d2.R2D2Settings(
     previous_action=False,
     rescale=0.0,
 )
+_BC = bc.BCSettings(unroll_length=8, batch_size=4)
+_BC_MEMORY = bc.BCSettings(
+    unroll_length=8,
+    batch_size=4,
+    burn_in=2,
+    previous_action=True,
+    previous_reward=True,
+    entropy_cost=0.01,
+    optimizer="adagrad",
+)
 AGENTS = {
     "vtrace": lambda spec: make_agent(_SETTINGS, spec),
     "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, lstm=16, hidden=(32,)),
@@ -71,6 +81,8 @@ AGENTS = {
     "dqn-plain": lambda spec: dqn.make_agent(_PLAIN_DQN, spec),
     "r2d2": lambda spec: r2d2.make_agent(_R2D2, spec, lstm=16),
     "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, lstm=16),
+    "bc": lambda spec: bc.make_agent(_BC, spec),
+    "bc-lstm": lambda spec: bc.make_agent(_BC_MEMORY, spec, lstm=16, hidden=(32,)),
 }
 
 
@@ -92,6 +104,9 @@ PAIRS = [
         ("dqn-plain", "image"),
         ("r2d2", "image"),
         ("r2d2-plain", "vector"),
+        ("bc", "image"),
+        ("bc", "continuous"),
+        ("bc-lstm", "tree"),
     ),
 ]
 

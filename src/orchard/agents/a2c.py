@@ -29,7 +29,7 @@ class A2CSettings(ActorCriticSettings):
     learning_rate: float = 7e-4
     """Step size of the optimizer."""
 
-    optimizer: Literal["adam", "rmsprop"] = "rmsprop"
+    optimizer: Literal["adam", "rmsprop", "adagrad"] = "rmsprop"
     """Which optimizer."""
 
     gradient_clip: float = 0.5

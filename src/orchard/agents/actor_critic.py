@@ -1,4 +1,4 @@
-"""What the actor-critics have in common, so that each agent's file holds what its paper says."""
+"""What agents with a policy have in common, so that each agent's file holds what its paper says."""
 
 from __future__ import annotations
 
@@ -16,11 +16,33 @@ from orchard.types import EnvSpec, TimeStep
 
 
 @dataclass(frozen=True)
-class ActorCriticSettings(OptimizerSettings):
-    """Settings of every actor-critic; an agent overrides the defaults and adds its own.
+class PolicySettings(OptimizerSettings):
+    """Settings of whatever trains a policy; an agent overrides the defaults and adds its own.
 
     Losses are means over the T * B transitions of a batch.
     """
+
+    previous_action: bool = False
+    """Feed the previous action to the core (IMPALA does so with an LSTM)."""
+
+    previous_reward: bool = False
+    """Feed the previous reward, clipped to [-1, 1], to the core."""
+
+    unroll_length: int = 20
+    """Transitions in an unroll (T)."""
+
+    batch_size: int = 32
+    """Unrolls in a batch (B), over all devices."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("unroll_length", "batch_size"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+
+
+@dataclass(frozen=True)
+class ActorCriticSettings(PolicySettings):
+    """Settings of every actor-critic."""
 
     discount: float = 0.99
     """How much a reward is worth one step later (gamma)."""
@@ -37,18 +59,6 @@ class ActorCriticSettings(OptimizerSettings):
     reward_clip: float = 0.0
     """Clip rewards to plus or minus this before learning; 0 is off."""
 
-    previous_action: bool = False
-    """Feed the previous action to the core (IMPALA does so with an LSTM)."""
-
-    previous_reward: bool = False
-    """Feed the previous reward, clipped to [-1, 1], to the core."""
-
-    unroll_length: int = 20
-    """Transitions in an unroll (T)."""
-
-    batch_size: int = 32
-    """Unrolls in a batch (B), over all devices."""
-
     reuse: int = 1
     """How often each batch is trained on (epochs)."""
 
@@ -57,8 +67,7 @@ class ActorCriticSettings(OptimizerSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("unroll_length", "batch_size", "reuse"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        require(self.reuse > 0, "reuse", self.reuse, "more than 0")
         require(
             0 < self.minibatches <= self.batch_size and self.batch_size % self.minibatches == 0,
             "minibatches",
@@ -77,7 +86,7 @@ class ActorCriticSettings(OptimizerSettings):
 
 
 def make_model(
-    settings: ActorCriticSettings, env_spec: EnvSpec, *, network: str, hidden: tuple[int, ...], lstm: int
+    settings: PolicySettings, env_spec: EnvSpec, *, network: str, hidden: tuple[int, ...], lstm: int
 ) -> tuple[ActorCritic, Distribution]:
     """The network and the distribution of the actions.
 

@@ -34,6 +34,7 @@ AGENTS: dict[str, str] = {
     "a2c": "orchard.agents.a2c",
     "dqn": "orchard.agents.dqn",
     "r2d2": "orchard.agents.r2d2",
+    "bc": "orchard.agents.bc",
 }
 """Name of an agent -> the module that holds it; a new agent is one row."""
 

@@ -38,6 +38,8 @@ def require_fit(config: RunConfig, agent: Agent) -> None:
 
 def why_not(config: RunConfig, agent: Agent) -> str | None:
     """Why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
+    if agent.data.dataset:
+        return f"{agent.name} learns from a data set (--dataset DIR), and {config.arch} has none: use --arch distbelief"
     if agent.data.replay and config.arch not in ("seed", "apex", "gorila"):
         return (
             f"{agent.name} samples from a replay, and {config.arch} has none: use --arch seed, --arch apex or --arch "

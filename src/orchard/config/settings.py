@@ -9,6 +9,7 @@ import tyro
 
 from orchard.acting.recipe import lanes_of
 from orchard.agents.a2c import A2CSettings
+from orchard.agents.bc import BCSettings
 from orchard.agents.dqn import DQNSettings
 from orchard.agents.ppo import PPOSettings
 from orchard.agents.r2d2 import R2D2Settings
@@ -223,13 +224,14 @@ class Safety:
         _at_least(self, 0, "env_timeout", above=True)
 
 
-AgentSettings = VTraceSettings | PPOSettings | A2CSettings | DQNSettings | R2D2Settings
+AgentSettings = VTraceSettings | PPOSettings | A2CSettings | DQNSettings | R2D2Settings | BCSettings
 SETTINGS: dict[str, type[AgentSettings]] = {
     "vtrace": VTraceSettings,
     "ppo": PPOSettings,
     "a2c": A2CSettings,
     "dqn": DQNSettings,
     "r2d2": R2D2Settings,
+    "bc": BCSettings,
 }
 """What can be set of each agent."""
 
@@ -242,7 +244,7 @@ class RunConfig:
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
     arch: Literal["seed", "impala", "apex", "gorila", "a3c", "a2c", "sebulba", "anakin"] = "seed"
     """Where the parts run."""
-    agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2"] = "vtrace"
+    agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2", "bc"] = "vtrace"
     """What is computed."""
     preset: str = "auto"
     """Defaults to start from: auto (by the environment), none, or a name."""

@@ -31,7 +31,7 @@ class OptimizerSettings:
     """Lower the learning rate linearly to 0 over the whole run, which needs a stated length; an update that is left out
     or skipped lowers nothing."""
 
-    optimizer: Literal["adam", "rmsprop"] = "adam"
+    optimizer: Literal["adam", "rmsprop", "adagrad"] = "adam"
     """Which optimizer."""
 
     adam_b1: float = 0.9
@@ -55,12 +55,18 @@ class OptimizerSettings:
     rmsprop_centered: bool = False
     """RMSProp: divide by the deviation of gradients instead of their size (DQN and Ape-X did)."""
 
+    adagrad_start: float = 0.1
+    """Adagrad: what the sum of squared gradients begins with (0 in Dean et al. 2012)."""
+
+    adagrad_eps: float = 1e-7
+    """Adagrad: added inside the root."""
+
     gradient_clip: float = 1.0
     """Largest global norm of the gradient; 0 is off."""
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
-        for name in ("adam_eps", "rmsprop_eps", "gradient_clip"):
+        for name in ("adam_eps", "rmsprop_eps", "adagrad_start", "adagrad_eps", "gradient_clip"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("adam_b1", "adam_b2", "rmsprop_decay", "rmsprop_momentum"):
             require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to less than 1")
@@ -94,6 +100,8 @@ def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> op
         rate = optax.linear_schedule(settings.learning_rate, 0.0, total_updates)
     if settings.optimizer == "adam":
         return optax.adam(rate, settings.adam_b1, settings.adam_b2, settings.adam_eps)
+    if settings.optimizer == "adagrad":
+        return optax.adagrad(rate, settings.adagrad_start, settings.adagrad_eps)
     return optax.rmsprop(
         rate,
         settings.rmsprop_decay,

@@ -28,6 +28,12 @@ def policy_gradient_loss(log_probs: jax.Array, advantages: jax.Array, valid: jax
     return -jnp.mean(jnp.where(valid, lax.stop_gradient(advantages) * log_probs, 0.0))
 
 
+def likelihood_loss(log_probs: jax.Array, valid: jax.Array) -> jax.Array:
+    """``-mean_t log pi(a_t|x_t)``, of the actions that somebody else took (Pomerleau 1991, for choices); ``[]``."""
+    check_time_major(log_probs=log_probs, valid=valid)
+    return -jnp.mean(jnp.where(valid, log_probs, 0.0))
+
+
 def value_loss(values: jax.Array, targets: jax.Array, valid: jax.Array) -> jax.Array:
     """``mean_t (v_t - V(x_t))^2 / 2``; ``targets`` are treated as constants. All ``[T]``, returns ``[]``."""
     check_time_major(values=values, targets=targets, valid=valid)
