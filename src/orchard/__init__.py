@@ -17,6 +17,7 @@ _API = {
     "resume": "orchard.launch.run.resume",
     "evaluate": "orchard.launch.evaluate.evaluate",
     "record": "orchard.launch.evaluate.record",
+    "collect": "orchard.launch.collect.collect",
     "act": "orchard.launch.actor.act_and_reconnect",
     "bench": "orchard.launch.bench.bench",
     "findings": "orchard.launch.machine.findings",

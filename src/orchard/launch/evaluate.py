@@ -24,7 +24,7 @@ from orchard.learning.checkpoint import load_latest
 from orchard.learning.learner import Learner
 from orchard.metrics.statistics import Estimate, estimate
 from orchard.seeding import integer, key
-from orchard.types import Agent, EnvSpec, TimeStep, Tree
+from orchard.types import ActOutput, Agent, EnvSpec, TimeStep, Tree
 
 _ENVS = 16
 _FRAMES_A_SECOND = 60
@@ -61,8 +61,11 @@ class Player:
             self._params = self._checkpoint.tree("train", like).params
         return environment
 
-    def play(self, environment: Environment, seed: int) -> Iterator[TimeStep]:
-        """Steps the environment with the agent for ever; yields every time step."""
+    def play(self, environment: Environment, seed: int) -> Iterator[tuple[TimeStep, ActOutput]]:
+        """Steps the environment with the agent for ever; yields every time step, with what was decided there.
+
+        The time step may be written over when the next one is asked for.
+        """
         assert self._agent is not None
         decide = _decider(self._agent, environment.spec, self._params, self._greedy)
         state = self._agent.initial_state(environment.num_envs)
@@ -70,22 +73,22 @@ class Player:
         root = key(seed, "evaluation")
         step = 0
         while True:
-            yield timestep
-            action, state = decide(jax.random.fold_in(root, step), step_arrays(timestep), state)
+            output, state = decide(jax.random.fold_in(root, step), step_arrays(timestep), state)
             step += 1
-            environment.send(np.asarray(action))
+            yield timestep, output
+            environment.send(np.asarray(output.action))
             timestep = environment.receive()
 
 
 def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callable[..., Any]:
     @jax.jit
-    def decide(step_key: Any, arrays: list[Any], state: Tree) -> tuple[Any, Tree]:
+    def decide(step_key: Any, arrays: list[Any], state: Tree) -> tuple[ActOutput, Tree]:
         timestep = timestep_of(spec, [jnp.asarray(array) for array in arrays])
         if greedy:
-            return agent.mode(params, timestep, state)
+            action, state = agent.mode(params, timestep, state)
+            return ActOutput(action, {}), state
         keys = jax.random.split(step_key, timestep.reward.shape[0])
-        output, after = agent.act(params, keys, timestep, state)
-        return output.action, after
+        return agent.act(params, keys, timestep, state)
 
     return decide
 
@@ -108,7 +111,7 @@ def evaluate(path: str | Path, *, episodes: int = 100, greedy: bool = False, see
     returns: list[list[float]] = [[] for _ in range(envs)]
     meters = [EpisodeMeter(1) for _ in range(envs)]
     try:
-        for timestep in player.play(environment, seed):
+        for timestep, _ in player.play(environment, seed):
             for index, meter in enumerate(meters):
                 row = TimeStep(None, *(part[index : index + 1] for part in timestep[1:]))
                 if len(returns[index]) < quota:
@@ -149,7 +152,7 @@ def record(path: str | Path, *, to: str | Path | None = None, seed: int = 0, gre
         with imageio.imopen(target, "w", plugin="pyav") as video:
             # Encoded in this process: a process that holds JAX must not fork an encoder.
             video.init_video_stream("libx264", fps=rate)
-            for count, timestep in enumerate(player.play(environment, seed)):
+            for count, (timestep, _) in enumerate(player.play(environment, seed)):
                 video.write_frame(_even(environment.render(), environment.spec.id))
                 ended = bool(timestep.terminated[0] or timestep.truncated[0])
                 if ended or count >= rate * _LONGEST_VIDEO_SECONDS:
