@@ -200,9 +200,7 @@ def test_a_flipped_bit_in_any_file_is_found(tmp_path: Path) -> None:
     for file in sorted(folder.iterdir()):
         whole = file.read_bytes()
         flip(file, len(whole) // 2)
-        with pytest.raises(
-            DatasetError, match=rf"data set .* is damaged: .*{file.name}|is damaged: {file.name}"
-        ):
+        with pytest.raises(DatasetError, match=rf"is damaged: {file.name}"):
             Dataset.open(folder)
         file.write_bytes(whole)
     Dataset.open(folder)
