@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -256,6 +257,8 @@ def test_an_environment_that_fails_or_nothing_to_write_leaves_nothing(tmp_path: 
         write(tmp_path / "data", SPEC, failing(), dict, most_bytes=700)
     with pytest.raises(DatasetError, match="1 steps for the data set"):
         write(tmp_path / "data", SPEC, steps(1), dict)
+    with pytest.raises(DatasetError, match="must be finite JSON values"):
+        write(tmp_path / "data", SPEC, steps(), lambda: {"mean_return": math.nan})
     assert list(tmp_path.iterdir()) == []
 
 

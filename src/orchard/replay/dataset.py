@@ -111,7 +111,12 @@ def write(
             **about(),
             "files": entries,
         }
-        sealed.seal(draft, _MANIFEST, body)
+        try:
+            sealed.seal(draft, _MANIFEST, body)
+        except (TypeError, ValueError) as error:
+            raise DatasetError(
+                f"what the data set {final} says of itself must be finite JSON values: {error}"
+            ) from error
         draft.rename(final)
         sealed.sync(final.parent)
     return Dataset.open(final, verify=False)
