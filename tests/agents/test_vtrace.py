@@ -194,7 +194,7 @@ def test_a_first_policy_explores_everything():
 
 
 def test_registry():
-    assert set(AGENTS) == {"vtrace", "ppo", "a2c", "dqn", "r2d2"}
+    assert set(AGENTS) == {"vtrace", "ppo", "a2c", "dqn", "r2d2", "bc"}
     assert load_agent("vtrace").Settings is VTraceSettings
     with pytest.raises(ConfigError, match="did you mean vtrace"):
         load_agent("v-trace")
