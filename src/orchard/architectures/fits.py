@@ -8,6 +8,7 @@ from orchard.config.settings import ParameterServer, Placement, Population, RunC
 from orchard.errors import ConfigError
 from orchard.types import Agent
 
+_PLACED = tuple(field.name for field in fields(Placement))
 _FOR_SERVING = ("transport", "listen", "max_envs", "inference_batch", "inference_wait_ms", "batches_per_call")
 _FOR_ACTORS = (
     "actors",
@@ -26,7 +27,9 @@ _FOR_ACTORS = (
 
 _FOR_SHARDS = ("shards", "max_staleness", "stale_gradients")
 _FOR_WORKERS = ("outlier_deviations", "shard_snapshot_seconds")
-_NO_GRADIENTS = "only under a3c and gorila gradients are pushed to shards: leave it out"
+_FOR_DATA = ("dataset", "n_fetch", "n_push", "warm_start")
+_NO_GRADIENTS = "only under distbelief, gorila and a3c gradients are pushed to shards: leave it out"
+_NO_DATA = "only distbelief learns from a data set: leave it out"
 _ONE = "only anakin trains several agents in one program: start a run for each"
 
 
@@ -38,7 +41,7 @@ def require_fit(config: RunConfig, agent: Agent) -> None:
 
 def why_not(config: RunConfig, agent: Agent) -> str | None:
     """Why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
-    if agent.data.dataset:
+    if agent.data.dataset and config.arch != "distbelief":
         return f"{agent.name} learns from a data set (--dataset DIR), and {config.arch} has none: use --arch distbelief"
     if agent.data.replay and config.arch not in ("seed", "apex", "gorila"):
         return (
@@ -56,14 +59,15 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         )
     if config.arch != "anakin" and (reason := _without_effect(config.population, ("seeds", "sweep"), _ONE)):
         return reason
-    if config.arch not in ("a3c", "gorila") and (
-        reason := _without_effect(config.server, _FOR_SHARDS + _FOR_WORKERS, _NO_GRADIENTS)
+    if config.arch not in ("a3c", "gorila", "distbelief") and (
+        reason := _without_effect(config.server, _FOR_SHARDS + _FOR_WORKERS + _FOR_DATA, _NO_GRADIENTS)
     ):
         return reason
     return {
         "seed": _seed,
         "impala": _beside_the_environments,
         "apex": _beside_the_environments,
+        "distbelief": _distbelief,
         "gorila": _gorila,
         "a3c": _a3c,
         "a2c": _a2c,
@@ -170,6 +174,7 @@ def _a3c(config: RunConfig, agent: Agent) -> str | None:
             "a3c's threads act and learn each for their own environments: leave it out",
         )
         or _without_effect(config.server, _FOR_WORKERS, "a3c's shards are in its own process: leave it out")
+        or _without_effect(config.server, _FOR_DATA, _NO_DATA)
     )
 
 
@@ -195,7 +200,25 @@ def _gorila(config: RunConfig, agent: Agent) -> str | None:
         place,
         ("listen", "max_envs", "inference_devices", "training_devices", "fetch_steps", "batches_per_call"),
         "gorila's workers act and learn each in a process of its own on this machine: leave it out",
-    )
+    ) or _without_effect(config.server, _FOR_DATA, _NO_DATA)
+
+
+def _distbelief(config: RunConfig, agent: Agent) -> str | None:
+    place = config.placement
+    if not agent.data.dataset:
+        return (
+            f"distbelief's replicas learn from a data set, and {agent.name} from what it does: add --agent bc"
+        )
+    if config.server.dataset is None:
+        return "distbelief learns from a data set: add --dataset DIR (orchard collect RUN makes one)"
+    if config.deterministic:
+        return "distbelief's replicas race, so that no two runs are alike: leave --deterministic out"
+    if place.actors == 0:
+        return "actors is 0, and they are the replicas that learn: give one or more"
+    if place.transport == "inproc":
+        return "transport is inproc, but distbelief's replicas and shards are processes: use shm or grpc"
+    unused = tuple(name for name in _PLACED if name not in ("actors", "transport"))
+    return _without_effect(place, unused, "nobody acts under distbelief: leave it out")
 
 
 def _a2c(config: RunConfig, agent: Agent) -> str | None:

@@ -16,50 +16,22 @@ computes nothing: it watches, counts and writes checkpoints.
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as with_changes
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from orchard.acting.ledger import Ledger
 from orchard.acting.recipe import Recipe
-from orchard.architectures.interface import env_frames, progress, records, restore
-from orchard.architectures.one_agent import OneAgent
 from orchard.architectures.seed import Seed
-from orchard.config.resolve import replace, to_json
+from orchard.architectures.with_shards import WithShards, plain
+from orchard.config.resolve import replace
 from orchard.config.settings import RunConfig
-from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.pushing import Outliers, ParameterServer, PushingLearner
-from orchard.learning.update import TrainState, Update
-from orchard.metrics.meters import Tally
 from orchard.seeding import key
-from orchard.transport.connect import listen
-from orchard.transport.seam import Server
 from orchard.types import Agent, EnvSpec
-from orchard.weights.server import RemoteShards
-from orchard.weights.shards import Bound, Part, cut
-from orchard.weights.workers import Worker, WorkersDesk
 
-PATIENCE_SECONDS = 60.0
-"""How long a shard is waited for that is not there."""
 OUTLIER_DEVIATIONS = 5.0
 """Above the mean of losses, one whose gradient is not pushed; the paper says "several"."""
-_STALENESS_PER_WORKER = 4
-_POLL_SECONDS = 0.2
-_ATTEMPTS = 10
-
-
-def bound_of(config: RunConfig) -> Bound:
-    """How stale a gradient may be."""
-    server = config.server
-    most = server.max_staleness
-    if most is None:
-        most = _STALENESS_PER_WORKER * config.placement.actors
-    return Bound(most, server.stale_gradients)
 
 
 def place(config: RunConfig) -> RunConfig:
@@ -118,238 +90,14 @@ class GorilaWorker(Seed):
         """What is reported, and not reported again."""
         with self._telling:
             ended, self._ended = self._ended, []
-        numbers = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
         return {
             "books": self.ledger.counts(),
             "episodes": ended,
             "pushed": self.learner.pushed()._asdict(),
             "skipped": self.skipped,
-            "metrics": {name: value for name, value in numbers.items() if math.isfinite(value)},
+            "metrics": plain(metrics),
         }
 
 
-class Gorila(OneAgent):
-    """One run of Gorila: everything but its processes.
-
-    Args:
-      config: the run's settings.
-      agent: what is computed.
-      spec: of the environments.
-      token: what workers and shards must know.
-      checkpoint: where to go on from; None to begin.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        spec: EnvSpec,
-        *,
-        token: str,
-        checkpoint: Checkpoint | None = None,
-    ) -> None:
-        super().__init__(config, agent, spec)
-        self._token = token
-        update = Update(agent, jax.local_devices()[:1])
-        state: TrainState = jax.jit(update.begin)(key(config.seed, "learner"))
-        if checkpoint is not None:
-            state = checkpoint.tree("train", state)
-            restore(self, checkpoint.meta, open_steps=False)
-        self._begun: TrainState = jax.device_get(state)
-        self._like = jax.eval_shape(lambda: state.params)
-        self.version = int(state.updates)
-        self._skipped_before = int(state.skipped)
-        self._skipped: dict[tuple[int, int], int] = {}
-        self.staleness = Tally()
-        self._shards: RemoteShards | None = None
-        self._addresses: list[str] = []
-        self._server: Server | None = None
-        self._news = threading.Condition()
-        self._metrics: Mapping[str, Any] | None = None
-        self._gone = self.ledger.counts()
-        self._books: dict[int, dict[str, int]] = {}
-        self._made = dict.fromkeys(range(config.placement.actors), 0)
-        self._dropped = self._outliers = 0
-        self.workers = WorkersDesk(
-            token,
-            config.placement.actors,
-            job=self._job,
-            on_report=self._on_report,
-            on_leave=self._on_leave,
-            first_epoch=checkpoint.meta["last_epoch"] + 1 if checkpoint else 0,
-        )
-
-    # Shards.
-
-    def parts(self) -> list[Part]:
-        """What each shard begins with."""
-        state, count = self._begun, self._config.server.shards
-        pairs = zip(cut(state.params, count), cut(state.opt_state, count), strict=True)
-        return [Part(*pair, self.version, state.skipped) for pair in pairs]
-
-    def reach(self, shards: Sequence[str]) -> None:
-        """Begins conversations with the shards at these addresses; waits for those that are not there yet."""
-        self._addresses = list(shards)
-        self._shards = RemoteShards(
-            self._agent.optimizer, self._like, shards, self._token, patience=PATIENCE_SECONDS
-        )
-
-    # Workers.
-
-    def open(self, addresses: list[str]) -> list[str]:
-        """Lets workers in, at the first address."""
-        self._server = listen(addresses[0], self.workers)
-        return [self._server.address]
-
-    def close(self) -> None:
-        """Sends workers and shards home; safe to call twice."""
-        if self._server is not None:
-            self._server.close()
-        if self._shards is not None:
-            self._shards.end()
-            self._shards.close()
-
-    def _job(self, index: int, epoch: int) -> dict[str, Any]:
-        """What a worker is told: one that takes another's place makes the steps that this one has left."""
-        steps = None
-        if (frames := self._config.stop.frames) is not None:
-            left = max(0, frames - self._frames_before())
-            share = -(-left // (self.frames_per_step * self._config.placement.actors))
-            with self._news:
-                steps = max(0, share - self._made[index])
-        return {
-            "run": to_json(self._config),
-            "spec": self._spec.to_json(),
-            "shards": self._addresses,
-            "index": index,
-            "epoch": epoch,
-            "steps": steps,
-        }
-
-    def _frames_before(self) -> int:
-        """Environment frames of the sessions before this one."""
-        with self._news:
-            made = sum(self._made.values()) + sum(books["received"] for books in self._books.values())
-        return env_frames(self) - made * self.frames_per_step
-
-    def _on_report(self, worker: Worker, told: Mapping[str, Any]) -> None:
-        pushed = told["pushed"]
-        self.staleness.add(pushed["staleness"])
-        with self._news:
-            self._books[worker.index] = dict(told["books"])
-            self._balance()
-            self._count((float(earned), int(length)) for earned, length in told["episodes"])
-            self.version = max(self.version, int(pushed["version"]))
-            self._dropped += int(pushed["dropped"])
-            self._outliers += int(pushed["outliers"])
-            self._skipped[worker.index, worker.epoch] = int(told["skipped"])
-            self._metrics = dict(told["metrics"])
-            self._news.notify_all()
-
-    def _on_leave(self, worker: Worker, reason: str) -> None:
-        """What a worker had open, or in its replay and never trained on, is gone with it."""
-        del reason
-        with self._news:
-            books = self._books.pop(worker.index, None)
-            if books is None:
-                return
-            self._made[worker.index] += books["received"]
-            for name in ("received", "trained"):
-                self._gone[name] += books[name]
-            self._gone["dropped"] += books["dropped"] + books["open"] + books["queued"]
-            self._balance()
-
-    def _balance(self) -> None:
-        columns = Ledger().counts()
-        total = {
-            name: self._gone[name] + sum(books[name] for books in self._books.values()) for name in columns
-        }
-        self.ledger.restore(total)
-
-    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Watches the workers learn: yields the newest metrics as they are reported, None if there are none.
-
-        Raises:
-          RunFailed: a part of the run failed.
-        """
-        while not stop.is_set():
-            if self._failure is not None:
-                raise self._failure
-            with self._news:
-                self._news.wait_for(lambda: self._metrics is not None, _POLL_SECONDS)
-                metrics, self._metrics = self._metrics, None
-            yield metrics
-
-    # What others read.
-
-    @property
-    def train_state(self) -> TrainState:
-        """Parameters, optimizer and counters, as the shards have them now."""
-        return self._state_of(self._settled())
-
-    def _settled(self) -> list[Part]:
-        """What the shards hold: all between the same two gradients, unless one is always under way."""
-        assert self._shards is not None, "reach() comes first"
-        for _ in range(_ATTEMPTS):
-            parts = self._shards.parts()
-            if len({part.version for part in parts}) == 1:
-                break
-        return parts
-
-    def _state_of(self, parts: Sequence[Part]) -> TrainState:
-        assert self._shards is not None
-        whole = self._shards.whole(parts)
-        return self._begun._replace(
-            params=whole.params,
-            opt_state=whole.opt_state,
-            updates=jnp.int32(whole.version),
-            skipped=jnp.int32(self.skipped),
-            target=whole.params if self._agent.data.target_period else None,
-        )
-
-    @property
-    def skipped(self) -> int:
-        """Gradients that were not finite."""
-        with self._news:
-            return self._skipped_before + sum(self._skipped.values())
-
-    def report(self) -> dict[str, Any]:
-        """There is one host."""
-        return {}
-
-    def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """There is one host."""
-
-    def ledgers(self) -> list[dict[str, int]]:
-        """The books of all workers, as they reported them last."""
-        return [self.ledger.counts()]
-
-    def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
-        staleness = self.staleness.take()
-        return {
-            **progress(self),
-            **(
-                {"gradient_staleness_mean": staleness[0], "gradient_staleness_max": staleness[1]}
-                if staleness
-                else {}
-            ),
-            "actors": len(self.workers),
-            "gradients_dropped": self._dropped,
-            "gradient_outliers": self._outliers,
-            "skipped_updates": self.skipped,
-        }
-
-    def snapshot(self, *, alone: bool = False) -> Contents:
-        """Parameters, optimizer and counters; the replays are the workers' and are not kept."""
-        del alone
-        meta = {**records(self), "exact": False, "last_epoch": self.workers.last_epoch}
-        parts = self._settled()
-        meta["shard_versions"] = [part.version for part in parts]
-        meta["version"] = max(meta["shard_versions"])
-        return Contents({"train": self._state_of(parts)}, meta)
-
-
-def shapes_of(agent: Agent) -> Any:
-    """Shapes and dtypes of an agent's parameters."""
-    return jax.eval_shape(agent.init, key(0, "example"))
+class Gorila(WithShards):
+    """One run of Gorila: everything but its processes; see :class:`~orchard.architectures.with_shards.WithShards`."""

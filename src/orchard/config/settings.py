@@ -169,22 +169,32 @@ class ParameterServer:
     """Parameters that workers push gradients to."""
 
     shards: int = 1
-    """Parts of the parameters, each of which takes gradients by itself (gorila: in a process of its own). (A3c and
-    gorila only.)"""
+    """Parts of the parameters, each of which takes gradients by itself, in a process of its own (a3c: in that of the
+    run). (Distbelief, gorila and a3c only.)"""
     max_staleness: int | None = None
     """How many other gradients a shard may have taken since the parameters that a gradient was computed at; None for
-    the architecture's own (a3c: any; gorila: four of every worker). (A3c and gorila only.)"""
+    the architecture's own (gorila: four of every worker; the others: any). (Distbelief, gorila and a3c only.)"""
     stale_gradients: Literal["drop", "scale"] = "drop"
-    """What becomes of a gradient that is staler: drop it, or scale down what it changes. (A3c and gorila only.)"""
+    """What becomes of a gradient that is staler: drop it, or scale down what it changes. (Distbelief, gorila and a3c
+    only.)"""
     outlier_deviations: float | None = None
     """By how many standard deviations a loss is above those before if its gradient is not to be pushed; None for the
-    architecture's own (gorila: 5). (Gorila only.)"""
+    architecture's own (gorila: 5; distbelief: none is too far). (Distbelief and gorila only.)"""
     shard_snapshot_seconds: float = 10.0
-    """Seconds between two snapshots of a shard, from which it goes on if its process dies. (Gorila only.)"""
+    """Seconds between two snapshots of a shard, from which it goes on if its process dies. (Distbelief and gorila
+    only.)"""
+    dataset: str | None = None
+    """Folder of the data set to learn from; see orchard collect. (Distbelief only.)"""
+    n_fetch: int = 1
+    """After how many gradients a replica fetches the newest parameters. (Distbelief only.)"""
+    n_push: int = 1
+    """How many gradients a replica pushes together, as their mean. (Distbelief only.)"""
+    warm_start: int = 0
+    """Gradients that the first replica pushes before the others begin. (Distbelief only.)"""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "shards")
-        _at_least(self, 0, "max_staleness")
+        _at_least(self, 1, "shards", "n_fetch", "n_push")
+        _at_least(self, 0, "max_staleness", "warm_start")
         _at_least(self, 0, "outlier_deviations", "shard_snapshot_seconds", above=True)
 
 
@@ -242,7 +252,9 @@ class RunConfig:
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
-    arch: Literal["seed", "impala", "apex", "gorila", "a3c", "a2c", "sebulba", "anakin"] = "seed"
+    arch: Literal["seed", "impala", "apex", "distbelief", "gorila", "a3c", "a2c", "sebulba", "anakin"] = (
+        "seed"
+    )
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2", "bc"] = "vtrace"
     """What is computed."""
@@ -278,7 +290,7 @@ class RunConfig:
                 f"settings is a {type(self.settings).__name__}, and has to be a {wanted.__name__} for the agent "
                 f"{self.agent}: orchard.configure makes the right one"
             )
-        if self.cluster.hosts > 1 and self.arch in ("a2c", "a3c", "gorila"):
+        if self.cluster.hosts > 1 and self.arch in ("a2c", "a3c", "gorila", "distbelief"):
             raise ConfigError(
                 f"hosts is {self.cluster.hosts}, but a run of {self.arch} has one host: choose --arch seed"
             )

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from orchard.architectures.gorila import Gorila
+from orchard.architectures.with_shards import WithShards
 from orchard.config.resolve import to_json
 from orchard.config.settings import RunConfig
 from orchard.errors import CheckpointError
@@ -30,7 +30,12 @@ class Pools:
     """
 
     def __init__(
-        self, arch: Gorila, config: RunConfig, spec: EnvSpec, folder: RunFolder, note: Callable[[str], None]
+        self,
+        arch: WithShards,
+        config: RunConfig,
+        spec: EnvSpec,
+        folder: RunFolder,
+        note: Callable[[str], None],
     ) -> None:
         self._arch = arch
         self._config = config

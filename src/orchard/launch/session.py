@@ -21,12 +21,14 @@ from orchard.acting.desk import Desk
 from orchard.architectures import a2c, a3c
 from orchard.architectures.anakin import Anakin
 from orchard.architectures.apex import Apex
+from orchard.architectures.distbelief import DistBelief
 from orchard.architectures.gorila import Gorila
 from orchard.architectures.impala import Impala
 from orchard.architectures.interface import Architecture, counts, env_frames
 from orchard.architectures.sebulba import Sebulba
 from orchard.architectures.seed import Seed
 from orchard.architectures.with_actors import WithActors
+from orchard.architectures.with_shards import WithShards
 from orchard.config.members import members
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, OrchardError, RunFailed, cause_of
@@ -56,6 +58,7 @@ _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
 _WITH_ACTORS: dict[str, type[WithActors]] = {"seed": Seed, "a2c": Seed, "impala": Impala, "apex": Apex}
 _WITH_A_CREW: dict[str, type[Sebulba | a3c.A3C]] = {"sebulba": Sebulba, "a3c": a3c.A3C}
+_WITH_SHARDS: dict[str, type[WithShards]] = {"gorila": Gorila, "distbelief": DistBelief}
 _PLACES: dict[str, Callable[[RunConfig], RunConfig]] = {"a2c": a2c.place, "a3c": a3c.place}
 _OF_MEMBERS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 
@@ -181,8 +184,8 @@ class Session:
                 agent_with=partial(build_agent, self.config, self.spec),
                 checkpoint=self.checkpoint,
             )
-        if self.config.arch == "gorila":
-            return Gorila(
+        if sharded := _WITH_SHARDS.get(self.config.arch):
+            return sharded(
                 self.config, self.agent, self.spec, token=self.folder.token(), checkpoint=self.checkpoint
             )
         if crewed := _WITH_A_CREW.get(self.config.arch):
@@ -326,7 +329,7 @@ class Session:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
         if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
             return reason, self._standing(arch)
-        if isinstance(arch, Gorila):
+        if isinstance(arch, WithShards):
             self._start_shards(arch)
         addresses = self._open(arch)
         self.folder.keep(self.config)
@@ -416,7 +419,7 @@ class Session:
             self.display.note(f"more actors: orchard actor {dialled} --token {self.folder.token()}")
         return addresses
 
-    def _start_shards(self, arch: Gorila) -> None:
+    def _start_shards(self, arch: WithShards) -> None:
         self.pools = Pools(arch, self.config, self.spec, self.folder, self.display.note)
         self.pools.start_shards("shm" if self.config.placement.transport == "shm" else "unix")
 
@@ -615,7 +618,7 @@ class Session:
 
 
 def _has_actors(arch: Architecture) -> bool:
-    return arch.desk is not None or arch.crew is not None or isinstance(arch, Gorila)
+    return arch.desk is not None or arch.crew is not None or isinstance(arch, WithShards)
 
 
 def _digest(arch: Architecture) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from orchard.architectures.gorila import bound_of, shapes_of
+from orchard.architectures.with_shards import bound_of, shapes_of
 from orchard.config.resolve import from_json
 from orchard.errors import OrchardError
 from orchard.launch.build import build_agent

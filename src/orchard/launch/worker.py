@@ -1,6 +1,6 @@
 """The program of one worker of a parameter server: ``python -m orchard.launch.worker ADDRESS --index I``.
 
-It acts, remembers and learns as the run's desk tells it, and ends when the desk is gone.
+It learns as the run's desk tells it, and ends when the desk is gone.
 """
 
 from __future__ import annotations
@@ -13,72 +13,107 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from orchard.architectures.gorila import PATIENCE_SECONDS, GorilaWorker, shapes_of
+from orchard.acting.ledger import Ledger
+from orchard.architectures.distbelief import Replica
+from orchard.architectures.gorila import GorilaWorker
+from orchard.architectures.with_shards import PATIENCE_SECONDS, shapes_of
 from orchard.config.resolve import from_json
+from orchard.config.settings import RunConfig
 from orchard.errors import ConnectionLost, OrchardError, RunFailed
 from orchard.launch.actors import GRACE_SECONDS, ThreadActor
 from orchard.launch.build import build_agent
 from orchard.transport.connect import connect
 from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts
-from orchard.types import EnvSpec
+from orchard.types import Agent, EnvSpec
 from orchard.weights.server import RemoteShards
 
 _CONNECT_SECONDS = 30.0
 _REPORT_SECONDS = 0.5
 
 
+class Work(Protocol):
+    """What a worker does: one of :class:`GorilaWorker` and :class:`Replica`."""
+
+    ledger: Ledger
+
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
+        """Learns; yields metrics after updates, and None now and then."""
+
+    def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """What is reported, and not reported again."""
+
+
 def work(client: Client, token: str, index: int) -> None:
     """Works for the desk at the other end of ``client`` until that is gone, which raises."""
     job = client.ask({"kind": "join", "protocol": PROTOCOL, "token": token, "index": index})
     client.open([Layouts(Layout(()), Layout(()))])
-    config = from_json(job["run"])
-    spec = EnvSpec.from_json(job["spec"])
+    config, spec = from_json(job["run"]), EnvSpec.from_json(job["spec"])
     agent = build_agent(config, spec)
-    with contextlib.ExitStack() as stack:
-        shards = RemoteShards(
-            agent.optimizer, shapes_of(agent), job["shards"], token, patience=PATIENCE_SECONDS
-        )
-        stack.enter_context(contextlib.closing(shards))
-        worker = GorilaWorker(config, agent, spec, server=shards, index=index, epoch=job["epoch"])
-        stack.enter_context(contextlib.closing(worker))
-        [address] = worker.open([f"inproc:worker-{os.getpid()}-{index}"])
-        actor = ThreadActor(0, address, "", Path("the log of this worker"))
-        stack.callback(actor.finish, GRACE_SECONDS)
-        stack.callback(worker.close)
+    shards = RemoteShards(agent.optimizer, shapes_of(agent), job["shards"], token, patience=PATIENCE_SECONDS)
+    begin = {"gorila": _gorila, "distbelief": _distbelief}[config.arch]
+    with contextlib.closing(shards), begin(config, agent, spec, shards, job) as (mine, require_alive):
         reported = 0.0
-        for metrics in _learned(worker, job["steps"]):
-            _require_alive(worker, actor, config.safety.env_timeout)
+        for metrics in _learned(mine, job["steps"]):
+            require_alive()
             if time.monotonic() - reported > _REPORT_SECONDS:
                 reported = time.monotonic()
-                client.ask({"kind": "report", **worker.told(metrics)})
+                client.ask({"kind": "report", **mine.told(metrics)})
         # All its steps are made, and the others may still be at theirs.
         while True:
-            client.ask({"kind": "report", **worker.told({})})
+            client.ask({"kind": "report", **mine.told({})})
             time.sleep(_REPORT_SECONDS)
 
 
-def _learned(worker: GorilaWorker, steps: int | None) -> Iterator[Mapping[str, Any]]:
+def _learned(mine: Work, steps: int | None) -> Iterator[Mapping[str, Any]]:
     """Learns until so many steps are made; yields the metrics of updates, and none now and then."""
     if steps is not None and steps <= 0:
         return
-    for metrics in worker.updates(threading.Event()):
+    for metrics in mine.updates(threading.Event()):
         yield metrics or {}
-        if metrics is not None and steps is not None and worker.ledger.counts()["received"] >= steps:
+        if metrics is not None and steps is not None and mine.ledger.counts()["received"] >= steps:
             return
 
 
-def _require_alive(worker: GorilaWorker, actor: ThreadActor, env_timeout: float) -> None:
-    """Raises :class:`RunFailed` if the environments have failed or hang."""
-    if (reason := actor.ended()) is not None:
-        raise RunFailed(reason)
-    for _, seconds in worker.desk.stalled(env_timeout):
-        raise RunFailed(
-            f"its environments took more than {seconds:.0f} s for one step (--env-timeout allows more)"
-        )
+_Begun = Iterator[tuple[Work, Callable[[], None]]]
+
+
+@contextlib.contextmanager
+def _gorila(
+    config: RunConfig, agent: Agent, spec: EnvSpec, shards: RemoteShards, job: Mapping[str, Any]
+) -> _Begun:
+    """A worker that acts, and what raises :class:`RunFailed` if its environments have failed, or hang."""
+    mine = GorilaWorker(config, agent, spec, server=shards, index=job["index"], epoch=job["epoch"])
+    [address] = mine.open([f"inproc:worker-{os.getpid()}"])
+    actor = ThreadActor(0, address, "", Path("the log of this worker"))
+
+    def require_alive() -> None:
+        if (reason := actor.ended()) is not None:
+            raise RunFailed(reason)
+        for _, seconds in mine.desk.stalled(config.safety.env_timeout):
+            raise RunFailed(
+                f"its environments took more than {seconds:.0f} s for one step (--env-timeout allows more)"
+            )
+
+    try:
+        yield mine, require_alive
+    finally:
+        mine.close()
+        actor.finish(GRACE_SECONDS)
+
+
+@contextlib.contextmanager
+def _distbelief(
+    config: RunConfig, agent: Agent, spec: EnvSpec, shards: RemoteShards, job: Mapping[str, Any]
+) -> _Begun:
+    """A worker that reads."""
+    yield (
+        Replica(config, agent, spec, server=shards, index=job["index"], position=job["position"]),
+        lambda: None,
+    )
 
 
 def main() -> None:

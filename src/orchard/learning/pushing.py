@@ -74,7 +74,11 @@ class Pushed(NamedTuple):
 
 
 class PushingLearner(Learner):
-    """A learner whose gradients others apply; its parameters are those that it fetched after its last push.
+    """A learner whose gradients others apply; its parameters are those that it has fetched.
+
+    What it pushes is the mean of the gradients since its last push. (Dean et al. 2012, algorithm 7.1, push their sum,
+    with which ``n_push`` would be part of the step size, and move their own copy by each gradient until they fetch,
+    which with ``n_fetch`` = 1 nobody sees.)
 
     The target parameters are fetched ones too, as they are when the server has taken ``target_period`` gradients more
     (Nair et al. 2015, algorithm 1).
@@ -85,27 +89,42 @@ class PushingLearner(Learner):
       key: for losses that draw.
       server: who applies them.
       outliers: which are not pushed.
+      n_fetch: after how many gradients the newest parameters are fetched.
+      n_push: how many gradients are pushed together.
     """
 
     def __init__(
-        self, agent: Agent, devices: Sequence[Any], key: Any, server: ParameterServer, outliers: Outliers
+        self,
+        agent: Agent,
+        devices: Sequence[Any],
+        key: Any,
+        server: ParameterServer,
+        outliers: Outliers,
+        *,
+        n_fetch: int = 1,
+        n_push: int = 1,
     ) -> None:
         super().__init__(agent, devices, key)
         self._server = server
         self._outliers = outliers
+        self._n_fetch, self._n_push = n_fetch, n_push
+        self._computed = 0
+        self._accrued: list[Tree] = []
+        self._computed_at: tuple[int, ...] = ()
+        self._mean = jax.jit(lambda *trees: jax.tree.map(lambda *leaves: sum(leaves) / len(trees), *trees))
         self._gradient = jax.jit(self._update.gradient)
         self._lock = threading.Lock()
         self._told = Pushed([], 0, 0, 0)
         self._target_period = agent.data.target_period
         self._targets = -1
-        self._fetch()
+        self.fetch()
 
     def warm_up(self, example: Unroll) -> None:
         """Compiles everything for batches like ``example`` (on the host); pushes nothing."""
         jax.block_until_ready(self._gradient_of(self.put(example)))
 
     def update(self, batch: Unroll) -> dict[str, Any]:
-        """Pushes one gradient and fetches what has become of the parameters; returns metrics as device scalars.
+        """Computes one gradient, and pushes and fetches when it is time; returns metrics as device scalars.
 
         Counted are this worker's own gradients, whatever became of them.
         """
@@ -113,13 +132,17 @@ class PushingLearner(Learner):
         self._priorities = found.priorities
         finite = bool(found.finite)
         outlier = finite and self._outliers.is_one(float(found.metrics["loss/total"]))
-        receipts = self._server.push(found.gradient, self._versions) if finite and not outlier else []
+        if finite and not outlier:
+            # As stale as the oldest of those that are pushed together.
+            self._computed_at = self._computed_at if self._accrued else self._versions
+            self._accrued.append(found.gradient)
         with self._lock:
-            told = self._told
-            told.staleness.extend(receipt.staleness for receipt in receipts)
-            dropped = bool(receipts) and not any(receipt.taken for receipt in receipts)
-            self._told = told._replace(dropped=told.dropped + dropped, outliers=told.outliers + outlier)
-        self._fetch()
+            self._told = self._told._replace(outliers=self._told.outliers + outlier)
+        self._computed += 1
+        if self._computed % self._n_push == 0 and self._accrued:
+            self._push()
+        if self._computed % self._n_fetch == 0:
+            self.fetch()
         skip = jnp.int32(not finite)
         state = self.state
         self.state = state._replace(
@@ -140,14 +163,30 @@ class PushingLearner(Learner):
         found: Gradient = self._gradient(state.params, state.target, state.key, state.updates, batch)
         return found
 
-    def _fetch(self) -> None:
+    def _push(self) -> None:
+        one = len(self._accrued) == 1
+        gradient = self._accrued[0] if one else self._mean(*self._accrued)
+        self._accrued = []
+        receipts = self._server.push(gradient, self._computed_at)
+        with self._lock:
+            told = self._told
+            told.staleness.extend(receipt.staleness for receipt in receipts)
+            dropped = told.dropped + (not any(receipt.taken for receipt in receipts))
+            self._told = told._replace(dropped=dropped)
+
+    @property
+    def newest(self) -> int:
+        """The newest version of any shard, as it was when parameters were fetched last."""
+        return max(self._versions)
+
+    def fetch(self) -> None:
+        """Takes over the newest parameters."""
         fetched = self._server.fetch()
         params = jax.block_until_ready(jax.device_put(fetched.params, self._update.whole))
         self._versions = fetched.versions
-        newest = max(fetched.versions)
         with self._lock:
-            self._told = self._told._replace(version=newest)
+            self._told = self._told._replace(version=self.newest)
         self.state = self.state._replace(params=params)
-        if self._target_period and (targets := newest // self._target_period) != self._targets:
+        if self._target_period and (targets := self.newest // self._target_period) != self._targets:
             self._targets = targets
             self.state = self.state._replace(target=params)
