@@ -152,6 +152,11 @@ def test_marked_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert ran, "the page has lost its marks"
 
 
+def test_the_page_of_fits_is_what_the_architectures_say() -> None:
+    page = runpy.run_path(str(ROOT / "tools" / "fits_page.py"))["page"]()
+    assert (DOCS / "fits.md").read_text() == page, "run .venv/bin/python tools/fits_page.py"
+
+
 def test_the_settings_page_is_what_the_configuration_writes() -> None:
     page = runpy.run_path(str(ROOT / "tools" / "settings_page.py"))["page"]()
     assert (DOCS / "settings.md").read_text() == page, "run .venv/bin/python tools/settings_page.py"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import get_args, get_type_hints
 
 from orchard.config.settings import ParameterServer, Placement, Population, RunConfig, Safety
 from orchard.errors import ConfigError
-from orchard.types import Agent
+from orchard.types import Agent, DataPlan
 
 _PLACED = tuple(field.name for field in fields(Placement))
 _FOR_SERVING = ("transport", "listen", "max_envs", "inference_batch", "inference_wait_ms", "batches_per_call")
@@ -39,17 +40,36 @@ def require_fit(config: RunConfig, agent: Agent) -> None:
         raise ConfigError(reason)
 
 
+ARCHITECTURES: tuple[str, ...] = get_args(get_type_hints(RunConfig)["arch"])
+"""All architectures, in the order of their papers."""
+
+
+def why_never(arch: str, plan: DataPlan) -> str | None:
+    """Why an architecture cannot run an agent that wants such data, however both are set; None if it can."""
+    if plan.dataset and arch != "distbelief":
+        return "it learns from a data set, which only distbelief has: use --arch distbelief"
+    if arch == "distbelief" and not plan.dataset:
+        return "distbelief's replicas learn from a data set, and from nothing that the agent does: use --agent bc"
+    if plan.replay and arch not in ("seed", "apex", "gorila"):
+        return (
+            f"it samples from a replay, which {arch} has not: use --arch seed, --arch apex or --arch gorila"
+        )
+    if arch == "apex" and not plan.replay:
+        return "apex is for agents that sample from a replay: use --agent dqn or r2d2, or --arch impala"
+    if arch == "gorila" and not plan.replay:
+        return "gorila's workers learn from replays of their own: use --agent dqn or r2d2"
+    if arch == "a3c" and not plan.on_policy:
+        return (
+            "a3c's threads learn once from what they have just done, and the agent is made for more: use --agent a2c, "
+            "or --arch a2c"
+        )
+    return None
+
+
 def why_not(config: RunConfig, agent: Agent) -> str | None:
     """Why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
-    if agent.data.dataset and config.arch != "distbelief":
-        return f"{agent.name} learns from a data set (--dataset DIR), and {config.arch} has none: use --arch distbelief"
-    if agent.data.replay and config.arch not in ("seed", "apex", "gorila"):
-        return (
-            f"{agent.name} samples from a replay, and {config.arch} has none: use --arch seed, --arch apex or --arch "
-            "gorila"
-        )
-    if not agent.data.replay and config.arch == "apex":
-        return f"apex is for agents that sample from a replay (dqn, r2d2), and {agent.name} does not: use --arch impala"
+    if (reason := why_never(config.arch, agent.data)) is not None:
+        return f"{agent.name} does not run under {config.arch}: {reason}"
     if agent.data.replay and config.cluster.hosts > 1:
         return f"hosts is {config.cluster.hosts}, but {agent.name} samples from the replay of one host: leave it out"
     if config.placement.eval_envs and agent.explore is None:
@@ -145,11 +165,7 @@ def _too_far_behind(config: RunConfig, agent: Agent) -> str | None:
 
 
 def _a3c(config: RunConfig, agent: Agent) -> str | None:
-    if not agent.data.on_policy:
-        return (
-            f"a3c's threads learn once from what they have just done, which is the agent a2c's way, and {agent.name} "
-            "is made for more: add --agent a2c, or use --arch a2c"
-        )
+    del agent
     if config.deterministic:
         return (
             "a3c's threads race, so that no two runs are alike: leave --deterministic out, or use --arch a2c, which is "
@@ -180,8 +196,7 @@ def _a3c(config: RunConfig, agent: Agent) -> str | None:
 
 def _gorila(config: RunConfig, agent: Agent) -> str | None:
     place = config.placement
-    if not agent.data.replay:
-        return f"gorila's workers learn from replays of their own, and {agent.name} samples from none: add --agent dqn"
+    del agent
     if config.deterministic:
         return (
             "gorila's workers race, and their replays are in no checkpoint: leave --deterministic out (with --actors 1 "
@@ -205,10 +220,7 @@ def _gorila(config: RunConfig, agent: Agent) -> str | None:
 
 def _distbelief(config: RunConfig, agent: Agent) -> str | None:
     place = config.placement
-    if not agent.data.dataset:
-        return (
-            f"distbelief's replicas learn from a data set, and {agent.name} from what it does: add --agent bc"
-        )
+    del agent
     if config.server.dataset is None:
         return "distbelief learns from a data set: add --dataset DIR (orchard collect RUN makes one)"
     if config.deterministic:
