@@ -13,8 +13,8 @@ HEAD = """\
 <!-- Written by tools/fits_page.py from src/orchard/architectures/fits.py; do not edit. -->
 
 *What is computed* (`--agent`) and *where it runs* (`--arch`) are chosen apart. `orchard fits` prints this table. A pair
-that has a number is refused, with that reason, before anything is started. Settings may exclude each other too, which is
-said in the same way.
+that has a number is refused, with that reason, before anything is started. Settings may exclude each
+other too, which is said in the same way.
 
 """
 

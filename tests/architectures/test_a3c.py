@@ -183,8 +183,8 @@ def test_no_thread_begins_what_would_be_too_much() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"agent": "vtrace"}, "add --agent a2c"),
-        ({"agent": "ppo", "minibatches": 1}, "add --agent a2c"),
+        ({"agent": "vtrace"}, "use --agent a2c"),
+        ({"agent": "ppo", "minibatches": 1}, "use --agent a2c"),
         ({"deterministic": True}, "threads race"),
         ({"lag": 1}, "not for you to choose"),
         ({"actors": 0, "listen": ("127.0.0.1:0",)}, "give one or more"),

@@ -145,7 +145,7 @@ def test_a_replica_that_is_killed_is_replaced_and_goes_on(data: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"agent": "a2c"}, "add --agent bc"),
+        ({"agent": "a2c"}, "use --agent bc"),
         ({"dataset": None}, "add --dataset DIR"),
         ({"deterministic": True}, "replicas race"),
         ({"transport": "inproc"}, "use shm or grpc"),

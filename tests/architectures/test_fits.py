@@ -20,7 +20,7 @@ def test_the_preset_of_cartpole_has_no_more_environments_than_a2c_learns_from_at
 def test_what_learns_from_a_data_set_needs_an_architecture_that_has_one(arch: str) -> None:
     config = configure("toy:catch", arch=arch, agent="bc")
     reason = why_not(config, build_agent(config, spec_of("toy:catch")))
-    assert reason == f"bc learns from a data set (--dataset DIR), and {arch} has none: use --arch distbelief"
+    assert str(reason).endswith("which only distbelief has: use --arch distbelief")
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

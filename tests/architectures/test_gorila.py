@@ -171,7 +171,7 @@ def test_a_loss_is_an_outlier_if_it_is_far_above_those_before() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"agent": "vtrace"}, "add --agent dqn"),
+        ({"agent": "vtrace"}, "use --agent dqn"),
         ({"deterministic": True}, "workers race"),
         ({"transport": "inproc"}, "use shm or grpc"),
         ({"actors": 0, "listen": ("127.0.0.1:0",)}, "give one or more"),

@@ -302,7 +302,7 @@ def test_a_ratio_that_does_not_come_out_even_is_refused_in_lockstep(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({**DQN, "arch": "sebulba"}, "dqn samples from a replay, and sebulba has none: use --arch seed"),
+        ({**DQN, "arch": "sebulba"}, "dqn does not run under sebulba: it samples from a replay"),
         ({"eval_envs": 2}, "only agents that explore by chance"),
         ({**DQN, "replay_size": 10**13}, r"a replay of 10000000000000 transitions needs \d+ bytes"),
         ({**R2D2, "lstm": 0}, "r2d2 is an agent with a memory"),

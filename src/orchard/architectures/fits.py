@@ -41,7 +41,7 @@ def require_fit(config: RunConfig, agent: Agent) -> None:
 
 
 ARCHITECTURES: tuple[str, ...] = get_args(get_type_hints(RunConfig)["arch"])
-"""All architectures, in the order of their papers."""
+"""All architectures."""
 
 
 def why_never(arch: str, plan: DataPlan) -> str | None:
@@ -51,9 +51,7 @@ def why_never(arch: str, plan: DataPlan) -> str | None:
     if arch == "distbelief" and not plan.dataset:
         return "distbelief's replicas learn from a data set, and from nothing that the agent does: use --agent bc"
     if plan.replay and arch not in ("seed", "apex", "gorila"):
-        return (
-            f"it samples from a replay, which {arch} has not: use --arch seed, --arch apex or --arch gorila"
-        )
+        return "it samples from a replay, which few architectures have: use --arch seed, --arch apex or --arch gorila"
     if arch == "apex" and not plan.replay:
         return "apex is for agents that sample from a replay: use --agent dqn or r2d2, or --arch impala"
     if arch == "gorila" and not plan.replay:
