@@ -58,6 +58,7 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
         spec,
         network=config.net.network,
         hidden=config.net.hidden,
+        compute_dtype=config.net.compute_dtype,
         total_updates=_total_updates(config, spec),
         **({} if config.net.lstm is None else {"lstm": config.net.lstm}),
     )
