@@ -14,6 +14,8 @@ which this module makes up:
   into the cache: it is summed over pieces of the batch that do;
 - the gradient of the images of a strided convolution multiplies mostly zeros: where the strides divide kernel
   and image, it is taken of the same convolution over blocks of pixels, which has no stride.
+
+It has no arithmetic for bfloat16 either: what was rounded to that is multiplied and added up in float32.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _FEWEST_IMAGES = 16
 """Below it XLA is faster: oneDNN brings the kernel into an order of its own in every call."""
 
 _LARGEST_WINDOW = 15
-"""Its pixels are counted in a uint8 where oneDNN keeps which of them was the largest."""
+"""Its pixels are counted in a uint8 where the extension keeps which of them was the largest."""
 
 _CACHE_BYTES = 2 << 20
 """About what a core has for itself; measured with benchmarks/convolutions.py."""
@@ -62,47 +64,51 @@ def convolve(
       SpecError: it is differentiated twice.
     """
     if _is_small(images, kernel, stride, padding):
-        return _multiply(images, kernel) + bias.astype(images.dtype)
+        return _multiply(images, kernel, bias)
     return jnp.asarray(_with_gradients(stride, padding, images, kernel, bias))
 
 
-def _goes_to_onednn(images: jax.Array) -> bool:
-    """Whether oneDNN takes these images where they are on a CPU."""
+def _goes_to_extension(images: jax.Array) -> bool:
+    """Whether the extension takes these images where they are on a CPU."""
     return len(images) >= _FEWEST_IMAGES and images.size > 0 and str(images.dtype) in library.find().dtypes
 
 
-def _on_cpu(
+def _lowered(
     native: Callable[..., Any], otherwise: Callable[..., Any], images: jax.Array, *others: Any
 ) -> Any:
-    """``native(images, *others)`` if that is lowered for a CPU and oneDNN takes the images, else ``otherwise``."""
-    if not _goes_to_onednn(images):
-        return otherwise(images, *others)
-    return lax.platform_dependent(images, *others, cpu=native, default=otherwise)
+    """``native(images, *others)`` if that is lowered for a CPU and the extension takes the images, else ``otherwise``.
+
+    It cannot be differentiated: the gradients of what is lowered are lowered themselves.
+    """
+
+    @jax.custom_jvp
+    def lowered(images: jax.Array, *others: Any) -> Any:
+        if not _goes_to_extension(images):
+            return otherwise(images, *others)
+        return lax.platform_dependent(images, *others, cpu=native, default=otherwise)
+
+    lowered.defjvp(_refuse)
+    return lowered(images, *others)
 
 
-def _once(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """A gradient that refuses to be differentiated again, instead of failing somewhere inside of it."""
-    once = jax.custom_jvp(function)
-
-    def refuse(*_: Any) -> Any:
-        raise SpecError(
-            f"a {what} was differentiated twice, and can be once, in reverse mode: use lax's own where second "
-            "derivatives are needed"
-        )
-
-    once.defjvp(refuse)
-    return once
+def _refuse(*_: Any) -> Any:
+    raise SpecError(
+        "a convolution or a max-pool was differentiated twice, or forward; it can be once, in reverse mode: write the"
+        " network with jax.lax's own where second derivatives are needed"
+    )
 
 
 def _convolve(stride: int, padding: Padding, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """XLA's, without a bias."""
+    """XLA's, of one dtype, without a bias."""
     return lax.conv_general_dilated(
-        images,
-        kernel.astype(images.dtype),
-        (stride, stride),
-        padding,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        images, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
+
+
+def _as_xla_multiplies(images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both, rounded to the images' dtype, in the one in which the backend has arithmetic."""
+    wide = jnp.float32 if jax.default_backend() == "cpu" else images.dtype
+    return images.astype(wide), kernel.astype(images.dtype).astype(wide)
 
 
 def _convolve_with_bias(
@@ -113,9 +119,10 @@ def _convolve_with_bias(
         return operations.convolve(images, kernel, bias, layer)
 
     def otherwise(images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-        return _convolve(stride, padding, images, kernel) + bias.astype(images.dtype)
+        wide, rounded = _as_xla_multiplies(images, kernel)
+        return (_convolve(stride, padding, wide, rounded) + bias.astype(wide.dtype)).astype(images.dtype)
 
-    return jnp.asarray(_on_cpu(native, otherwise, images, kernel, bias))
+    return jnp.asarray(_lowered(native, otherwise, images, kernel, bias))
 
 
 def _is_small(images: jax.Array, kernel: jax.Array, stride: int, padding: Padding) -> bool:
@@ -126,12 +133,14 @@ def _is_small(images: jax.Array, kernel: jax.Array, stride: int, padding: Paddin
     return plain and pixels <= _SMALL_PIXELS and patch <= _SMALL_PATCH
 
 
-def _multiply(images: jax.Array, kernel: jax.Array) -> jax.Array:
+def _multiply(images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """The convolution of stride 1 without padding, as patches ``[N, H', W', kh * kw * in]`` times the kernel."""
+    dtype = images.dtype
+    images, kernel = _as_xla_multiplies(images, kernel)
     height, width, _, features = kernel.shape
     rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
     shifted = [images[:, y : y + rows, x : x + columns] for y in range(height) for x in range(width)]
-    return jnp.concatenate(shifted, axis=-1) @ kernel.astype(images.dtype).reshape(-1, features)
+    return (jnp.concatenate(shifted, axis=-1) @ kernel.reshape(-1, features) + bias).astype(dtype)
 
 
 def _forward(
@@ -151,8 +160,7 @@ def _backward(
         return of_images, *operations.by_kernel(images, gradient, kernel.shape[:2], layer)
 
     otherwise = functools.partial(_gradients, stride, padding)
-    gradients = _once(functools.partial(_on_cpu, native, otherwise), "convolution")
-    of_images, of_kernel, of_bias = gradients(*inputs, gradient)
+    of_images, of_kernel, of_bias = _lowered(native, otherwise, *inputs, gradient)
     return of_images, of_kernel, of_bias
 
 
@@ -160,6 +168,9 @@ def _gradients(
     stride: int, padding: Padding, images: jax.Array, kernel: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """XLA's, of images, kernel and bias."""
+    dtypes = images.dtype, kernel.dtype
+    images, kernel = _as_xla_multiplies(images, kernel)
+    gradient = gradient.astype(images.dtype)
     convolution = functools.partial(_convolve, stride, padding)
     over_images, piece = convolution, max(1, len(images))
     if jax.default_backend() == "cpu" and images.size:
@@ -177,7 +188,8 @@ def _gradients(
         ),
         start=jnp.zeros_like(kernel),
     )
-    return of_images, of_kernel, gradient.astype(kernel.dtype).sum((0, 1, 2))
+    of_bias = gradient.astype(dtypes[1]).sum((0, 1, 2))
+    return of_images.astype(dtypes[0]), of_kernel.astype(dtypes[1]), of_bias
 
 
 _with_gradients = jax.custom_vjp(_convolve_with_bias, nondiff_argnums=(0, 1))
@@ -202,13 +214,13 @@ def _to_blocks(images: jax.Array, side: int) -> jax.Array:
 def max_pool(images: jax.Array, window: int, stride: int) -> jax.Array:
     """Maximum over square patches, padding ``SAME``: ``[N, H, W, C]`` to ``[N, ceil(H/stride), …, C]``.
 
-    It can be differentiated in reverse mode, once. Of equal maxima, oneDNN gives all of the gradient to the first; XLA
-    shares it out among them.
+    It can be differentiated in reverse mode, once. Of equal maxima, the extension gives all of the gradient to the
+    first; XLA shares it out among them.
 
     Raises:
       SpecError: it is differentiated twice.
     """
-    if window > _LARGEST_WINDOW or not _goes_to_onednn(images):
+    if window > _LARGEST_WINDOW or not _goes_to_extension(images):
         return _pool(images, window, stride)
     return jnp.asarray(_pool_with_gradients(window, stride, images))
 
@@ -232,13 +244,13 @@ def _pool_only(window: int, stride: int, images: jax.Array) -> jax.Array:
     def native(images: jax.Array) -> jax.Array:
         return operations.pool(images, window, _over(images, window, stride))
 
-    return jnp.asarray(_on_cpu(native, functools.partial(_pool, window=window, stride=stride), images))
+    return jnp.asarray(_lowered(native, functools.partial(_pool, window=window, stride=stride), images))
 
 
 def _pool_forward(
     window: int, stride: int, images: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """What is kept is the images, from which XLA sees what was largest, and where that was, which oneDNN reads."""
+    """Keeps the images, from which XLA sees what was largest, and where that was, which the extension reads."""
 
     def native(images: jax.Array) -> tuple[jax.Array, jax.Array]:
         return operations.pool_keeping(images, window, _over(images, window, stride))
@@ -247,7 +259,7 @@ def _pool_forward(
         pooled = _pool(images, window, stride)
         return pooled, jnp.zeros(pooled.shape, jnp.uint8)
 
-    pooled, places = _on_cpu(native, otherwise, images)
+    pooled, places = _lowered(native, otherwise, images)
     return pooled, (images, places)
 
 
@@ -262,8 +274,7 @@ def _pool_backward(
         del places
         return jnp.asarray(jax.vjp(lambda x: _pool(x, window, stride), images)[1](gradient)[0])
 
-    gradients = _once(functools.partial(_on_cpu, native, otherwise), "max-pool")
-    return (gradients(*kept, gradient),)
+    return (_lowered(native, otherwise, *kept, gradient),)
 
 
 _pool_with_gradients = jax.custom_vjp(_pool_only, nondiff_argnums=(0, 1))

@@ -20,7 +20,7 @@ from orchard.errors import ConfigError
 
 _FOLDER = Path(__file__).parent
 SOURCE = _FOLDER / "layers.cc"
-SOURCES = (SOURCE, _FOLDER / "dnnl.h", _FOLDER / "pieces.h")
+SOURCES = (SOURCE, *sorted(_FOLDER.glob("*.h")))
 COMMAND = f"{Path(sys.executable).name} -m orchard.nets.native.build"
 _COMPILERS = ("c++", "g++", "clang++")
 _SECONDS = 600.0
@@ -58,7 +58,7 @@ def compile_extension(to: Path, *flags: str) -> None:
         )
     with tempfile.TemporaryDirectory(dir=to.parent) as scratch:
         draft = Path(scratch) / to.name
-        command = [found, "-std=c++17", "-O2", "-g0", "-shared", "-fPIC", "-Wall", "-Wextra", *flags]
+        command = [found, "-std=c++17", "-O3", "-g0", "-shared", "-fPIC", "-Wall", "-Wextra", *flags]
         command += ["-isystem", jax.ffi.include_dir(), str(SOURCE), "-o", str(draft), "-ldl", "-pthread"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)

@@ -38,21 +38,13 @@ struct Argument {
   Memory* memory;
 };
 
-enum DataType : int { kBFloat16 = 2, kFloat32 = 3, kUInt8 = 6 };
-enum Propagation : int { kForwardTraining = 64, kForwardInference = 96 };
-enum Algorithm : int { kConvolutionDirect = 1, kPoolingMax = 511 };
-enum Query : int {
-  kQueryWeights = 131,
-  kQueryDiffWeights = 132,
-  kQueryWorkspace = 135,
-  kQueryScratchpad = 136,
-};
+enum DataType : int { kBFloat16 = 2, kFloat32 = 3 };
+enum Query : int { kQueryWeights = 131, kQueryDiffWeights = 132, kQueryScratchpad = 136 };
 enum ArgumentName : int {
   kSource = 1,
   kDestination = 17,
   kWeights = 33,
   kBias = 41,
-  kWorkspace = 64,
   kScratchpad = 80,
   kDiffSource = 129,
   kDiffDestination = 145,
@@ -60,6 +52,7 @@ enum ArgumentName : int {
   kDiffBias = 169,
 };
 constexpr int kFrom = 1, kTo = 17;  // arguments of a reorder
+constexpr int kForwardTraining = 64, kConvolutionDirect = 1;
 constexpr int kCpu = 1, kAnyLayout = 1, kUserScratchpad = 1, kInOrder = 1;
 constexpr int kIsaWithBFloat16 = 0x80;  // the bit of AVX-512's bfloat16 instructions in an instruction set
 
@@ -99,15 +92,7 @@ constexpr int kIsaWithBFloat16 = 0x80;  // the bit of AVX-512's bfloat16 instruc
   F(convolution_backward_weights_primitive_desc_create,                                                          \
     Status(PrimitiveDesc**, Engine*, int algorithm, const MemoryDesc* source, const MemoryDesc* weights,         \
            const MemoryDesc* bias, const MemoryDesc* destination, const Dims strides, const Dims dilation,       \
-           const Dims before, const Dims after, const PrimitiveDesc* forward, const Attributes*))                \
-  F(pooling_forward_primitive_desc_create,                                                                       \
-    Status(PrimitiveDesc**, Engine*, int propagation, int algorithm, const MemoryDesc* source,                   \
-           const MemoryDesc* destination, const Dims strides, const Dims window, const Dims dilation,            \
-           const Dims before, const Dims after, const Attributes*))                                              \
-  F(pooling_backward_primitive_desc_create,                                                                      \
-    Status(PrimitiveDesc**, Engine*, int algorithm, const MemoryDesc* source, const MemoryDesc* destination,     \
-           const Dims strides, const Dims window, const Dims dilation, const Dims before, const Dims after,      \
-           const PrimitiveDesc* forward, const Attributes*))
+           const Dims before, const Dims after, const PrimitiveDesc* forward, const Attributes*))
 
 struct Library {
 #define ORCHARD_MEMBER(name, type) std::add_pointer_t<type> name = nullptr;

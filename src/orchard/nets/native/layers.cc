@@ -1,4 +1,4 @@
-// Convolutions and max-pools on a CPU, forward and backward, by oneDNN: handlers for XLA's foreign function interface.
+// Convolutions by oneDNN and max-pools on a CPU, forward and backward: handlers for XLA's foreign function interface.
 //
 // Images are [N, H, W, C], float32 or bfloat16; kernels [kh, kw, in, out] and biases [out] are float32 always, and so
 // are their gradients. oneDNN reads and writes images where they are; kernels, which are small, it wants in an order of
@@ -8,16 +8,19 @@
 // primitive, which is compiled when it is first needed and then kept. Whatever does not fit is refused with a message,
 // and no exception leaves a handler.
 
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dnnl.h"
 #include "pieces.h"
+#include "pools.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace {
@@ -30,6 +33,7 @@ constexpr int64_t kImagesInAPiece = 8;
 constexpr int64_t kImagesInASummand = 16, kMostSummands = 32;
 constexpr int64_t kBytesOfSummands = int64_t{64} << 20;
 constexpr int64_t kNumbersInASum = 4096;
+constexpr int64_t kLargestWindow = 15;
 
 struct Misfit : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -41,7 +45,7 @@ void require(bool fits, const char* what) {
 
 // ---- What is computed ----------------------------------------------------------------------------------------------
 
-enum Operation : int64_t { kForward, kOfImages, kOfKernel, kPool, kPoolKeeping, kOfPool };
+enum Operation : int64_t { kForward, kOfImages, kOfKernel };
 
 struct Padding {
   int64_t top, bottom, left, right;
@@ -60,7 +64,7 @@ struct Layer {
   int64_t out_numbers() const { return out_height * out_width * features; }
   int64_t weights() const { return rows * columns * channels * features; }
   int64_t bytes() const { return type == dnnl::kBFloat16 ? 2 : 4; }
-  bool empty() const { return n == 0 || image() == 0 || out_image() == 0 || rows == 0 || columns == 0; }
+  bool empty() const { return n == 0; }
 
   Layer with(int64_t images) const {
     Layer other = *this;
@@ -94,6 +98,7 @@ Layer layer_of(const ffi::AnyBuffer& images, const ffi::AnyBuffer& out, Shape ke
   require(images.element_type() == out.element_type(), "images and what comes out of them have one type");
   Layer layer{in_shape[0], in_shape[1], in_shape[2], in_shape[3],  kernel[0], kernel[1],
               kernel[3],   out_shape[1], out_shape[2], stride, padding, type_of(images.element_type())};
+  require(layer.height > 0 && layer.width > 0 && layer.channels > 0 && layer.features > 0, "images have to hold numbers");
   require(in_shape[0] == out_shape[0], "as many images have to come out as go in");
   require(in_shape[3] == kernel[2] && out_shape[3] == kernel[3], "channels and filters have to be those of the kernel");
   require(fits_along(layer.height, layer.rows, padding.top, padding.bottom, stride, layer.out_height) &&
@@ -148,32 +153,30 @@ dnnl::OwnedPrimitive primitive_of(const dnnl::PrimitiveDesc* desc) {
   return dnnl::OwnedPrimitive(primitive);
 }
 
-dnnl::OwnedPrimitive reorder(const dnnl::MemoryDesc* from, const dnnl::MemoryDesc* to,
-                             const dnnl::Attributes* attributes) {
+dnnl::OwnedPrimitive reorder(const dnnl::MemoryDesc* from, const dnnl::MemoryDesc* to) {
   dnnl::PrimitiveDesc* desc = nullptr;
   dnnl::check(dnnl::library.reorder_primitive_desc_create(&desc, from, dnnl::library.engine, to, dnnl::library.engine,
-                                                          attributes),
+                                                          nullptr),
               "bring a kernel into its order");
   return primitive_of(dnnl::OwnedPrimitiveDesc(desc).get());
 }
 
 // How one operation is computed for so many images; it never changes, and any number of threads may use it at once.
 struct Plan {
-  dnnl::OwnedMemoryDesc images, out, kernel, bias, ordered_kernel, workspace, scratchpad;
+  dnnl::OwnedMemoryDesc images, out, kernel, bias, ordered_kernel, scratchpad;
   dnnl::OwnedPrimitive primitive, reorder;
   size_t ordered_bytes = 0, scratch_bytes = 0;
 };
 
 struct Sizes {
-  dnnl::Dims stride, window, dilation = {}, before, after;
+  dnnl::Dims stride, dilation = {}, before, after;
   explicit Sizes(const Layer& layer)
       : stride{layer.stride, layer.stride},
-        window{layer.rows, layer.columns},
         before{layer.padding.top, layer.padding.left},
         after{layer.padding.bottom, layer.padding.right} {}
 };
 
-dnnl::OwnedPrimitiveDesc describe_convolution(Operation operation, const Layer& layer, const Plan& plan,
+dnnl::OwnedPrimitiveDesc describe(Operation operation, const Layer& layer, const Plan& plan,
                                               const dnnl::Attributes* attributes) {
   const auto& dnn = dnnl::library;
   Sizes sizes(layer);
@@ -201,27 +204,9 @@ dnnl::OwnedPrimitiveDesc describe_convolution(Operation operation, const Layer& 
   return dnnl::OwnedPrimitiveDesc(desc);
 }
 
-dnnl::OwnedPrimitiveDesc describe_pool(Operation operation, const Layer& layer, const Plan& plan,
-                                       const dnnl::Attributes* attributes) {
-  const auto& dnn = dnnl::library;
-  Sizes sizes(layer);
-  auto propagation = operation == kPool ? dnnl::kForwardInference : dnnl::kForwardTraining;
-  dnnl::PrimitiveDesc* desc = nullptr;
-  dnnl::check(dnn.pooling_forward_primitive_desc_create(&desc, dnn.engine, propagation, dnnl::kPoolingMax,
-                                                        plan.images.get(), plan.out.get(), sizes.stride, sizes.window,
-                                                        sizes.dilation, sizes.before, sizes.after, attributes),
-              "pool such images");
-  dnnl::OwnedPrimitiveDesc forward(desc);
-  if (operation != kOfPool) return forward;
-  dnnl::check(dnn.pooling_backward_primitive_desc_create(&desc, dnn.engine, dnnl::kPoolingMax, plan.images.get(),
-                                                         plan.out.get(), sizes.stride, sizes.window, sizes.dilation,
-                                                         sizes.before, sizes.after, forward.get(), attributes),
-              "differentiate a pool of such images");
-  return dnnl::OwnedPrimitiveDesc(desc);
-}
-
 Plan make_plan(Operation operation, const Layer& layer) {
   const auto& dnn = dnnl::library;
+  require(dnn.engine != nullptr, "oneDNN has not been opened");
   dnnl::OneThread one_thread;
   dnnl::Attributes* made = nullptr;
   dnnl::check(dnn.primitive_attr_create(&made), "make attributes");
@@ -230,24 +215,15 @@ Plan make_plan(Operation operation, const Layer& layer) {
   Plan plan;
   plan.images = images_desc(layer.n, layer.height, layer.width, layer.channels, layer.type);
   plan.out = images_desc(layer.n, layer.out_height, layer.out_width, layer.features, layer.type);
-  bool pools = operation >= kPool;
-  if (!pools) {
-    plan.kernel = kernel_desc(layer);
-    plan.bias = strided({layer.features}, {1}, dnnl::kFloat32);
-  }
-  auto desc = (pools ? describe_pool : describe_convolution)(operation, layer, plan, made);
-  if (!pools) {
-    bool of_kernel = operation == kOfKernel;
-    int query = of_kernel ? dnnl::kQueryDiffWeights : dnnl::kQueryWeights;
-    plan.ordered_kernel = copy_of(dnn.primitive_desc_query_md(desc.get(), query, 0));
-    plan.ordered_bytes = dnn.memory_desc_get_size(plan.ordered_kernel.get());
-    auto *from = plan.kernel.get(), *to = plan.ordered_kernel.get();
-    plan.reorder = of_kernel ? reorder(to, from, nullptr) : reorder(from, to, nullptr);
-  } else if (operation != kPool) {
-    plan.workspace = copy_of(dnn.primitive_desc_query_md(desc.get(), dnnl::kQueryWorkspace, 0));
-    size_t bytes = static_cast<size_t>(layer.n * layer.out_numbers());
-    require(dnn.memory_desc_get_size(plan.workspace.get()) == bytes, "the window is too large to pool with");
-  }
+  plan.kernel = kernel_desc(layer);
+  plan.bias = strided({layer.features}, {1}, dnnl::kFloat32);
+  auto desc = describe(operation, layer, plan, made);
+  bool of_kernel = operation == kOfKernel;
+  int query = of_kernel ? dnnl::kQueryDiffWeights : dnnl::kQueryWeights;
+  plan.ordered_kernel = copy_of(dnn.primitive_desc_query_md(desc.get(), query, 0));
+  plan.ordered_bytes = dnn.memory_desc_get_size(plan.ordered_kernel.get());
+  auto *from = plan.kernel.get(), *to = plan.ordered_kernel.get();
+  plan.reorder = of_kernel ? reorder(to, from) : reorder(from, to);
   plan.scratchpad = copy_of(dnn.primitive_desc_query_md(desc.get(), dnnl::kQueryScratchpad, 0));
   plan.scratch_bytes = dnn.memory_desc_get_size(plan.scratchpad.get());
   plan.primitive = primitive_of(desc.get());
@@ -269,6 +245,7 @@ struct Plans {
   Pieces pieces;
   std::shared_ptr<const Plan> even, last;
 
+  // Throws Failure where oneDNN has no way to compute the layer.
   Plans(Operation operation, const Layer& layer, Pieces cut)
       : pieces(cut),
         even(plan_for(operation, layer.with(cut.images))),
@@ -386,20 +363,51 @@ void differentiate_by_kernel(ffi::ThreadPool& pool, const ffi::AnyBuffer& images
   add_up(pool, biases, count, layer.features, distance, static_cast<float*>(of_bias.untyped_data()));
 }
 
-// A pool forward or, with `Keeping` what was largest, forward or backward.
-void pool_images(ffi::ThreadPool& pool, Operation operation, const ffi::AnyBuffer& images, const ffi::AnyBuffer& out,
-                 char* places, const Layer& layer) {
-  Plans plans(operation, layer, cut(layer));
-  bool back = operation == kOfPool;
-  in_parallel(pool, plans.pieces.count, [&](int64_t piece) {
-    dnnl::OneThread one_thread;
-    const Plan& plan = plans.of(piece);
-    int64_t begin = piece * plans.pieces.images;
-    char* kept = places == nullptr ? nullptr : places + begin * layer.out_numbers();
-    execute_piece(
-        plan, {back ? dnnl::kDiffSource : dnnl::kSource, plan.images.get(), at(images, begin * layer.image())},
-        {back ? dnnl::kDiffDestination : dnnl::kDestination, plan.out.get(), at(out, begin * layer.out_image())},
-        {dnnl::kWorkspace, plan.workspace.get(), kept});
+// Calls compute(image) for each of them, with the type of their numbers.
+template <typename Compute>
+void each_image(ffi::ThreadPool& pool, const Layer& layer, Compute compute) {
+  Pieces pieces = cut(layer);
+  in_parallel(pool, pieces.count, [&](int64_t piece) {
+    int64_t begin = piece * pieces.images, end = std::min(begin + pieces.images, layer.n);
+    for (int64_t image = begin; image < end; ++image) {
+      if (layer.type == dnnl::kFloat32) {
+        compute(image, float{});
+      } else {
+        compute(image, uint16_t{});
+      }
+    }
+  });
+}
+
+pools::Window window_of(const Layer& layer) {
+  return {layer.height,    layer.width, layer.channels, layer.out_height,  layer.out_width,
+          layer.rows, layer.stride, layer.padding.top, layer.padding.left};
+}
+
+template <typename T>
+T* image_at(const ffi::AnyBuffer& images, int64_t image, int64_t bytes) {
+  return reinterpret_cast<T*>(at(images, image * bytes));
+}
+
+// `places` may be null: then they are not kept.
+void pool_images(ffi::ThreadPool& pool, const ffi::AnyBuffer& images, const ffi::AnyBuffer& out, uint8_t* places,
+                 const Layer& layer) {
+  pools::Window window = window_of(layer);
+  each_image(pool, layer, [&](int64_t image, auto number) {
+    using T = decltype(number);
+    pools::pool(window, image_at<const T>(images, image, layer.image()), image_at<T>(out, image, layer.out_image()),
+                places == nullptr ? nullptr : places + image * layer.out_numbers(), piece_memory);
+  });
+}
+
+void differentiate_pool(ffi::ThreadPool& pool, const ffi::AnyBuffer& gradient, const uint8_t* places,
+                        const ffi::AnyBuffer& of_images, const Layer& layer) {
+  pools::Window window = window_of(layer);
+  each_image(pool, layer, [&](int64_t image, auto number) {
+    using T = decltype(number);
+    pools::differentiate(window, image_at<const T>(gradient, image, layer.out_image()),
+                         places + image * layer.out_numbers(), image_at<T>(of_images, image, layer.image()),
+                         piece_memory);
   });
 }
 
@@ -408,7 +416,6 @@ void pool_images(ffi::ThreadPool& pool, Operation operation, const ffi::AnyBuffe
 template <typename Compute>
 ffi::Error guarded(Compute compute) {
   try {
-    require(dnnl::library.engine != nullptr, "oneDNN has not been opened");
     compute();
     return ffi::Error::Success();
   } catch (const Misfit& misfit) {
@@ -429,9 +436,7 @@ ffi::Error Convolve(ffi::ThreadPool pool, ffi::AnyBuffer images, ffi::AnyBuffer 
     Layer layer = layer_of(images, *out, kernel.dimensions(), stride, {top, bottom, left, right});
     require_floats(kernel, layer.weights(), "a kernel has to be float32");
     require_floats(bias, layer.features, "a bias has to be float32, one number for each filter");
-    if (layer.n == 0 || layer.out_image() == 0) return;
-    require(!layer.empty(), "images without channels cannot be convolved");
-    convolve(pool, images, kernel, bias, *out, layer);
+    if (!layer.empty()) convolve(pool, images, kernel, bias, *out, layer);
   });
 }
 
@@ -465,6 +470,7 @@ Layer pool_of(const ffi::AnyBuffer& images, const ffi::AnyBuffer& out, int64_t w
               Padding padding) {
   require(images.dimensions().size() == 4, "images have four axes");
   int64_t channels = images.dimensions()[3];
+  require(window <= kLargestWindow, "a window's numbers have to be countable in a uint8");
   const int64_t kernel[4] = {window, window, channels, channels};
   return layer_of(images, out, Shape(kernel, 4), stride, padding);
 }
@@ -479,7 +485,7 @@ ffi::Error MaxPool(ffi::ThreadPool pool, ffi::AnyBuffer images, ffi::Result<ffi:
                    int64_t stride, int64_t top, int64_t bottom, int64_t left, int64_t right) {
   return guarded([&] {
     Layer layer = pool_of(images, *out, window, stride, {top, bottom, left, right});
-    if (!layer.empty()) pool_images(pool, kPool, images, *out, nullptr, layer);
+    if (!layer.empty()) pool_images(pool, images, *out, nullptr, layer);
   });
 }
 
@@ -489,7 +495,7 @@ ffi::Error MaxPoolKeeping(ffi::ThreadPool pool, ffi::AnyBuffer images, ffi::Resu
   return guarded([&] {
     Layer layer = pool_of(images, *out, window, stride, {top, bottom, left, right});
     require_places(*places, layer);
-    if (!layer.empty()) pool_images(pool, kPoolKeeping, images, *out, at(*places, 0), layer);
+    if (!layer.empty()) pool_images(pool, images, *out, places->typed_data<uint8_t>(), layer);
   });
 }
 
@@ -500,7 +506,7 @@ ffi::Error DifferentiateMaxPool(ffi::ThreadPool pool, ffi::AnyBuffer gradient, f
     Layer layer = pool_of(*of_images, gradient, window, stride, {top, bottom, left, right});
     require_places(places, layer);
     if (layer.empty()) return clear(*of_images);
-    pool_images(pool, kOfPool, *of_images, gradient, at(places, 0), layer);
+    differentiate_pool(pool, gradient, places.typed_data<uint8_t>(), *of_images, layer);
   });
 }
 
