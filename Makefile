@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALLED := $(VENV)/.installed
 NATIVE := $(VENV)/.native
+NATIVE_SOURCE := $(wildcard src/orchard/nets/native/*.cc src/orchard/nets/native/*.h src/orchard/nets/native/build.py)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -77,7 +78,7 @@ $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
 	@touch $@
 
 # Convolutions on a CPU are several times faster with it; where there is no wheel or no compiler, one line says so.
-$(NATIVE): $(INSTALLED) $(wildcard src/orchard/nets/native/*)
+$(NATIVE): $(INSTALLED) $(NATIVE_SOURCE)
 	@$(PIP) --editable '.[onednn]' || echo 'No oneDNN could be installed: Orchard does without'
 	@$(BIN)/python -m orchard.nets.native.build
 	@touch $@
