@@ -2,8 +2,9 @@
 
 Images are ``[N, H, W, C]``, float32 or bfloat16; kernels ``[kh, kw, in, out]`` and biases ``[out]`` are float32, and
 what comes out has the dtype of the images. On accelerators the lowering is XLA's. On a CPU, batches that are worth it
-go to oneDNN where it is there (:mod:`orchard.nets.native`), which is faster and does not mind loops. XLA's CPU backend, which takes the rest, is fast at plain forward convolutions and has four weak points, for
-which this module makes up:
+go to oneDNN where it is there (:mod:`orchard.nets.native`), which is faster and does not mind loops. XLA's CPU
+backend, which takes the rest, is fast at plain forward convolutions and has four weak points, for which this module
+makes up:
 
 - a convolution inside a loop (``while``, hence ``lax.scan``) is some twenty times slower: time is folded into
   N before anything comes here, and small convolutions, as of MinAtar's 10x10 images, are products of matrices (in
