@@ -52,6 +52,7 @@ def test_a_switch_keeps_it_away(monkeypatch):
 
 def test_a_library_of_ones_own_has_to_exist(monkeypatch, fresh):
     monkeypatch.undo()
+    monkeypatch.delenv(library.SWITCH, raising=False)
     monkeypatch.setenv(library.LIBRARY, "/no/such/libdnnl.so.3")
     library._found.cache_clear()
     with pytest.raises(ConfigError, match="/no/such/libdnnl"):
@@ -75,6 +76,7 @@ def test_an_extension_that_is_none_leaves_all_to_xla(fresh):
 @pytest.mark.skipif(not library.find().dtypes, reason="needs the extension")
 def test_a_library_that_is_none_leaves_all_to_xla(monkeypatch, fresh):
     monkeypatch.undo()
+    monkeypatch.delenv(library.SWITCH, raising=False)
     monkeypatch.setenv(library.LIBRARY, str(build.SOURCE))
     library._found.cache_clear()
     assert "proof" in library.find().advice
