@@ -77,7 +77,7 @@ $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
 	@$(PIP) --editable .
 	@touch $@
 
-# Convolutions on a CPU are several times faster with it; where there is no wheel or no compiler, one line says so.
+# Convolutions on a CPU take less time with it; where there is no wheel or no compiler, one line says so.
 $(NATIVE): $(INSTALLED) $(NATIVE_SOURCE)
 	@$(PIP) --editable '.[onednn]' || echo 'No oneDNN could be installed: Orchard does without'
 	@$(BIN)/python -m orchard.nets.native.build
