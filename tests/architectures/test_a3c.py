@@ -193,8 +193,8 @@ def test_no_thread_begins_what_would_be_too_much() -> None:
         ({"stale_gradients": "scale"}, "add --max-staleness"),
         ({"shard_snapshot_seconds": 1.0}, "in its own process"),
         ({"transport": "grpc"}, "each for their own environments"),
-        ({"arch": "a2c", "shards": 2}, "only under a3c and gorila"),
-        ({"arch": "seed", "lag": 0, "max_staleness": 2}, "only under a3c and gorila"),
+        ({"arch": "a2c", "shards": 2}, "only under distbelief, gorila and a3c"),
+        ({"arch": "seed", "lag": 0, "max_staleness": 2}, "only under distbelief, gorila and a3c"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_with_the_reason(

@@ -177,8 +177,8 @@ def test_a_loss_is_an_outlier_if_it_is_far_above_those_before() -> None:
         ({"actors": 0, "listen": ("127.0.0.1:0",)}, "give one or more"),
         ({"actors": 2, "eval_envs": 3}, "use --eval-envs 4"),
         ({"training_devices": (1,)}, "a process of its own"),
-        ({"arch": "seed", "outlier_deviations": 3.0}, "only under a3c and gorila"),
-        ({"arch": "seed", "shards": 3}, "only under a3c and gorila"),
+        ({"arch": "seed", "outlier_deviations": 3.0}, "only under distbelief, gorila and a3c"),
+        ({"arch": "seed", "shards": 3}, "only under distbelief, gorila and a3c"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_with_the_reason(
