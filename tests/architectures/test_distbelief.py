@@ -103,6 +103,14 @@ def _read(position: dict[str, Any]) -> int:
     return int(position["epoch"]) * (last - first) + int(position["taken"])
 
 
+def test_the_first_replica_goes_on_until_the_others_can_begin(data: Path, tmp_path: Path) -> None:
+    # Its share is of four gradients.
+    chosen = settings(data, warm_start=10, n_push=2, frames=8 * STEPS_A_BATCH)
+    done = train(tiny("toy:catch", tmp_path / "run", **chosen)).to_json()
+    assert done["weights_version"] >= 10
+    assert balanced(done)
+
+
 @pytest.mark.slow
 def test_at_first_one_replica_learns_alone(data: Path, tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **settings(data), warm_start=10**9, frames=10**9)

@@ -104,6 +104,11 @@ def test_gradients_are_pushed_together_and_parameters_fetched_now_and_then() -> 
     # The mean of -5, of version 0, and of 2 - 7, of version 1: as stale as the older of them.
     assert server.pushed[1:] == [(-5.0, (0,))]
     assert ours.pushed().staleness == [0, 1]
+    learn(ours, 4.0)
+    assert len(server.pushed) == 2
+    ours.flush()
+    ours.flush()
+    assert len(server.pushed) == 3
 
 
 def test_what_another_has_pushed_is_fetched_and_counts() -> None:
@@ -153,5 +158,9 @@ def test_an_outlier_is_not_pushed_and_counted() -> None:
 
 def test_warming_up_pushes_nothing() -> None:
     server = Watched()
-    learner(server).warm_up(batch(1.0))
-    assert server.pushed == []
+    ours, other = learner(server), learner(server)
+    learn(other, 4.0)
+    ours.warm_up(batch(1.0))
+    assert len(server.pushed) == 1
+    # Compiling takes a while, in which others go on.
+    assert ours.newest == 1

@@ -98,12 +98,20 @@ class Replica:
           RunFailed: too many gradients in a row were not finite.
         """
         while not stop.is_set():
-            if self._index and self.learner.newest < self._config.server.warm_start:
+            if self._index and self._warming_up:
                 time.sleep(_LOOK_SECONDS)
                 self.learner.fetch()
                 yield None
                 continue
             yield self._learn(next(self._batches))
+
+    @property
+    def _warming_up(self) -> bool:
+        return self.learner.newest < self._config.server.warm_start
+
+    def enough(self, steps: int) -> bool:
+        """Whether so many steps are made; the first replica goes on until the others can begin."""
+        return self.ledger.counts()["received"] >= steps and not (self._index == 0 and self._warming_up)
 
     def _learn(self, batch: Unroll) -> Mapping[str, Any]:
         steps = batch.version[-self._config.settings.unroll_length :].size

@@ -17,7 +17,7 @@ computes nothing: it watches, counts and writes checkpoints.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_changes
 from typing import Any
 
@@ -81,6 +81,21 @@ class GorilaWorker(Seed):
     def _recipe(self, token: str = "") -> Recipe:
         # As if each were a host: their environments, and their shares of exploration, are those of one large actor.
         return with_changes(super()._recipe(token), host=self._index, hosts=self._workers)
+
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
+        """Learns, and fetches while there is nothing to learn from yet.
+
+        So whoever fills its replay first acts with what the others have learned.
+        """
+        for metrics in super().updates(stop):
+            if metrics is None and self._lag == "free":
+                self.learner.fetch()
+                self._publish()
+            yield metrics
+
+    def enough(self, steps: int) -> bool:
+        """Whether so many steps are made."""
+        return self.ledger.counts()["received"] >= steps
 
     def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
         with self._telling:

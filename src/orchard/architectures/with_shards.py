@@ -83,6 +83,7 @@ class WithShards(OneAgent):
         self._addresses: list[str] = []
         self._server: Server | None = None
         self._news = threading.Condition()
+        self._newest: Mapping[str, Any] = {}
         self._metrics: Mapping[str, Any] | None = None
         self._gone = self.ledger.counts()
         self._books: dict[int, dict[str, int]] = {}
@@ -164,7 +165,9 @@ class WithShards(OneAgent):
             self._dropped += int(pushed["dropped"])
             self._outliers += int(pushed["outliers"])
             self._skipped[worker.index, worker.epoch] = int(told["skipped"])
-            self._metrics = dict(told["metrics"])
+            # One that has just begun, or has made all its steps, has none.
+            self._newest = dict(told["metrics"]) or self._newest
+            self._metrics = self._newest
             if told.get("position") is not None:
                 self._positions[str(worker.index)] = told["position"]
             self._news.notify_all()

@@ -321,6 +321,8 @@ class Session:
         meta = self.checkpoint.meta
         exact = meta["exact"] and (self.config.deterministic or self.config.arch == "anakin")
         rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
+        if self.config.arch == "distbelief":
+            rest = "replicas go on where they were in the data set"
         replay = ", replay" if "replay" in meta else ""
         self.display.note(
             f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "

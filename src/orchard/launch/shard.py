@@ -50,7 +50,7 @@ def kept(folder: Path, like: Part) -> Part:
 
 
 def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
-    """Serves the shard of a job until ``over`` is set; then keeps what it holds."""
+    """Serves the shard of a job until ``over`` is set."""
     config, folder = from_json(job["run"]), Path(job["folder"])
     agent = build_agent(config, EnvSpec.from_json(job["spec"]))
     like = empty_part(agent.optimizer, shapes_of(agent), job["index"], config.server.shards)

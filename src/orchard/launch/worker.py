@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchard.acting.ledger import Ledger
 from orchard.architectures.distbelief import Replica
 from orchard.architectures.gorila import GorilaWorker
 from orchard.architectures.with_shards import PATIENCE_SECONDS, shapes_of
@@ -26,6 +25,7 @@ from orchard.config.settings import RunConfig
 from orchard.errors import ConnectionLost, OrchardError, RunFailed
 from orchard.launch.actors import GRACE_SECONDS, ThreadActor
 from orchard.launch.build import build_agent
+from orchard.learning.pushing import PushingLearner
 from orchard.transport.connect import connect
 from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts
 from orchard.types import Agent, EnvSpec
@@ -38,7 +38,10 @@ _REPORT_SECONDS = 0.5
 class Work(Protocol):
     """What a worker does: one of :class:`GorilaWorker` and :class:`Replica`."""
 
-    ledger: Ledger
+    learner: PushingLearner
+
+    def enough(self, steps: int) -> bool:
+        """Whether so many steps of the environments, or of the data set, are enough of them for now."""
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
         """Learns; yields metrics after updates, and None now and then."""
@@ -62,6 +65,7 @@ def work(client: Client, token: str, index: int) -> None:
             if time.monotonic() - reported > _REPORT_SECONDS:
                 reported = time.monotonic()
                 client.ask({"kind": "report", **mine.told(metrics)})
+        mine.learner.flush()
         # All its steps are made, and the others may still be at theirs.
         while True:
             client.ask({"kind": "report", **mine.told({})})
@@ -70,11 +74,11 @@ def work(client: Client, token: str, index: int) -> None:
 
 def _learned(mine: Work, steps: int | None) -> Iterator[Mapping[str, Any]]:
     """Learns until so many steps are made; yields the metrics of updates, and none now and then."""
-    if steps is not None and steps <= 0:
+    if steps is not None and mine.enough(steps):
         return
     for metrics in mine.updates(threading.Event()):
         yield metrics or {}
-        if metrics is not None and steps is not None and mine.ledger.counts()["received"] >= steps:
+        if metrics is not None and steps is not None and mine.enough(steps):
             return
 
 

@@ -122,6 +122,7 @@ class PushingLearner(Learner):
     def warm_up(self, example: Unroll) -> None:
         """Compiles everything for batches like ``example`` (on the host); pushes nothing."""
         jax.block_until_ready(self._gradient_of(self.put(example)))
+        self.fetch()  # others have gone on meanwhile
 
     def update(self, batch: Unroll) -> dict[str, Any]:
         """Computes one gradient, and pushes and fetches when it is time; returns metrics as device scalars.
@@ -151,6 +152,11 @@ class PushingLearner(Learner):
             skipped_in_row=(state.skipped_in_row + skip) * skip,
         )
         return {**found.metrics, "skipped_updates": self.state.skipped}
+
+    def flush(self) -> None:
+        """Pushes what has not been pushed yet, fewer gradients than ``n_push``."""
+        if self._accrued:
+            self._push()
 
     def pushed(self) -> Pushed:
         """What became of the gradients since the last call; from any thread."""
