@@ -22,9 +22,8 @@ program with an input and an output, and what it leaves is the same whichever wa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,19 +34,17 @@ from orchard.acting.example import example_unroll
 from orchard.acting.ledger import Ledger
 from orchard.acting.rollout import Program
 from orchard.acting.unrolls import Delivery
+from orchard.architectures.asynchronous import Asynchronous
 from orchard.architectures.devices import pick
-from orchard.architectures.interface import progress, records, restore
-from orchard.architectures.one_agent import OneAgent
+from orchard.architectures.interface import records, restore
 from orchard.config.resolve import replace
 from orchard.config.settings import RunConfig
+from orchard.errors import RunFailed
 from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.update import Gradient, TrainState, Update, require_finite
-from orchard.metrics.meters import Tally
 from orchard.seeding import key
 from orchard.types import Agent, EnvSpec, Unroll, Weights
 from orchard.weights.shards import Bound, Fetched, LocalShards, Part, Receipt
-
-_POLL_SECONDS = 0.2
 
 
 def place(config: RunConfig) -> RunConfig:
@@ -55,7 +52,7 @@ def place(config: RunConfig) -> RunConfig:
     return replace(config, lag="free", envs_per_actor=config.settings.batch_size)
 
 
-class A3C(OneAgent):
+class A3C(Asynchronous):
     """One run of A3C: everything but what starts and watches its crew of threads.
 
     Args:
@@ -108,10 +105,7 @@ class A3C(OneAgent):
             log=str(log),
             first_epoch=checkpoint.meta["last_epoch"] + 1 if checkpoint else 0,
         )
-        self.staleness = Tally()
-        self._news = threading.Condition()
-        self._metrics: Mapping[str, Any] | None = None
-        self._dropped = self._not_finite = self._not_finite_in_row = 0
+        self._not_finite = self._not_finite_in_row = 0
 
     def open(self, addresses: list[str]) -> list[str]:
         """Compiles."""
@@ -151,21 +145,10 @@ class A3C(OneAgent):
             self._not_finite_in_row = 0 if receipts else self._not_finite_in_row + 1
             self._metrics = found.metrics
             self._news.notify_all()
-
-    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Watches the threads learn: yields the newest metrics as often as it is asked, None if there are none.
-
-        Raises:
-          RunFailed: a part of the run failed, or too many gradients in a row were not finite.
-        """
-        while not stop.is_set():
-            if self._failure is not None:
-                raise self._failure
-            with self._news:
-                self._news.wait_for(lambda: self._metrics is not None, _POLL_SECONDS)
-                metrics, self._metrics = self._metrics, None
-                require_finite(self._not_finite_in_row, self._config.safety.max_skipped_updates)
-            yield metrics
+        try:
+            require_finite(self._not_finite_in_row, self._config.safety.max_skipped_updates)
+        except RunFailed as error:
+            self.fail(error)
 
     # What others read.
 
@@ -173,7 +156,7 @@ class A3C(OneAgent):
     def train_state(self) -> TrainState:
         """Parameters, optimizer and counters, as the shards have them."""
         whole = self._shards.whole()
-        version, skipped = jnp.int32(whole.version), whole.skipped
+        version, skipped = jnp.int32(whole.version), jnp.int32(self.skipped)
         return TrainState(whole.params, whole.opt_state, self._key, version, skipped, jnp.zeros_like(skipped))
 
     @property
@@ -186,32 +169,9 @@ class A3C(OneAgent):
         """Gradients that were not finite, or would have led to parameters that are not."""
         return self._not_finite + max(int(shard.part.skipped) for shard in self._shards.shards)
 
-    def report(self) -> dict[str, Any]:
-        """There is one host."""
-        return {}
-
-    def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """There is one host."""
-
-    def ledgers(self) -> list[dict[str, int]]:
-        """The books."""
-        return [self.ledger.counts()]
-
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        staleness = self.staleness.take()
-        return {
-            **progress(self),
-            **(
-                {"gradient_staleness_mean": staleness[0], "gradient_staleness_max": staleness[1]}
-                if staleness
-                else {}
-            ),
-            **self.crew.meters.take(),
-            "actors": self.crew.alive(),
-            "gradients_dropped": self._dropped,
-            "skipped_updates": self.skipped,
-        }
+        return {**super().meters(), **self.crew.meters.take(), "actors": self.crew.alive()}
 
     def snapshot(self, *, alone: bool = False) -> Contents:
         """Parameters, optimizer and counters; the threads go on."""

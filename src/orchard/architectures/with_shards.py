@@ -7,21 +7,19 @@ checkpoints.
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from orchard.acting.ledger import Ledger
-from orchard.architectures.interface import env_frames, progress, records, restore
-from orchard.architectures.one_agent import OneAgent
+from orchard.architectures.asynchronous import Asynchronous
+from orchard.architectures.interface import env_frames, records, restore
 from orchard.config.resolve import to_json
 from orchard.config.settings import RunConfig
 from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.update import TrainState, Update
-from orchard.metrics.meters import Tally
 from orchard.seeding import key
 from orchard.transport.connect import listen
 from orchard.transport.seam import Server
@@ -33,7 +31,6 @@ from orchard.weights.workers import Worker, WorkersDesk
 PATIENCE_SECONDS = 60.0
 """How long a shard is waited for that is not there."""
 _STALENESS_PER_WORKER = 4
-_POLL_SECONDS = 0.2
 _ATTEMPTS = 10
 
 
@@ -46,7 +43,7 @@ def bound_of(config: RunConfig) -> Bound:
     return Bound(most, server.stale_gradients)
 
 
-class WithShards(OneAgent):
+class WithShards(Asynchronous):
     """One run: everything but its processes.
 
     Args:
@@ -75,20 +72,17 @@ class WithShards(OneAgent):
             restore(self, checkpoint.meta, open_steps=False)
         self._begun: TrainState = jax.device_get(state)
         self._like = jax.eval_shape(lambda: state.params)
-        self.version = int(state.updates)
+        self._version = int(state.updates)
         self._skipped_before = int(state.skipped)
         self._skipped: dict[tuple[int, int], int] = {}
-        self.staleness = Tally()
         self._shards: RemoteShards | None = None
         self._addresses: list[str] = []
         self._server: Server | None = None
-        self._news = threading.Condition()
         self._newest: Mapping[str, Any] = {}
-        self._metrics: Mapping[str, Any] | None = None
         self._gone = self.ledger.counts()
         self._books: dict[int, dict[str, int]] = {}
         self._made = dict.fromkeys(range(config.placement.actors), 0)
-        self._dropped = self._outliers = 0
+        self._outliers = 0
         # Where each worker stands in what it reads, if it reads.
         self._positions: dict[str, Any] = dict(checkpoint.meta["positions"]) if checkpoint else {}
         self.workers = WorkersDesk(
@@ -161,7 +155,7 @@ class WithShards(OneAgent):
             self._books[worker.index] = dict(told["books"])
             self._balance()
             self._count((float(earned), int(length)) for earned, length in told["episodes"])
-            self.version = max(self.version, int(pushed["version"]))
+            self._version = max(self._version, int(pushed["version"]))
             self._dropped += int(pushed["dropped"])
             self._outliers += int(pushed["outliers"])
             self._skipped[worker.index, worker.epoch] = int(told["skipped"])
@@ -192,20 +186,6 @@ class WithShards(OneAgent):
         }
         self.ledger.restore(total)
 
-    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Watches the workers learn: yields the newest metrics as they are reported, None if there are none.
-
-        Raises:
-          RunFailed: a part of the run failed.
-        """
-        while not stop.is_set():
-            if self._failure is not None:
-                raise self._failure
-            with self._news:
-                self._news.wait_for(lambda: self._metrics is not None, _POLL_SECONDS)
-                metrics, self._metrics = self._metrics, None
-            yield metrics
-
     # What others read.
 
     @property
@@ -234,37 +214,19 @@ class WithShards(OneAgent):
         )
 
     @property
+    def version(self) -> int:
+        """Gradients that the shards have taken, as workers have found it."""
+        return self._version
+
+    @property
     def skipped(self) -> int:
         """Gradients that were not finite."""
         with self._news:
             return self._skipped_before + sum(self._skipped.values())
 
-    def report(self) -> dict[str, Any]:
-        """There is one host."""
-        return {}
-
-    def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """There is one host."""
-
-    def ledgers(self) -> list[dict[str, int]]:
-        """The books of all workers, as they reported them last."""
-        return [self.ledger.counts()]
-
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        staleness = self.staleness.take()
-        return {
-            **progress(self),
-            **(
-                {"gradient_staleness_mean": staleness[0], "gradient_staleness_max": staleness[1]}
-                if staleness
-                else {}
-            ),
-            "actors": len(self.workers),
-            "gradients_dropped": self._dropped,
-            "gradient_outliers": self._outliers,
-            "skipped_updates": self.skipped,
-        }
+        return {**super().meters(), "actors": len(self.workers), "gradient_outliers": self._outliers}
 
     def snapshot(self, *, alone: bool = False) -> Contents:
         """Parameters, optimizer and counters; what the workers hold is not kept."""
