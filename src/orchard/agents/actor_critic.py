@@ -86,13 +86,7 @@ class ActorCriticSettings(PolicySettings):
 
 
 def make_model(
-    settings: PolicySettings,
-    env_spec: EnvSpec,
-    *,
-    network: str,
-    hidden: tuple[int, ...],
-    lstm: int,
-    compute_dtype: str = "float32",
+    settings: PolicySettings, env_spec: EnvSpec, *, network: str, hidden: tuple[int, ...], lstm: int
 ) -> tuple[ActorCritic, Distribution]:
     """The network and the distribution of the actions.
 
@@ -108,7 +102,6 @@ def make_model(
         network=network,
         hidden=tuple(hidden),
         lstm=lstm,
-        compute_dtype=compute_dtype,
         previous_action=settings.previous_action,
         previous_reward=settings.previous_reward,
     )

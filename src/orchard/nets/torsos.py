@@ -1,8 +1,7 @@
 """Torsos: what makes features ``[N, D]`` of an observation.
 
-A torso knows nothing of time: N is time and batch in one. Image torsos map ``[N, H, W, C]`` to float32 ``[N, D]``;
-images go through their convolutions in the dtype that they come in. An :class:`Encoder` puts a whole observation
-together.
+A torso knows nothing of time: N is time and batch in one. Image torsos map float32 ``[N, H, W, C]`` to
+``[N, D]``; an :class:`Encoder` puts a whole observation together.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from orchard.nets.convolutions import Conv, Padding, max_pool
 from orchard.nets.dense import Dense
@@ -51,12 +49,7 @@ class ConvTorso(nn.Module):
         """Applies it."""
         for features, kernel, stride in self.layers:
             images = nn.relu(Conv(features, kernel, stride, self.padding, RELU_INIT)(images))
-        return _dense(_flattened(images), self.hidden)
-
-
-def _flattened(images: jax.Array) -> jax.Array:
-    """``[N, H, W, C]`` as float32 ``[N, H * W * C]``: in what dtype ever images are convolved, the rest is float32."""
-    return images.reshape(len(images), -1).astype(jnp.float32)
+        return _dense(images.reshape(len(images), -1), self.hidden)
 
 
 def _dense(flat: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
@@ -104,11 +97,10 @@ class Pooled(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         """Applies it, ``[N, H, W, C]`` to ``[N, hidden[-1]]``."""
-        small = max_pool(images, window=2, stride=2)
-        images = _standardized(small.astype(jnp.float32)).astype(images.dtype)
+        images = _standardized(max_pool(images, window=2, stride=2))
         for features, kernel, stride in self.layers:
             images = nn.relu(Conv(features, kernel, stride, "VALID", RELU_INIT)(images))
-        flat = _flattened(images)
+        flat = images.reshape(len(images), -1)
         for size in self.hidden:
             flat = nn.relu(nn.LayerNorm()(Dense(size, RELU_INIT)(flat)))
         return flat
@@ -143,7 +135,7 @@ class Deep(nn.Module):
             for _ in range(self.blocks):
                 inner = Conv(channels, 3)(nn.relu(images))
                 images = images + Conv(channels, 3)(nn.relu(inner))
-        return _dense(_flattened(nn.relu(images)), self.hidden)
+        return _dense(nn.relu(images).reshape(len(images), -1), self.hidden)
 
 
 def is_image(spec: ArraySpec) -> bool:
@@ -161,13 +153,11 @@ class Encoder(nn.Module):
       observation: tree of :class:`~orchard.types.ArraySpec`, the frames already stacked.
       image_torso: makes the torso of an image; None flattens images too.
       vector_torso: makes the module that is applied to everything that was concatenated; None for none.
-      compute_dtype: in which images are given to their torsos.
     """
 
     observation: Tree
     image_torso: Callable[[], nn.Module] | None
     vector_torso: Callable[[], nn.Module] | None = None
-    compute_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, observation: Tree) -> jax.Array:
@@ -175,7 +165,7 @@ class Encoder(nn.Module):
         features = []
         for (_, spec), (_, array) in zip(leaves(self.observation), leaves(observation), strict=True):
             if self.image_torso is not None and is_image(spec):
-                features.append(self.image_torso()(_scaled(array).astype(self.compute_dtype)))
+                features.append(self.image_torso()(_scaled(array)))
             else:
                 features.append(_flat(array, spec))
         joined = jnp.concatenate(features, axis=-1)
