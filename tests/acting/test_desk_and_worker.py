@@ -204,7 +204,7 @@ def test_every_environment_has_a_seed_of_its_own(house: Callable[..., House]) ->
         ({"token": None}, "wrong token"),
         ({"token": "\ud800"}, "wrong token"),
         ({"token": "sécret"}, "wrong token"),
-        ({"protocol": PROTOCOL + 1}, f"protocol {PROTOCOL + 1}, the learner {PROTOCOL}"),
+        ({"protocol": PROTOCOL + 1}, f"protocol {PROTOCOL + 1}, and this one {PROTOCOL}"),
         ({"protocol": "1"}, "same version"),
         ({"index": -1}, "actor index -1"),
         ({"index": 1 << 20}, "from 0 to"),

@@ -218,8 +218,8 @@ def test_a_run_goes_on_with_its_replay(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"arch": "impala", "agent": "dqn"}, "use --arch seed or --arch apex"),
-        ({"arch": "apex"}, "vtrace does not: use --arch impala"),
+        ({"arch": "impala", "agent": "dqn"}, "use --arch seed, --arch apex or --arch gorila"),
+        ({"arch": "apex"}, "use --agent dqn or r2d2, or --arch impala"),
         ({"arch": "impala", "deterministic": True}, "with the actors under impala"),
         (
             {"arch": "impala", "inference_batch": 4},

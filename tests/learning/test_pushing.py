@@ -50,9 +50,7 @@ class Watched(LocalShards):
     def __init__(self, bound: Bound | None = None) -> None:
         params = {"w": jnp.zeros(())}
         rule = optax.sgd(1.0)
-        super().__init__(
-            rule, Part(params, rule.init(params), 0, jnp.zeros((), jnp.int32)), 1, bound or Bound()
-        )
+        super().__init__(rule, Part(params, rule.init(params), 0, 0), 1, bound or Bound())
         self.pushed: list[tuple[float, tuple[int, ...]]] = []
         self.fetched = 0
 

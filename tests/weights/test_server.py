@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from orchard.errors import ConnectionLost, Refused, SpecError
+from orchard.errors import ConnectionLost, ProtocolError, Refused, RunFailed, SpecError
 from orchard.transport.connect import connect, listen
 from orchard.transport.seam import PROTOCOL, Server
 from orchard.types import Tree
@@ -51,7 +51,7 @@ def start(address: str, part: Part, bound: Bound | None = None) -> Server:
 
 @contextlib.contextmanager
 def served(place: Place, shards: int, bound: Bound | None = None) -> Iterator[list[Server]]:
-    whole = Part(tree(), RULE.init(tree()), 0, jnp.zeros((), jnp.int32))
+    whole = Part(tree(), RULE.init(tree()), 0, 0)
     servers = [start(place(index), part, bound) for index, part in enumerate(parts_of(whole, shards))]
     try:
         yield servers
@@ -63,7 +63,9 @@ def served(place: Place, shards: int, bound: Bound | None = None) -> Iterator[li
 @contextlib.contextmanager
 def reached(place: Place, shards: int, patience: float = 20.0) -> Iterator[RemoteShards]:
     addresses = [place(index) for index in range(shards)]
-    with contextlib.closing(RemoteShards(RULE, LIKE, addresses, TOKEN, patience=patience)) as remote:
+    with contextlib.closing(
+        RemoteShards(RULE, LIKE, addresses, TOKEN, patience=patience, takes=True)
+    ) as remote:
         yield remote
 
 
@@ -73,7 +75,7 @@ def same(one: Tree, other: Tree) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_what_travels_computes_what_one_process_does(place: Place, shards: int) -> None:
-    local = LocalShards(RULE, Part(tree(), RULE.init(tree()), 0, jnp.zeros((), jnp.int32)), shards, Bound())
+    local = LocalShards(RULE, Part(tree(), RULE.init(tree()), 0, 0), shards, Bound())
     with served(place, shards), reached(place, shards) as remote:
         for step in range(1, 4):
             fetched = remote.fetch()
@@ -108,7 +110,7 @@ def test_a_shard_that_dies_comes_back_with_what_it_kept(place: Place) -> None:
         receipts = remote.push(tree(2), (1, 1))
         again.join()
         servers.extend(back)
-        assert [receipt.taken for receipt in receipts] == [True, False]
+        assert [receipt.taken for receipt in receipts] == [True], "there is none of the other part"
         fetched = remote.fetch()
         assert fetched.versions == (2, 0)
         assert remote.lost == 1
@@ -135,6 +137,21 @@ def test_a_shard_that_does_not_come_back_is_not_waited_for_for_ever(place: Place
             remote.fetch()
 
 
+def test_whoever_gives_up_waits_no_longer(place: Place) -> None:
+    failure = RunFailed("the shard does not start")
+    with pytest.raises(RunFailed, match="does not start"):
+        RemoteShards(RULE, LIKE, [place(0)], TOKEN, patience=60.0, given_up=lambda: failure)
+
+
+def test_a_worker_has_no_lane_for_all_that_a_shard_holds(place: Place) -> None:
+    with served(place, 1) as servers:
+        worker = RemoteShards(RULE, LIKE, [servers[0].address], TOKEN, patience=5.0)
+        with contextlib.closing(worker):
+            assert worker.fetch().versions == (0,)
+            with pytest.raises(ProtocolError):
+                worker.parts()
+
+
 def test_who_does_not_know_the_token_is_turned_away(place: Place) -> None:
     with (
         served(place, 1) as servers,
@@ -146,7 +163,7 @@ def test_who_does_not_know_the_token_is_turned_away(place: Place) -> None:
         with pytest.raises(Refused, match="protocol 1"):
             client.ask({"kind": "join", "protocol": 1, "token": TOKEN})
         client = connect(servers[0].address, timeout=5.0)
-        with pytest.raises(Refused, match="a shard is asked 'join' once"):
+        with pytest.raises(Refused, match="a shard is asked 'join'"):
             client.ask({"kind": "ready"})
 
 
@@ -155,7 +172,7 @@ def test_a_gradient_that_is_refused_ends_that_conversation_and_changes_nothing(p
         before = remote.fetch()
         stranger = connect(servers[0].address, timeout=5.0)
         stranger.ask({"kind": "join", "protocol": PROTOCOL, "token": TOKEN})
-        stranger.open(lanes_of(empty_part(RULE, LIKE, 0, 1)))
+        stranger.open(lanes_of(empty_part(RULE, LIKE, 0, 1), takes=False))
         gradient = [np.asarray(leaf) for leaf in jax.tree.leaves(cut(tree(1), 1)[0])]
         stranger.send(PUSH, [np.array(7, np.int64), *gradient])
         with pytest.raises(ConnectionLost, match=r"version 7 .* nothing was changed"):
@@ -171,11 +188,11 @@ def test_layouts_that_are_not_those_of_the_shard_are_refused(place: Place) -> No
         client = connect(servers[0].address, timeout=5.0)
         client.ask({"kind": "join", "protocol": PROTOCOL, "token": TOKEN})
         with pytest.raises(SpecError):
-            client.open(lanes_of(empty_part(RULE, LIKE, 0, 1)))
+            client.open(lanes_of(empty_part(RULE, LIKE, 0, 1), takes=False))
         client.close()
         client = connect(servers[0].address, timeout=5.0)
         client.ask({"kind": "join", "protocol": PROTOCOL, "token": TOKEN})
-        client.open(lanes_of(empty_part(RULE, LIKE, 0, 2)))
+        client.open(lanes_of(empty_part(RULE, LIKE, 0, 2), takes=False))
         with pytest.raises(SpecError):
             client.send(FETCH, [np.zeros(3, np.int64)])
         client.close()

@@ -184,6 +184,9 @@ class ActorThread:
             return None
         return f"{type(self._error).__name__}: {self._error}" if self._error else "ended"
 
+    def ask_to_end(self) -> None:
+        """It hears it at its gate."""
+
     def kill(self) -> bool:
         """Whether it has ended: a thread cannot be killed."""
         return not self._thread.is_alive()
@@ -267,7 +270,8 @@ class ActorThread:
             crew.ledger.decide(rows)
             self.steps += 1
             self._step(environment, action)
-            if crew.gate.closed:
+            # The last step of an unroll was worth making.
+            if crew.gate.closed and not self._rollout.full:
                 return False
         unroll = self._rollout.cut(self._timestep, weights.version)
         crew.ledger.cut(crew.recipe.unroll_length * rows)

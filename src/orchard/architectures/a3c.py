@@ -84,7 +84,7 @@ class A3C(Asynchronous):
             restore(self, checkpoint.meta, open_steps=False)
         state = jax.device_put(state, device)
         self._key = state.key
-        whole = Part(state.params, state.opt_state, int(state.updates), state.skipped)
+        whole = Part(state.params, state.opt_state, int(state.updates), int(state.skipped))
         bound = Bound(server.max_staleness, server.stale_gradients)
         self._shards = LocalShards(agent.optimizer, whole, server.shards, bound)
         self._gradient: Callable[..., Gradient] = jax.jit(update.gradient)
@@ -94,6 +94,7 @@ class A3C(Asynchronous):
             self._shards,
             self._gradient_of,
             self._learned,
+            self._tell,
             OpenSteps(self.ledger, unroll_steps, _steps(config.stop.frames, spec)),
         )
         self.crew = Crew(
@@ -121,14 +122,25 @@ class A3C(Asynchronous):
         """Sends the threads home; safe to call twice."""
         self.gate.close()
 
+    def rest(self, stop: Callable[[], None]) -> None:
+        """See :class:`~orchard.architectures.asynchronous.Asynchronous`; a gradient that is under way is pushed."""
+        self.gate.close()
+        stop()
+
     # What the threads do.
 
     def _gradient_of(self, fetched: Fetched, unroll: Unroll) -> Gradient:
         version = np.int32(_weights(fetched).version)
         return self._gradient(fetched.params, None, self._key, version, self._put(unroll))
 
-    def _learned(self, delivery: Delivery, found: Gradient, receipts: Sequence[Receipt]) -> None:
-        """Books an unroll and its gradient, which was not pushed if it was not finite."""
+    def _tell(self) -> None:
+        """Lets the run look whether it is over."""
+        with self._news:
+            self._metrics = self._metrics or {}
+            self._news.notify_all()
+
+    def _learned(self, delivery: Delivery, found: Gradient | None, receipts: Sequence[Receipt]) -> None:
+        """Books an unroll and its gradient, which was not pushed if it was not finite, or could not be computed."""
         taken = any(receipt.taken for receipt in receipts)
         # What was acted with is what the gradient was computed at.
         for tally in (self.lag, self.staleness):
@@ -141,9 +153,11 @@ class A3C(Asynchronous):
                 self.ledger.drop(queued_steps=steps)
             self._count(delivery.episodes)
             self._dropped += len(receipts) > 0 and not taken
-            self._not_finite += not receipts
-            self._not_finite_in_row = 0 if receipts else self._not_finite_in_row + 1
-            self._metrics = found.metrics
+            self._not_finite += found is not None and not receipts
+            skipped = not receipts or any(receipt.skipped for receipt in receipts)
+            self._not_finite_in_row = self._not_finite_in_row + 1 if skipped else 0
+            if found is not None:
+                self._metrics = found.metrics
             self._news.notify_all()
         try:
             require_finite(self._not_finite_in_row, self._config.safety.max_skipped_updates)
@@ -167,7 +181,7 @@ class A3C(Asynchronous):
     @property
     def skipped(self) -> int:
         """Gradients that were not finite, or would have led to parameters that are not."""
-        return self._not_finite + max(int(shard.part.skipped) for shard in self._shards.shards)
+        return self._not_finite + max(shard.part.skipped for shard in self._shards.shards)
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
@@ -213,7 +227,8 @@ class LearningGate:
     Args:
       shards: the shared parameters.
       gradient: of an unroll, at the parameters that acted.
-      learned: told of every unroll, its gradient, and what became of that; from any thread.
+      learned: told of every unroll, its gradient (None if that failed), and what became of it; from any thread.
+      waits: told when a thread finds that all steps are made.
       steps: those that may be made.
     """
 
@@ -221,12 +236,14 @@ class LearningGate:
         self,
         shards: LocalShards,
         gradient: Callable[[Fetched, Unroll], Gradient],
-        learned: Callable[[Delivery, Gradient, Sequence[Receipt]], None],
+        learned: Callable[[Delivery, Gradient | None, Sequence[Receipt]], None],
+        waits: Callable[[], None],
         steps: OpenSteps,
     ) -> None:
         self._shards = shards
         self._gradient = gradient
         self._learned = learned
+        self._waits = waits
         self._steps = steps
         self._news = threading.Condition()
         self._closed = False
@@ -247,7 +264,9 @@ class LearningGate:
         """See :class:`orchard.acting.crew.Gate`; waits only if all steps of the run are made, or about to be."""
         del rounds, device
         with self._news:
-            self._news.wait_for(lambda: self._closed or self._steps.begin(index))
+            while not self._closed and not self._steps.begin(index):
+                self._waits()
+                self._news.wait()
             if self._closed:
                 return None
         self._copies[index] = self._shards.fetch()
@@ -257,8 +276,12 @@ class LearningGate:
         """See :class:`orchard.acting.crew.Gate`; learns from the unroll."""
         del rounds
         fetched = self._copies.pop(index)
-        found = self._gradient(fetched, delivery.unroll)
-        receipts = self._shards.push(found.gradient, fetched.versions) if found.finite else []
+        try:
+            found = self._gradient(fetched, delivery.unroll)
+            receipts = self._shards.push(found.gradient, fetched.versions) if found.finite else []
+        except BaseException:
+            self._learned(delivery, None, [])
+            raise
         self._learned(delivery, found, receipts)
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchard.architectures.interface import progress
@@ -41,6 +41,14 @@ class Asynchronous(OneAgent):
                 self._news.wait_for(lambda: self._metrics is not None, _POLL_SECONDS)
                 metrics, self._metrics = self._metrics, None
             yield metrics
+
+    @abstractmethod
+    def rest(self, stop: Callable[[], None]) -> None:
+        """Ends learning, so that parameters, books and version are of one moment from now on.
+
+        Args:
+          stop: waits for those who learn, once they are told that it is over, and ends those that stay.
+        """
 
     def report(self) -> dict[str, Any]:
         """There is one host."""

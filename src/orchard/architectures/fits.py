@@ -253,7 +253,10 @@ def _anakin(config: RunConfig, agent: Agent) -> str | None:
 def _without_lag(config: RunConfig) -> str | None:
     if config.placement.lag in ("free", 0):
         return None
-    return f"lag is {config.placement.lag}, and under {config.arch} it is not for you to choose: leave it out"
+    return (
+        f"lag is {config.placement.lag}, and {config.arch} always learns from what its newest weights did: "
+        "leave it out"
+    )
 
 
 def _without_effect(

@@ -64,6 +64,7 @@ class GorilaWorker(Seed):
     ) -> None:
         self._server = server
         self._index = index
+        self._epoch = epoch
         self._workers = config.placement.actors
         self._ended: list[tuple[float, int]] = []
         self._telling = threading.Lock()
@@ -74,9 +75,13 @@ class GorilaWorker(Seed):
     def _make_learner(self, devices: Sequence[Any]) -> PushingLearner:
         deviations = self._config.server.outlier_deviations
         outliers = Outliers(OUTLIER_DEVIATIONS if deviations is None else deviations)
-        # Workers draw other numbers, and all begin with the server's parameters.
-        own = key(self._config.seed, "learner", self._index)
+        # All begin with the server's parameters.
+        own = key(self._config.seed, "learner", self._stream)
         return PushingLearner(self._agent, devices, own, self._server, outliers)
+
+    @property
+    def _stream(self) -> int:
+        return self._index + self._workers * self._epoch
 
     def _recipe(self, token: str = "") -> Recipe:
         # As if each were a host: their environments, and their shares of exploration, are those of one large actor.

@@ -95,6 +95,11 @@ class LearnerLoop(OneAgent):
         """Who makes updates, on these devices."""
         return Learner(self._agent, devices, key(self._config.seed, "learner"))
 
+    @property
+    def _stream(self) -> int:
+        """Which of the run's learners this is: each draws numbers of its own."""
+        return self._host
+
     def _make_memory(self, planned: int) -> QueueMemory | ReplayMemory:
         place, plan = self._config.placement, self._agent.data
         if plan.replay is None:
@@ -104,7 +109,13 @@ class LearnerLoop(OneAgent):
             queue = UnrollQueue(capacity, self._rows)
             return QueueMemory(queue, self.ledger, exact=self._config.deterministic)
         replay = make_replay(
-            self._config, self._agent, self._spec, lag=self._lag, batch_size=self._rows, acting=self._acting
+            self._config,
+            self._agent,
+            self._spec,
+            lag=self._lag,
+            batch_size=self._rows,
+            acting=self._acting,
+            index=self._stream,
         )
         return ReplayMemory(replay, self._agent, self.ledger, None if self._lag == "free" else self._lanes)
 

@@ -284,7 +284,14 @@ def _without_episodes(delivery: Delivery) -> Delivery:
 
 
 def make_replay(
-    config: RunConfig, agent: Agent, spec: EnvSpec, *, lag: int | str, batch_size: int, acting: int
+    config: RunConfig,
+    agent: Agent,
+    spec: EnvSpec,
+    *,
+    lag: int | str,
+    batch_size: int,
+    acting: int,
+    index: int,
 ) -> Replay:
     """The agent's replay on this host.
 
@@ -295,6 +302,7 @@ def make_replay(
       lag: "free", or an exact number of rounds.
       batch_size: items of a batch that this host samples.
       acting: environments of this run's own actors whose data is kept.
+      index: of this replay among those of the run; each samples by numbers of its own.
 
     Raises:
       ConfigError: it does not fit into memory, could stall, or does not go with an exact lag.
@@ -317,7 +325,7 @@ def make_replay(
         example,
         batch_size=batch_size,
         largest_insert=rows * plan.unroll_length,
-        seed=integer(config.seed, "replay", config.cluster.host),
+        seed=integer(config.seed, "replay", index),
         base=base,
         tolerance=tolerance,
     )

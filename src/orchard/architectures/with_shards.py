@@ -6,18 +6,20 @@ checkpoints.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from orchard.acting.ledger import Ledger
 from orchard.architectures.asynchronous import Asynchronous
 from orchard.architectures.interface import env_frames, records, restore
 from orchard.config.resolve import to_json
 from orchard.config.settings import RunConfig
+from orchard.errors import TransportError
 from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.update import TrainState, Update
 from orchard.seeding import key
@@ -25,13 +27,14 @@ from orchard.transport.connect import listen
 from orchard.transport.seam import Server
 from orchard.types import Agent, EnvSpec
 from orchard.weights.server import RemoteShards
-from orchard.weights.shards import Bound, Part, cut
+from orchard.weights.shards import Bound, Part, cut, settled
 from orchard.weights.workers import Worker, WorkersDesk
 
+_log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
 """How long a shard is waited for that is not there."""
+_LAST_PATIENCE_SECONDS = 3.0
 _STALENESS_PER_WORKER = 4
-_ATTEMPTS = 10
 
 
 def bound_of(config: RunConfig) -> Bound:
@@ -70,13 +73,15 @@ class WithShards(Asynchronous):
         if checkpoint is not None:
             state = checkpoint.tree("train", state)
             restore(self, checkpoint.meta, open_steps=False)
-        self._begun: TrainState = jax.device_get(state)
+        self._state: TrainState = jax.device_get(state)
         self._like = jax.eval_shape(lambda: state.params)
         self._version = int(state.updates)
         self._skipped_before = int(state.skipped)
         self._skipped: dict[tuple[int, int], int] = {}
         self._shards: RemoteShards | None = None
         self._addresses: list[str] = []
+        self._versions = [self._version] * config.server.shards
+        self._resting = False
         self._server: Server | None = None
         self._newest: Mapping[str, Any] = {}
         self._gone = self.ledger.counts()
@@ -98,15 +103,21 @@ class WithShards(Asynchronous):
 
     def parts(self) -> list[Part]:
         """What each shard begins with."""
-        state, count = self._begun, self._config.server.shards
+        state, count = self._state, self._config.server.shards
         pairs = zip(cut(state.params, count), cut(state.opt_state, count), strict=True)
-        return [Part(*pair, self.version, state.skipped) for pair in pairs]
+        return [Part(*pair, self.version, int(state.skipped)) for pair in pairs]
 
     def reach(self, shards: Sequence[str]) -> None:
         """Begins conversations with the shards at these addresses; waits for those that are not there yet."""
         self._addresses = list(shards)
         self._shards = RemoteShards(
-            self._agent.optimizer, self._like, shards, self._token, patience=PATIENCE_SECONDS
+            self._agent.optimizer,
+            self._like,
+            shards,
+            self._token,
+            patience=PATIENCE_SECONDS,
+            takes=True,
+            given_up=lambda: self._failure,
         )
 
     # Workers.
@@ -117,12 +128,26 @@ class WithShards(Asynchronous):
         return [self._server.address]
 
     def close(self) -> None:
-        """Sends workers and shards home; safe to call twice."""
+        """Sends the workers home; safe to call twice."""
         if self._server is not None:
             self._server.close()
         if self._shards is not None:
-            self._shards.end()
             self._shards.close()
+
+    def rest(self, stop: Callable[[], None]) -> None:
+        """See :class:`~orchard.architectures.asynchronous.Asynchronous`; shards that are gone are not waited for."""
+        if self._server is not None:
+            self._server.close()
+        stop()
+        if self._shards is None:
+            return
+        self._shards.patience = _LAST_PATIENCE_SECONDS
+        try:
+            self._state, self._versions = self._taken()
+        except TransportError as error:
+            _log.error("the parameters are those of the last checkpoint", exc_info=error)
+        self._version = int(self._state.updates)
+        self._resting = True
 
     def _job(self, index: int, epoch: int) -> dict[str, Any]:
         """What a worker is told: one that takes another's place makes the steps that this one has left."""
@@ -190,28 +215,24 @@ class WithShards(Asynchronous):
 
     @property
     def train_state(self) -> TrainState:
-        """Parameters, optimizer and counters, as the shards have them now."""
-        return self._state_of(self._settled())
+        """Parameters, optimizer and counters, as the shards have them now, or had them at the end."""
+        if self._shards is not None and not self._resting:
+            self._state, self._versions = self._taken()
+        return self._state
 
-    def _settled(self) -> list[Part]:
-        """What the shards hold: all between the same two gradients, unless one is always under way."""
-        assert self._shards is not None, "reach() comes first"
-        for _ in range(_ATTEMPTS):
-            parts = self._shards.parts()
-            if len({part.version for part in parts}) == 1:
-                break
-        return parts
-
-    def _state_of(self, parts: Sequence[Part]) -> TrainState:
+    def _taken(self) -> tuple[TrainState, list[int]]:
+        """What the shards hold, not cut, and their versions."""
         assert self._shards is not None
+        parts = settled(self._shards.parts)
         whole = self._shards.whole(parts)
-        return self._begun._replace(
+        state = self._state._replace(
             params=whole.params,
             opt_state=whole.opt_state,
-            updates=jnp.int32(whole.version),
-            skipped=jnp.int32(self.skipped),
+            updates=np.int32(whole.version),
+            skipped=np.int32(self.skipped),
             target=whole.params if self._agent.data.target_period else None,
         )
+        return state, [part.version for part in parts]
 
     @property
     def version(self) -> int:
@@ -231,13 +252,13 @@ class WithShards(Asynchronous):
     def snapshot(self, *, alone: bool = False) -> Contents:
         """Parameters, optimizer and counters; what the workers hold is not kept."""
         del alone
-        meta = {**records(self), "exact": False, "last_epoch": self.workers.last_epoch}
-        parts = self._settled()
-        meta["shard_versions"] = [part.version for part in parts]
-        meta["version"] = max(meta["shard_versions"])
+        # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
         with self._news:
-            meta["positions"] = dict(self._positions)
-        return Contents({"train": self._state_of(parts)}, meta)
+            meta = {**records(self), "exact": False, "positions": dict(self._positions)}
+        meta["last_epoch"] = self.workers.last_epoch
+        state = self.train_state
+        meta["version"], meta["shard_versions"] = int(state.updates), self._versions
+        return Contents({"train": state}, meta)
 
 
 def shapes_of(agent: Agent) -> Any:

@@ -40,6 +40,9 @@ class Actor(Protocol):
     def ended(self) -> str | None:
         """Why it ended, in one line; None while it lives."""
 
+    def ask_to_end(self) -> None:
+        """Tells it that it is over, if it does not hear that otherwise."""
+
     def kill(self) -> bool:
         """Ends it at once; False if that is not possible."""
 
@@ -130,6 +133,10 @@ class ProcessActor:
             lines = file.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
+    def ask_to_end(self) -> None:
+        """See :class:`Actor`."""
+        self._process.terminate()
+
     def kill(self) -> bool:
         """See :class:`Actor`."""
         self._process.kill()
@@ -177,6 +184,9 @@ class ThreadActor:
         if self._thread.is_alive():
             return None
         return f"{type(self._error).__name__}: {self._error}" if self._error else "ended"
+
+    def ask_to_end(self) -> None:
+        """See :class:`Actor`; a thread hears it by its connection."""
 
     def kill(self) -> bool:
         """See :class:`Actor`; a thread cannot be killed: it ends when its connection does."""

@@ -58,19 +58,20 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
         spec,
         network=config.net.network,
         hidden=config.net.hidden,
-        compute_dtype=config.net.compute_dtype,
         total_updates=_total_updates(config, spec),
         **({} if config.net.lstm is None else {"lstm": config.net.lstm}),
     )
 
 
 def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:
-    """Updates that the frame budget allows: what learning rates are annealed over."""
+    """Updates that the frame budget allows, as the optimizer counts them: what learning rates are annealed over."""
     if config.stop.frames is None:
         return None
     place = config.placement
     acting = 1 - place.eval_envs / max(place.actors * place.envs_per_actor, 1)
-    transitions = config.stop.frames / spec.frames_per_step * acting - getattr(
+    replays = place.actors if config.arch == "gorila" else 1
+    transitions = config.stop.frames / spec.frames_per_step * acting - replays * getattr(
         config.settings, "replay_min_size", 0
     )
-    return max(1, int(transitions * config.settings.updates_a_transition + 1e-6))
+    updates = transitions * config.settings.updates_a_transition / config.server.n_push
+    return max(1, int(updates + 1e-6))

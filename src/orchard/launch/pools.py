@@ -96,9 +96,15 @@ class Pools:
         self._workers.stand_down()
         self._shards.stand_down()
 
+    def stop_workers(self) -> None:
+        """Waits for the workers, whose desk is gone, and ends those that stay; safe to call twice."""
+        self._workers.stop()
+
     def stop(self) -> None:
         """Ends all processes; safe to call twice."""
-        self._workers.stop()
+        self.stop_workers()
+        for shard in self._shards.actors.values():
+            shard.ask_to_end()
         self._shards.stop()
         self._guard.close()
 

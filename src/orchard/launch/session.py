@@ -21,6 +21,7 @@ from orchard.acting.desk import Desk
 from orchard.architectures import a2c, a3c
 from orchard.architectures.anakin import Anakin
 from orchard.architectures.apex import Apex
+from orchard.architectures.asynchronous import Asynchronous
 from orchard.architectures.distbelief import DistBelief
 from orchard.architectures.gorila import Gorila
 from orchard.architectures.impala import Impala
@@ -37,7 +38,6 @@ from orchard.launch.build import build_agent
 from orchard.launch.folder import RunFolder
 from orchard.launch.hosts import Hosts
 from orchard.launch.logs import logging_to
-from orchard.launch.machine import convolving
 from orchard.launch.pools import Pools
 from orchard.launch.saver import Saver
 from orchard.launch.signals import heeding_signals
@@ -218,16 +218,39 @@ class Session:
             reason, standing = self._learn(arch, sinks)
             if reason == "interrupted":
                 self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
+            if self._rest(arch):
+                standing = self._standing(arch)
             taken = self._last_snapshot(arch)
         except ConfigError:
             raise
         except Exception as error:
             failure = self._failure(error)
+            self._rest(arch)
             reason, standing = f"failed: {failure}", self._standing(arch)
         finally:
             self.back.set()
         with self.ending:
             return self._end(arch, reason, standing, taken, failure)
+
+    def _rest(self, arch: Architecture) -> bool:
+        """Ends learning that others than this thread do, so that what is saved and what is told are one."""
+        if not isinstance(arch, Asynchronous):
+            return False
+
+        def stop() -> None:
+            if self.supervisor is not None:
+                self.supervisor.stop()
+            if self.pools is not None:
+                self.pools.stop_workers()
+
+        self._stand_down()
+        arch.rest(stop)
+        return True
+
+    def _stand_down(self) -> None:
+        for watched in (self.supervisor, self.pools):
+            if watched is not None:
+                watched.stand_down()
 
     def _last_snapshot(self, arch: Architecture) -> Contents | None:
         """What is to be saved at the end, if there is something new, taken while all hosts are there.
@@ -311,7 +334,6 @@ class Session:
         os._exit(1)
 
     def _announce(self) -> None:
-        _log.info("convolutions: %s", convolving())
         if self.checkpoint is None:
             if self.resumed:
                 self.display.note("the run stopped before its first checkpoint: it begins anew")
@@ -533,7 +555,6 @@ class Session:
             more={
                 "run_dir": str(self.folder.path),
                 "deterministic": config.deterministic,
-                "convolutions": convolving(),
                 "skipped_updates": arch.skipped,
                 **books,
                 **({"host": self.hosts.index, "hosts": self.hosts.count} if self.hosts.count > 1 else {}),
@@ -570,9 +591,7 @@ class Session:
         }
 
     def _stop(self, arch: Architecture) -> None:
-        for watched in (self.supervisor, self.pools):
-            if watched is not None:
-                watched.stand_down()
+        self._stand_down()
         arch.close()
         for watched in (self.supervisor, self.pools):
             if watched is not None:
@@ -630,7 +649,7 @@ def _digest(arch: Architecture) -> str:
     """That of the parameters; empty if they are gone with what failed."""
     try:
         return digest(arch.train_state.params)
-    except RuntimeError as error:  # a program that fails has used up what it was given
+    except (RuntimeError, OrchardError) as error:  # a program that fails has used up what it was given
         _log.error("the parameters are gone", exc_info=error)
         return ""
 

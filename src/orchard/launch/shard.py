@@ -19,7 +19,7 @@ import jax
 
 from orchard.architectures.with_shards import bound_of, shapes_of
 from orchard.config.resolve import from_json
-from orchard.errors import OrchardError
+from orchard.errors import CheckpointError, OrchardError
 from orchard.launch.build import build_agent
 from orchard.learning.checkpoint import Contents, load_latest, save
 from orchard.transport.connect import listen
@@ -32,9 +32,9 @@ _KEPT = 2
 
 def keep(folder: Path, part: Part) -> None:
     """Writes a snapshot of what a shard holds; raises :class:`~orchard.errors.CheckpointError`."""
-    params, opt_state, version, skipped = jax.device_get(part)
-    tree = {"params": params, "opt_state": opt_state, "skipped": skipped}
-    save(folder, version, Contents({"part": tree}, {"version": version}), keep=_KEPT)
+    tree = jax.device_get({"params": part.params, "opt_state": part.opt_state})
+    meta = {"version": part.version, "skipped": part.skipped}
+    save(folder, part.version, Contents({"part": tree}, meta), keep=_KEPT)
 
 
 def kept(folder: Path, like: Part) -> Part:
@@ -44,9 +44,9 @@ def kept(folder: Path, like: Part) -> Part:
       CheckpointError: there is none.
     """
     snapshot = load_latest(folder)
-    tree = {"params": like.params, "opt_state": like.opt_state, "skipped": like.skipped}
+    tree = {"params": like.params, "opt_state": like.opt_state}
     part = jax.device_put(snapshot.tree("part", tree))
-    return Part(part["params"], part["opt_state"], int(snapshot.meta["version"]), part["skipped"])
+    return Part(part["params"], part["opt_state"], snapshot.meta["version"], snapshot.meta["skipped"])
 
 
 def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
@@ -55,12 +55,17 @@ def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
     agent = build_agent(config, EnvSpec.from_json(job["spec"]))
     like = empty_part(agent.optimizer, shapes_of(agent), job["index"], config.server.shards)
     shard = Shard(agent.optimizer, kept(folder, like), bound_of(config))
-    with contextlib.closing(listen(job["address"], ShardDesk(shard, token, over.set))):
+    with contextlib.closing(listen(job["address"], ShardDesk(shard, token))):
         version = shard.part.version
         while not over.wait(config.server.shard_snapshot_seconds):
-            if (part := shard.part).version != version:
-                version = part.version
+            if (part := shard.part).version == version:
+                continue
+            try:
                 keep(folder, part)
+                version = part.version
+            except CheckpointError as error:
+                # It is worth no run: the shard goes on, and tries again.
+                print(error, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def main() -> None:

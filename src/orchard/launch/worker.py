@@ -22,7 +22,7 @@ from orchard.architectures.gorila import GorilaWorker
 from orchard.architectures.with_shards import PATIENCE_SECONDS, shapes_of
 from orchard.config.resolve import from_json
 from orchard.config.settings import RunConfig
-from orchard.errors import ConnectionLost, OrchardError, RunFailed
+from orchard.errors import ConnectionLost, RunFailed
 from orchard.launch.actors import GRACE_SECONDS, ThreadActor
 from orchard.launch.build import build_agent
 from orchard.learning.pushing import PushingLearner
@@ -134,7 +134,7 @@ def main() -> None:
         work(client, os.environ.get("ORCHARD_TOKEN", ""), arguments.index)
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201
-    except OrchardError as error:
+    except BaseException as error:
         traceback.print_exc()
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         status = 3

@@ -32,7 +32,7 @@ class ParameterServer(Protocol):
 class Outliers:
     """Which losses are so far above those before that their gradient is thrown away (Nair et al. 2015, section 4).
 
-    Mean and deviation are exponential averages, without the outliers themselves, and known after a hundred losses.
+    Mean and deviation are exponential averages of all losses, known after a hundred: what stays high is soon none.
 
     Args:
       deviations: above the mean; None: no loss is too far.
@@ -44,25 +44,24 @@ class Outliers:
         self._mean = self._square = 0.0
 
     def is_one(self, loss: float) -> bool:
-        """Whether this loss is one; counts it if it is none."""
+        """Whether this loss is one; counts it."""
         if self._deviations is None:
             return False
         deviation = math.sqrt(max(self._square - self._mean**2, 0.0))
-        if self._seen >= _KNOWN_AFTER and loss > self._mean + self._deviations * deviation:
-            return True
+        found = self._seen >= _KNOWN_AFTER and loss > self._mean + self._deviations * deviation
         self._seen += 1
         rate = max(1 - _DECAY, 1 / self._seen)
         self._mean += rate * (loss - self._mean)
         self._square += rate * (loss**2 - self._square)
-        return False
+        return found
 
 
 class Pushed(NamedTuple):
     """What became of the gradients since the last look.
 
     Attributes:
-      staleness: of each part of those that were pushed.
-      dropped: how many changed nothing, since they were too stale or their shard was gone.
+      staleness: of each part that a shard has had.
+      dropped: how many changed nothing, since they were too stale or their shards were gone.
       outliers: how many were not pushed, since their loss was one.
       version: the newest of any shard.
     """
@@ -140,11 +139,12 @@ class PushingLearner(Learner):
         with self._lock:
             self._told = self._told._replace(outliers=self._told.outliers + outlier)
         self._computed += 1
+        skipped = not finite
         if self._computed % self._n_push == 0 and self._accrued:
-            self._push()
+            skipped |= self._push()
         if self._computed % self._n_fetch == 0:
             self.fetch()
-        skip = jnp.int32(not finite)
+        skip = jnp.int32(skipped)
         state = self.state
         self.state = state._replace(
             updates=state.updates + 1,
@@ -169,16 +169,18 @@ class PushingLearner(Learner):
         found: Gradient = self._gradient(state.params, state.target, state.key, state.updates, batch)
         return found
 
-    def _push(self) -> None:
-        one = len(self._accrued) == 1
-        gradient = self._accrued[0] if one else self._mean(*self._accrued)
+    def _push(self) -> bool:
+        """Pushes what has accrued; returns whether a shard has skipped it."""
+        together = len(self._accrued)
+        gradient = self._accrued[0] if together == 1 else self._mean(*self._accrued)
         self._accrued = []
         receipts = self._server.push(gradient, self._computed_at)
         with self._lock:
             told = self._told
             told.staleness.extend(receipt.staleness for receipt in receipts)
-            dropped = told.dropped + (not any(receipt.taken for receipt in receipts))
-            self._told = told._replace(dropped=dropped)
+            if not any(receipt.taken for receipt in receipts):
+                self._told = told._replace(dropped=told.dropped + together)
+        return any(receipt.skipped for receipt in receipts)
 
     @property
     def newest(self) -> int:

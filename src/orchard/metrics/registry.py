@@ -137,7 +137,7 @@ register(
     "steps_dropped",
     "steps",
     "Agent steps never trained on: their actor left, the run was resumed, they only evaluated, a replay overwrote "
-    "them before they were sampled, or their gradient was too stale or not finite.",
+    "them before they were sampled, or (under a3c) their gradient was too stale or not finite.",
 )
 
 # How the learning goes.

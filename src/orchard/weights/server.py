@@ -6,19 +6,17 @@ What travels on each follows from the shapes of the parameters, which both ends 
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from numpy.typing import NDArray
 
-from orchard.errors import ConnectionLost, OrchardError, Refused, SpecError, TransportError
+from orchard.errors import ConnectionLost, OrchardError, Refused, SpecError
 from orchard.transport.admission import require_admission
 from orchard.transport.connect import connect
 from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts, Peer
@@ -35,19 +33,18 @@ def empty_part(optimizer: optax.GradientTransformation, params: Tree, index: int
     """Shapes and dtypes of what the ``index``-th of so many shards holds; ``params`` has those of the whole."""
 
     def begin(params: Tree) -> Part:
-        zero = jnp.zeros((), jnp.int32)
-        return Part(cut(params, shards)[index], cut(optimizer.init(params), shards)[index], 0, zero)
+        return Part(cut(params, shards)[index], cut(optimizer.init(params), shards)[index], 0, 0)
 
-    return jax.eval_shape(begin, params)._replace(version=0)
+    return jax.eval_shape(begin, params)._replace(version=0, skipped=0)
 
 
-def lanes_of(part: Part) -> list[Layouts]:
-    """The layouts of the lanes of a shard that holds such a part."""
+def lanes_of(part: Part, *, takes: bool) -> list[Layouts]:
+    """The layouts of the lanes of a shard that holds such a part; ``takes``: with that on which all of it is taken."""
     params, kept = _fields(part.params), _fields(part[:2])
     return [
         Layouts(_ONE, Layout((_NUMBER, *params))),
-        Layouts(Layout((_NUMBER, *params)), Layout((_NUMBER,) * 3)),
-        Layouts(_ONE, Layout((_NUMBER, _NUMBER, *kept))),
+        Layouts(Layout((_NUMBER, *params)), Layout((_NUMBER,) * 4)),
+        *([Layouts(_ONE, Layout((_NUMBER, _NUMBER, *kept)))] if takes else []),
     ]
 
 
@@ -69,30 +66,25 @@ class ShardDesk:
     Args:
       shard: which one.
       token: what whoever joins must know.
-      on_end: called when somebody who has joined says that it is over.
     """
 
-    def __init__(self, shard: Shard, token: str, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, shard: Shard, token: str) -> None:
         self._shard = shard
         self._token = token
-        self._on_end = on_end
-        self._joined: set[Peer] = set()
         part = shard.part
-        self._lanes = lanes_of(part)
         self._structure = jax.tree.structure(part.params)
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Lets a worker in, or the run: ``join`` opens the lanes; ``end`` says that it is over."""
-        kind = message.get("kind")
-        if kind == "end" and peer in self._joined:
-            self._on_end()
-            return {}
-        if kind != "join" or peer in self._joined:
-            raise Refused(f"unknown question {kind!r}: a shard is asked 'join' once, and then told 'end'")
+        """Lets a worker in, or the run, which ``takes`` all that the shard holds: ``join`` opens the lanes."""
+        if message.get("kind") != "join":
+            raise Refused(f"unknown question {message.get('kind')!r}: a shard is asked 'join'")
         require_admission(message, self._token)
-        peer.open(self._lanes)
-        self._joined.add(peer)
-        return {"version": self._shard.part.version}
+        part = self._shard.part
+        try:
+            peer.open(lanes_of(part, takes=message.get("takes") is True))
+        except SpecError as error:
+            raise Refused(f"a shard is too large to travel: use more --shards ({error})") from error
+        return {"version": part.version}
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
         """Gives what is asked for, or takes a gradient; one that it refuses ends that conversation."""
@@ -100,7 +92,7 @@ class ShardDesk:
         if lane == FETCH:
             peer.reply(lane, [_number(part.version), *_on_host(part.params)])
         elif lane == TAKE:
-            numbers = [_number(part.version), _number(int(part.skipped))]
+            numbers = [_number(part.version), _number(part.skipped)]
             peer.reply(lane, [*numbers, *_on_host(part[:2])])
         else:
             version, *gradient = arrays
@@ -114,9 +106,7 @@ class ShardDesk:
             peer.reply(lane, [_number(int(value)) for value in receipt])
 
     def left(self, peer: Peer, reason: str) -> None:
-        """Forgets a worker."""
-        del reason
-        self._joined.discard(peer)
+        """Nothing is kept for anybody."""
 
 
 class RemoteShards:
@@ -130,6 +120,8 @@ class RemoteShards:
       addresses: of each shard, in order.
       token: what they want to hear.
       patience: seconds to wait for a shard that is not there.
+      takes: whether :meth:`parts` will be asked for.
+      given_up: asked while a shard is waited for: an error to raise instead of waiting, or None.
 
     Raises:
       ConnectionLost: a shard is not there, or did not come back.
@@ -144,11 +136,15 @@ class RemoteShards:
         token: str,
         *,
         patience: float,
+        takes: bool = False,
+        given_up: Callable[[], BaseException | None] = lambda: None,
     ) -> None:
         shards = len(addresses)
         self._addresses = list(addresses)
         self._token = token
-        self._patience = patience
+        self.patience = patience
+        self._takes = takes
+        self._given_up = given_up
         self._examples = [empty_part(optimizer, params, index, shards) for index in range(shards)]
         like_state = jax.eval_shape(optimizer.init, params)
         self._cut = jax.jit(partial(cut, shards=shards))
@@ -169,12 +165,6 @@ class RemoteShards:
         for client in self._clients:
             client.close()
 
-    def end(self) -> None:
-        """Tells all shards that are there that it is over."""
-        for client in self._clients:
-            with contextlib.suppress(TransportError):
-                client.ask({"kind": "end"})
-
     def fetch(self) -> Fetched:
         """The newest parameters; shards may have taken different gradients meanwhile."""
         replies = self._ask(FETCH)
@@ -188,7 +178,7 @@ class RemoteShards:
     def push(self, gradient: Tree, versions: Sequence[int]) -> list[Receipt]:
         """Gives every shard its part of a gradient.
 
-        A part that is lost with its shard is not taken.
+        There is no receipt for a part that is lost with its shard.
 
         Args:
           gradient: of the parameters' structure.
@@ -200,9 +190,11 @@ class RemoteShards:
             for index, (version, part) in enumerate(zip(versions, parts, strict=True))
         }
         replies = self._exchange(PUSH, messages)
-        lost = [_number(0)] * 3
-        numbers = [replies.get(index, lost) for index in range(len(parts))]
-        return [Receipt(int(version), int(staleness), bool(taken)) for version, staleness, taken in numbers]
+        numbers = [replies[index] for index in sorted(replies)]
+        return [
+            Receipt(int(version), int(staleness), bool(taken), bool(skipped))
+            for version, staleness, taken, skipped in numbers
+        ]
 
     def parts(self) -> list[Part]:
         """All that every shard holds now."""
@@ -210,7 +202,7 @@ class RemoteShards:
         found = []
         for example, (version, skipped, *leaves) in zip(self._examples, replies, strict=True):
             params, state = jax.tree.unflatten(jax.tree.structure(example[:2]), leaves)
-            found.append(Part(params, state, int(version), skipped.astype(np.int32)))
+            found.append(Part(params, state, int(version), int(skipped)))
         return found
 
     def whole(self, parts: Sequence[Part]) -> Part:
@@ -259,19 +251,23 @@ class RemoteShards:
 
     def _reach(self, index: int) -> Client:
         """A conversation with a shard; one that is ending, or has not begun yet, is tried again."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self.patience
         while True:
-            client = connect(self._addresses[index], timeout=max(0.0, deadline - time.monotonic()))
             try:
-                client.ask({"kind": "join", "protocol": PROTOCOL, "token": self._token})
-                client.open(lanes_of(self._examples[index]))
+                return self._join_shard(index)
             except ConnectionLost:
-                client.close()
+                if (error := self._given_up()) is not None:
+                    raise error from None
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_LOOK_SECONDS)
-            except OrchardError:
-                client.close()
-                raise
-            else:
-                return client
+            time.sleep(_LOOK_SECONDS)
+
+    def _join_shard(self, index: int) -> Client:
+        client = connect(self._addresses[index], timeout=_LOOK_SECONDS)
+        try:
+            client.ask({"kind": "join", "protocol": PROTOCOL, "token": self._token, "takes": self._takes})
+            client.open(lanes_of(self._examples[index], takes=self._takes))
+        except OrchardError:
+            client.close()
+            raise
+        return client

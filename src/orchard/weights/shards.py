@@ -11,7 +11,7 @@ however large one layer is (the paper cuts layers too), and the optimizer's stat
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -25,7 +25,7 @@ from orchard.errors import SpecError
 from orchard.ops.optimizers import apply_gradient
 from orchard.types import Tree, leaves
 
-_ATTEMPTS = 100
+_ATTEMPTS = 10
 
 
 class Part(NamedTuple):
@@ -35,13 +35,13 @@ class Part(NamedTuple):
       params: its parts ``[n]`` of the parameters.
       opt_state: the optimizer's state for them.
       version: gradients that it has taken, those that it skipped too.
-      skipped: int32, how many would have led to numbers that are not finite, and changed nothing else.
+      skipped: how many of them would have led to numbers that are not finite, and changed nothing else.
     """
 
     params: Tree
     opt_state: Tree
     version: int
-    skipped: Any
+    skipped: int
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,13 @@ class Receipt(NamedTuple):
       version: of the shard, after it.
       staleness: of the gradient.
       taken: False if it was too stale and dropped.
+      skipped: True if it was taken, and skipped since it would have led to numbers that are not finite.
     """
 
     version: int
     staleness: int
     taken: bool
+    skipped: bool = False
 
 
 class Fetched(NamedTuple):
@@ -125,7 +127,7 @@ class Shard:
         self._bound = bound
         self._part = part
         self._lock = threading.Lock()
-        self._apply = jax.jit(partial(_apply, optimizer))
+        self._apply = jax.jit(partial(apply_gradient, optimizer))
 
     def __repr__(self) -> str:
         numbers = sum(leaf.size for leaf in jax.tree.leaves(self._part.params))
@@ -155,20 +157,12 @@ class Shard:
             weight = self._bound.weight(staleness)
             if weight == 0.0:
                 return Receipt(before.version, staleness, taken=False)
-            params, opt_state, skipped = self._apply(before[:2], before.skipped, gradient, np.float32(weight))
-            self._part = Part(params, opt_state, before.version + 1, skipped)
-            return Receipt(before.version + 1, staleness, taken=True)
-
-
-def _apply(
-    optimizer: optax.GradientTransformation,
-    before: tuple[Tree, Tree],
-    skipped: Any,
-    gradient: Tree,
-    weight: Any,
-) -> tuple[Tree, Tree, Any]:
-    params, opt_state, finite = apply_gradient(optimizer, *before, gradient, weight=weight)
-    return params, opt_state, skipped + 1 - finite.astype(jnp.int32)
+            params, opt_state, finite = self._apply(
+                before.params, before.opt_state, gradient, weight=np.float32(weight)
+            )
+            skipped = not bool(finite)
+            self._part = Part(params, opt_state, before.version + 1, before.skipped + skipped)
+            return Receipt(before.version + 1, staleness, taken=True, skipped=skipped)
 
 
 def _require_same(params: Tree, gradient: Tree) -> None:
@@ -185,6 +179,19 @@ def _require_same(params: Tree, gradient: Tree) -> None:
                 f"a gradient of {pushed.dtype}{list(pushed.shape)} was pushed for {path}, of which this shard has "
                 f"{leaf.dtype}{list(leaf.shape)}: nothing was changed"
             )
+
+
+def settled(take: Callable[[], list[Part]]) -> list[Part]:
+    """What all shards hold, taken again until none of them has gone on meanwhile, or a few times.
+
+    Their versions need not be equal: one may have dropped what another has taken.
+    """
+    parts = take()
+    for _ in range(_ATTEMPTS):
+        before, parts = parts, take()
+        if [part.version for part in before] == [part.version for part in parts]:
+            break
+    return parts
 
 
 class LocalShards:
@@ -234,12 +241,9 @@ class LocalShards:
     def whole(self) -> Part:
         """What all shards hold now, not cut; the version and the skipped gradients are those of the newest shard.
 
-        All are between the same two gradients, unless one is always under way.
+        All are between the same two gradients of each worker, unless one is always under way.
         """
-        for _ in range(_ATTEMPTS):
-            parts = [shard.part for shard in self.shards]
-            if len({part.version for part in parts}) == 1:
-                break
+        parts = settled(lambda: [shard.part for shard in self.shards])
         newest = max(parts, key=lambda part: part.version)
         return newest._replace(
             params=self._join([part.params for part in parts]),
