@@ -130,6 +130,23 @@ def test_a_worker_and_a_shard_are_killed_and_the_run_goes_on(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_a_shard_that_dies_too_often_ends_the_run_with_its_cause(tmp_path: Path) -> None:
+    words = flags("toy:catch", "run", **GORILA, shards=2, frames=10**9, actor_restarts=0)
+    with Command(*words, cwd=tmp_path) as command:
+        until(
+            lambda: rows(tmp_path / "run") and rows(tmp_path / "run")[-1].get("updates", 0) > 20, "learning"
+        )
+        shard_processes(command)[0].kill()
+        assert command.wait() == 1, command.output
+        assert not [p for p in command.family() if alive(p)]
+    assert "killed by signal 9" in command.last_line
+    left = summary(tmp_path / "run")
+    assert left["stopped_because"].startswith("failed: shard ")
+    assert balanced(left)
+    assert checkpoints(tmp_path / "run")
+
+
+@pytest.mark.slow
 def test_a_run_that_is_killed_takes_its_processes_along_and_can_be_resumed(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **GORILA, shards=2, frames=10**9, checkpoint_minutes=0.01)
     with Command(*words, cwd=tmp_path) as command:

@@ -19,7 +19,7 @@ from orchard.architectures.asynchronous import Asynchronous
 from orchard.architectures.interface import env_frames, records, restore
 from orchard.config.resolve import to_json
 from orchard.config.settings import RunConfig
-from orchard.errors import TransportError
+from orchard.errors import OrchardError
 from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.update import TrainState, Update
 from orchard.seeding import key
@@ -144,7 +144,7 @@ class WithShards(Asynchronous):
         self._shards.patience = _LAST_PATIENCE_SECONDS
         try:
             self._state, self._versions = self._taken()
-        except TransportError as error:
+        except OrchardError as error:  # also what has ended the run, if it is given up for that
             _log.error("the parameters are those of the last checkpoint", exc_info=error)
         self._version = int(self._state.updates)
         self._resting = True
