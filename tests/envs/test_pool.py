@@ -1,5 +1,6 @@
 """EnvPool's adapter: its logic against a small stand-in, and the real thing where it is installed."""
 
+import os
 import subprocess
 import sys
 from collections import namedtuple
@@ -20,7 +21,7 @@ CONFIGS = {
     "Doom-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "stack_num": 4,
                 "use_combined_action": False, "max_episode_steps": 6,
                 "reward_config": {"KILLS": (1.0, 0.0), "AMMO": (0.1, -0.1)}, "weapon_reward": {0: 0.0, 1: 0.5}},
-    "Pitch-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "max_episode_steps": 6},
+    "gfootball/pitch-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "max_episode_steps": 6},
     "Party-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 4},
 }  # fmt: skip
 
@@ -71,7 +72,7 @@ class FakeEnvPool(ModuleType):
     def make_spec(self, task, **settings):
         settings.pop("render_mode", None)
         config = {**CONFIGS[task], **settings}
-        shape = (72, 96, 4) if task == "Pitch-v1" else (config.get("stack_num", 1) * 3, 8, 8)
+        shape = (72, 96, 4) if task == "gfootball/pitch-v1" else (config.get("stack_num", 1) * 3, 8, 8)
         raw = "use_combined_action" in config and not config["use_combined_action"]
         return SimpleNamespace(
             config=namedtuple("Config", config)(**config),
@@ -93,7 +94,7 @@ def fake(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("task", ["Screen-v5", "Doom-v1", "Pitch-v1"])
+@pytest.mark.parametrize("task", ["Screen-v5", "Doom-v1", "gfootball/pitch-v1"])
 def test_a_pool_keeps_the_rules(fake, task):
     check_environment(f"envpool:{task}", steps=60)
     assert all(env.closed for env, _ in fake.made)
@@ -103,8 +104,20 @@ def test_one_picture_travels_and_the_stack_is_announced(fake):
     spec = make("envpool:Screen-v5", 1).spec
     assert (spec.observation.shape, spec.frame_stack, spec.frames_per_step) == ((8, 8, 3), 4, 4)
     assert make("envpool:Screen-v5", 1, {"frame_stack": 2, "frame_skip": 1}).spec.frames_per_step == 1
-    pitch = make("envpool:Pitch-v1", 1, {"frame_stack": 4}).spec
+    pitch = make("envpool:gfootball/pitch-v1", 1, {"frame_stack": 4}).spec
     assert (pitch.observation.shape, pitch.frame_stack) == ((72, 96, 4), 4)
+
+
+def test_footballs_variables_exist_before_its_threads_set_them(fake, monkeypatch):
+    names = ("GFOOTBALL_DATA_DIR", "GFOOTBALL_FONT", "MESA_GL_VERSION_OVERRIDE", "MESA_GLSL_VERSION_OVERRIDE")
+    for name in names:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GFOOTBALL_FONT", "mine")
+    make("envpool:Screen-v5", 1).reset(0)
+    assert not {"GFOOTBALL_DATA_DIR"} & set(os.environ)
+    make("envpool:gfootball/pitch-v1", 1).reset(0)
+    assert [os.environ[name] for name in names] == ["", "mine", "", ""]
 
 
 def test_pictures_are_turned_not_reshaped(fake):

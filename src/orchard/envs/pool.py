@@ -7,6 +7,7 @@ wants it, and gives the rows in order as long as every environment is waited for
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -32,6 +33,14 @@ _OURS = {
     "stack_num",
 }
 """Settings of EnvPool that the adapter makes itself."""
+
+_FOOTBALLS_VARIABLES = (
+    "GFOOTBALL_DATA_DIR",
+    "GFOOTBALL_FONT",
+    "MESA_GL_VERSION_OVERRIDE",
+    "MESA_GLSL_VERSION_OVERRIDE",
+)
+"""What Google Research Football sets in the process as it is made."""
 
 
 class Pool:
@@ -75,6 +84,8 @@ class Pool:
     def reset(self, seed: int) -> TimeStep:
         """Makes every environment anew, seeded from ``(seed, i)``."""
         self.close()
+        if self._task.startswith("gfootball/"):
+            _make_room_for_footballs_variables()
         seeds = [int(s) for s in environment_seeds(seed, self.num_envs)]
         self._env = self._library.make(
             self._task, env_type="gymnasium", num_envs=self.num_envs, seed=seeds, **self._settings
@@ -109,6 +120,16 @@ class Pool:
         if self._env is not None:
             self._env.close()
             self._env = None
+
+
+def _make_room_for_footballs_variables() -> None:
+    """Football's environments are made side by side by EnvPool's threads, and each sets these variables of the process.
+
+    One that exists is only replaced; a new one moves the whole table, under the feet of a thread that reads it: a
+    process that died in ``getenv`` was seen once, on a busy machine.
+    """
+    for name in _FOOTBALLS_VARIABLES:
+        os.environ.setdefault(name, "")
 
 
 def _import(env_id: str) -> Any:
