@@ -34,6 +34,7 @@ def test_the_same_agent_computes_the_same_everywhere(name: str, tmp_path: Path) 
     elsewhere = {
         "seed": {**SERVED, "lag": 0},
         "impala": {**BESIDE, "lag": 0},
+        "rapid": {**BESIDE, "arch": "rapid", "lag": 0},
         "sebulba": {**THREADS, "lag": 0},
         "a2c": {"arch": "a2c"},
     }

@@ -9,7 +9,6 @@ def test_a_learner_that_stood_still_itself_blames_nobody() -> None:
     supervisor = Supervisor(
         lambda index: None,  # type: ignore[arg-type,return-value]
         1,
-        env="toy:catch",
         stalled=lambda: {0: 99.0},
         most_restarts=1,
         restart=True,

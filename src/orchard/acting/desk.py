@@ -76,6 +76,7 @@ class Desk:
         self._on_leave = on_leave
         self._lock = threading.RLock()
         self._joined: dict[Peer, _Joined] = {}
+        self._servers_heard: dict[int, float] = {}
         self._first_epoch = first_epoch
         self._epochs: dict[int, int] = {}
         planned = recipe.actors * recipe.envs
@@ -90,7 +91,7 @@ class Desk:
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
         """Lets an actor in: ``join`` tells it what to make, ``ready`` checks that and opens its lanes.
 
-        From then on it may ``report`` how it does.
+        From then on it may ``report`` how it does. A forward-pass server reports with ``relay`` for its actors.
         """
         kind = message.get("kind")
         if kind == "join":
@@ -99,6 +100,8 @@ class Desk:
             return self._admit(peer, message)
         if kind == "report":
             return self._take_report(peer, message)
+        if kind == "relay":
+            return self._take_relayed(message)
         raise Refused(f"unknown question {kind!r}: an actor asks 'join', then 'ready', and reports")
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
@@ -158,6 +161,20 @@ class Desk:
                 raise Refused("'report' comes after 'ready'")
             joined.heard = time.monotonic()
         self.services[joined.service].report(message)
+        return {}
+
+    def _take_relayed(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A forward-pass server's report: which actors it has heard of (``heard``), and what it served."""
+        require_admission(message, self.recipe.token)
+        server, heard = message.get("server"), message.get("heard")
+        if type(server) is not int or not isinstance(heard, list):
+            raise Refused(f"not what a forward-pass server reports: {str(message)[:200]}")
+        self.services[0].report(message)
+        with self._lock:
+            self._servers_heard[server] = now = time.monotonic()
+            for joined in self._joined.values():
+                if joined.member.index in heard:
+                    joined.heard = now
         return {}
 
     def _index_for(self, asked: Any) -> int:
@@ -274,6 +291,11 @@ class Desk:
                 if (since := joined.owed_since())
             ]
         return [(member, seconds) for member, seconds in owing if seconds > timeout]
+
+    def server_heard(self, index: int) -> float:
+        """When the forward-pass server with this index was heard of last, in s; 0 if it never was."""
+        with self._lock:
+            return self._servers_heard.get(index, 0.0)
 
     def dismiss(self, member: Member, reason: str) -> None:
         """Ends the conversation with an actor."""

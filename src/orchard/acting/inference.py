@@ -52,12 +52,13 @@ class Inference:
         self._sizes = tuple(sizes)
         self._device = device
         numbers = np.arange(capacity, dtype=np.int32) if numbers is None else numbers
+        # On the host, as what every program is given: a slot may pass to somebody else.
         self._numbers = np.append(numbers, np.int32(0))
         places = np.ones(capacity, np.float32) if places is None else places
         self._places = np.append(places, np.float32(1.0))
         self._key = jax.device_put(key, device)
         # Committed to the device, as what every call gives back is: otherwise the first size compiles twice.
-        initial = jax.device_put(self._initial(np.arange(capacity + 1)), device)
+        initial = jax.device_put(self._initial(self._places), device)
         self._states = jax.tree.map(jnp.copy, initial)
         self._firsts = jax.tree.map(jnp.copy, initial)
         # Where unrolls overlap, the next one begins before the present one is cut.
@@ -73,18 +74,16 @@ class Inference:
         """Rows of the largest batch."""
         return self._sizes[-1]
 
-    def _initial(self, slots: Any) -> Tree:
-        """The agent's states before the first step in these slots."""
-        state = self._agent.initial_state(slots.shape[0])
-        if self._agent.explore is None:
-            return state
-        return self._agent.explore(state, jnp.asarray(self._places)[slots])
+    def _initial(self, places: Any) -> Tree:
+        """The agent's states before the first step, float32 ``[n]`` on the ladder of exploration."""
+        state = self._agent.initial_state(places.shape[0])
+        return state if self._agent.explore is None else self._agent.explore(state, jnp.asarray(places))
 
     def _act_batch(
         self, params: Tree, states: Tree, firsts: Tree, nexts: Tree, key: Any, arrays: list[Any], columns: Any
     ) -> tuple[Any, Tree, Tree, Tree]:
-        """One batch. ``columns`` int32 ``[4, B]``: slot, epoch, step, and whether an unroll begins (``Begins``)."""
-        slot, epoch, step, begins = columns
+        """One batch. ``columns`` int32 ``[5, B]``: slot, epoch, step, whether an unroll begins (``Begins``), number."""
+        slot, epoch, step, begins, number = columns
         state = _rows(states, slot)
 
         def keep(table: Any, rows: Any, which: Begins) -> Any:
@@ -95,15 +94,19 @@ class Inference:
             nexts = jax.tree.map(lambda table, rows: keep(table, rows, Begins.NEXT), nexts, state)
         output, state = self._agent.act(
             params,
-            row_keys(key, jnp.asarray(self._numbers)[slot], epoch, step),
+            row_keys(key, number, epoch, step),
             timestep_of(self._spec, arrays),
             state,
         )
         states = jax.tree.map(lambda table, rows: table.at[slot].set(rows), states, state)
         return output, states, firsts, nexts
 
-    def _reset_slots(self, states: Tree, slots: Any) -> Tree:
-        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, self._initial(slots))
+    def _reset_slots(self, states: Tree, slots: Any, places: Any) -> Tree:
+        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, self._initial(places))
+
+    def assign(self, slots: NDArray[np.int32], numbers: Sequence[int], places: Sequence[float]) -> None:
+        """Says which environments the slots are from now on; see the class."""
+        self._numbers[slots], self._places[slots] = numbers, places
 
     def warm_up(self, params: Tree) -> None:
         """Compiles for every batch size, so that nothing is compiled while actors wait."""
@@ -116,7 +119,8 @@ class Inference:
 
     def reset(self, slots: NDArray[np.int32]) -> None:
         """Gives the slots the agent's initial state; call it when a new lane takes them."""
-        self._states = self._reset(self._states, self._padded(slots))
+        padded = self._padded(slots)
+        self._states = self._reset(self._states, padded, self._places[padded])
 
     def act(
         self, params: Tree, batch: Sequence[tuple[Sequence[NDArray[Any]], NDArray[np.int32]]]
@@ -156,6 +160,7 @@ class Inference:
         return padded
 
     def _run(self, params: Tree, arrays: list[NDArray[Any]], columns: NDArray[Any]) -> Any:
+        columns = np.concatenate([columns, self._numbers[columns[:1]]])
         output, self._states, self._firsts, self._nexts = self._act(
             params, self._states, self._firsts, self._nexts, self._key, arrays, columns
         )

@@ -17,6 +17,10 @@ _BUCKETS = math.ceil(math.log(_LONGEST / _SHORTEST) / _WIDTH)
 _MOST = 1 << 40
 
 
+_SERVED = ("batches", "rows", "padded", "seconds", "up", "down")
+"""What is counted where the policy runs."""
+
+
 class Latencies:
     """How long actors waited for actions, in buckets; owned by one thread."""
 
@@ -83,16 +87,30 @@ class Meters:
             self.down += down
 
     def report(self, told: Mapping[str, Any]) -> None:
-        """Counts what an actor reports of itself; raises :class:`Refused` if that is no report.
+        """Counts what an actor reports of itself, or what a forward-pass server hands on.
 
         Args:
-          told: ``waits``, as :meth:`Latencies.take` gives them.
+          told: ``waits``, as :meth:`Latencies.take` gives them; of a server all that :meth:`hand_on` gives.
+
+        Raises:
+          Refused: that is no report.
         """
-        waits = told.get("waits")
+        waits, served = told.get("waits"), told.get("served", {})
         if not isinstance(waits, dict):
             raise Refused(f"a report without 'waits': {str(told)[:200]}")
+        if not (isinstance(served, dict) and all(_counts(name, served[name]) for name in served)):
+            raise Refused(f"not what a forward-pass server reports: {str(served)[:200]}")
         with self.lock:
             self.latencies.merge(waits)
+            for name, number in served.items():
+                setattr(self, name, getattr(self, name) + number)
+
+    def hand_on(self) -> dict[str, Any]:
+        """All of it as JSON values, for :meth:`report` elsewhere; begins anew."""
+        with self.lock:
+            served = {name: getattr(self, name) for name in _SERVED}
+            self.batches, self.rows, self.padded, self.seconds, self.up, self.down = 0, 0, 0, 0.0, 0, 0
+            return {"waits": self.latencies.take(), "served": served}
 
     def take(self) -> dict[str, float]:
         """By metric name, without what there is nothing of: means and quantiles since the last call, and bytes."""
@@ -110,3 +128,9 @@ class Meters:
             self.batches, self.rows, self.padded, self.seconds = 0, 0, 0, 0.0
             self.latencies = Latencies()
             return taken
+
+
+def _counts(name: str, number: object) -> bool:
+    """Whether a forward-pass server can have counted that."""
+    kinds = (int, float) if name == "seconds" else (int,)
+    return name in _SERVED and type(number) in kinds and 0 <= number < _MOST  # type: ignore[operator]

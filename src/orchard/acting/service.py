@@ -75,7 +75,10 @@ class Service(ABC, Generic[L]):
         many."""
 
     def report(self, told: Mapping[str, Any]) -> None:
-        """Takes what an actor reports of itself; raises :class:`~orchard.errors.Refused` if that is no report."""
+        """Takes what an actor reports of itself, or a forward-pass server of what it served.
+
+        Raises :class:`~orchard.errors.Refused` if that is no report.
+        """
         self._meters.report(told)
 
     def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:

@@ -71,11 +71,8 @@ class Worker(Service[ServedLane]):
 
     def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> ServedLane:
         """See :class:`~orchard.acting.service.Service`."""
-        recipe = self._recipe
-        unroll = OpenUnroll(
-            recipe.spec, len(known["slots"]), recipe.overlap + recipe.unroll_length, recipe.overlap
-        )
-        lane = ServedLane(open=unroll, log=[] if recipe.keep_log else None, **known)
+        log: list[NDArray[Any]] | None = [] if self._recipe.keep_log else None
+        lane = ServedLane(open=self._open_unroll(len(known["slots"])), log=log, **known)
         if kept is not None:
             lane.steps, lane.rounds = kept["steps"], kept["rounds"]
             lane.script = Script(kept["actions"], kept["digest"])
@@ -83,6 +80,10 @@ class Worker(Service[ServedLane]):
             if lane.log is not None:
                 lane.log.append(kept["actions"])
         return lane
+
+    def _open_unroll(self, rows: int) -> OpenUnroll:
+        recipe = self._recipe
+        return OpenUnroll(recipe.spec, rows, recipe.overlap + recipe.unroll_length, recipe.overlap)
 
     def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
         """See :class:`~orchard.acting.service.Service`."""

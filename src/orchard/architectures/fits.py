@@ -77,6 +77,14 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         )
     if config.arch != "anakin" and (reason := _without_effect(config.population, ("seeds", "sweep"), _ONE)):
         return reason
+    if config.arch != "rapid" and (
+        reason := _without_effect(
+            config.placement,
+            ("forward_servers", "publish_updates"),
+            "only rapid has forward-pass servers: leave it out",
+        )
+    ):
+        return reason
     if config.arch not in ("a3c", "gorila", "distbelief") and (
         reason := _without_effect(config.server, _FOR_SHARDS + _FOR_WORKERS + _FOR_DATA, _NO_GRADIENTS)
     ):
@@ -85,6 +93,7 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         "seed": _seed,
         "impala": _beside_the_environments,
         "apex": _beside_the_environments,
+        "rapid": _rapid,
         "distbelief": _distbelief,
         "gorila": _gorila,
         "a3c": _a3c,
@@ -124,6 +133,37 @@ def _beside_the_environments(config: RunConfig, agent: Agent) -> str | None:
             place,
             ("inference_batch", "inference_wait_ms", "inference_devices"),
             f"{arch}'s actors run the policy, each for its own environments: leave it out",
+        )
+    )
+
+
+def _rapid(config: RunConfig, agent: Agent) -> str | None:
+    place = config.placement
+    if config.deterministic:
+        return (
+            "what the policy remembers is with the forward-pass servers under rapid, and no checkpoint could hold it: "
+            "leave --deterministic out (--lag 0 alone is reproducible while nothing is interrupted), or use --arch seed"
+        )
+    if place.actors < place.forward_servers:
+        return (
+            f"actors is {place.actors}, so of {place.forward_servers} forward-pass servers some have nobody to act "
+            "for: give as many --actors or more, or fewer --forward-servers"
+        )
+    if place.publish_updates > 1 and place.lag != "free":
+        return (
+            f"publish_updates is {place.publish_updates}, but with an exact lag every round has its version: leave it "
+            "out"
+        )
+    return (
+        _too_far_behind(config, agent)
+        or _without_effect(
+            place,
+            ("listen", "max_envs"),
+            "rapid's rollout workers join the forward-pass servers of their own host: leave it out",
+        )
+        or _without_effect(place, ("batches_per_call",), _NO_PROGRAM.format("rapid"))
+        or _without_effect(
+            place, ("fetch_steps",), "rapid's servers fetch all weights that are published: leave it out"
         )
     )
 

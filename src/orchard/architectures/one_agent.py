@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from orchard.acting.crew import Crew
 from orchard.acting.desk import Desk
@@ -37,7 +37,7 @@ class OneAgent(ABC):
         self._config = config
         self._agent = agent
         self._spec = spec
-        self._lag = 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
+        self._lag = lag_of(config)
         self._host, self._hosts = config.cluster.host, config.cluster.hosts
         self._failure: BaseException | None = None
         self.ledger = Ledger()
@@ -76,20 +76,29 @@ class OneAgent(ABC):
 
     def _recipe(self, token: str = "") -> Recipe:
         """What actors are told; ``token`` lets them in where they come over a transport."""
-        config = self._config
-        return Recipe(
-            env=config.env,
-            options=env_options(config),
-            spec=self._spec,
-            actors=config.placement.actors,
-            envs=config.placement.envs_per_actor,
-            seed=config.seed,
-            unroll_length=self._agent.data.unroll_length,
-            overlap=self._agent.data.overlap,
-            evaluating=config.placement.eval_envs,
-            token=token,
-            keep_log=config.deterministic,
-            lockstep=self._lag != "free",
-            host=self._host,
-            hosts=self._hosts,
-        )
+        return recipe_of(self._config, self._agent, self._spec, token)
+
+
+def lag_of(config: RunConfig) -> int | Literal["free"]:
+    """An exact number of rounds, or "free"."""
+    return 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
+
+
+def recipe_of(config: RunConfig, agent: Agent, spec: EnvSpec, token: str) -> Recipe:
+    """What the actors of a host are told; ``token`` lets them in where they come over a transport."""
+    return Recipe(
+        env=config.env,
+        options=env_options(config),
+        spec=spec,
+        actors=config.placement.actors,
+        envs=config.placement.envs_per_actor,
+        seed=config.seed,
+        unroll_length=agent.data.unroll_length,
+        overlap=agent.data.overlap,
+        evaluating=config.placement.eval_envs,
+        token=token,
+        keep_log=config.deterministic,
+        lockstep=lag_of(config) != "free",
+        host=config.cluster.host,
+        hosts=config.cluster.hosts,
+    )

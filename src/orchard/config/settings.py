@@ -100,6 +100,10 @@ class Placement:
     fetch_steps: int | None = None
     """Steps of an environment after which its actor fetches newer weights, at the beginning of an unroll; None for
     the architecture's own (impala: every unroll; apex: 400 frames). (Impala and apex, free lag only.)"""
+    forward_servers: int = 1
+    """Forward-pass servers of each host, which run the policy for its actors. (Rapid only.)"""
+    publish_updates: int = 1
+    """Updates after which the weights are published to the forward-pass servers. (Rapid, free lag only.)"""
     batches_per_call: int = 8
     """Batches that one call of the compiled program acts for and learns from. (Anakin only.)"""
     lag: int | Literal["free"] = "free"
@@ -109,6 +113,7 @@ class Placement:
     def __post_init__(self) -> None:
         _at_least(self, 0, "actors", "eval_envs", "inference_wait_ms", "prefetch")
         _at_least(self, 1, "envs_per_actor", "inference_batch", "queue_size", "max_envs", "batches_per_call")
+        _at_least(self, 1, "forward_servers", "publish_updates")
         _at_least(self, 0, "fetch_steps")
         if self.lag != "free":
             _at_least(self, 0, "lag")
@@ -221,8 +226,9 @@ class Safety:
     """Checkpoints kept."""
     env_timeout: float = 60.0
     """Seconds that an environment may take for one step (or to start; under impala and apex: and the policy to be
-    compiled in the actor) before its actor is restarted; the first one of all, which the learner makes to see
-    what it looks like, before the run is given up."""
+    compiled in the actor) before its actor is restarted, and that a forward-pass server of rapid may be silent before
+    it is; the first environment of all, which the learner makes to see what it looks like, before the run is given
+    up."""
     actor_restarts: int = 3
     """Restarts of one actor within ten minutes before the run stops."""
     max_skipped_updates: int = 10
@@ -252,9 +258,9 @@ class RunConfig:
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
-    arch: Literal["seed", "impala", "apex", "distbelief", "gorila", "a3c", "a2c", "sebulba", "anakin"] = (
-        "seed"
-    )
+    arch: Literal[
+        "seed", "impala", "apex", "rapid", "distbelief", "gorila", "a3c", "a2c", "sebulba", "anakin"
+    ] = "seed"
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2", "bc"] = "vtrace"
     """What is computed."""

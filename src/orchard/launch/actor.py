@@ -54,11 +54,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="orchard.launch.actor")
     parser.add_argument("address")
     parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--patience", type=float, default=actor.CONNECT_SECONDS)
     arguments = parser.parse_args()
     # The learner decides when its actors stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        client = connect(arguments.address, timeout=actor.CONNECT_SECONDS)
+        client = connect(arguments.address, timeout=arguments.patience)
         act(client, token=os.environ.get("ORCHARD_TOKEN", ""), index=arguments.index)
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201

@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from orchard.errors import ConnectionLost, RunFailed
@@ -97,9 +98,18 @@ class ProcessActor:
       token: what to say where it connects.
       log: file that takes what it prints.
       guard: who ends it should this process be killed.
+      beside: variables of its environment, beside this process's. An environment that is a JAX function runs on the
+        processor; accelerators are the learner's.
     """
 
-    def __init__(self, words: Sequence[str], token: str, log: Path, guard: Guard) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        token: str,
+        log: Path,
+        guard: Guard,
+        beside: Mapping[str, str] = MappingProxyType({"JAX_PLATFORMS": "cpu"}),
+    ) -> None:
         self.log = str(log)
         self._guard = guard
         command = [sys.executable, "-m", *words]
@@ -111,8 +121,7 @@ class ProcessActor:
                 command,
                 stdout=output,
                 stderr=output,
-                # An environment that is a JAX function runs on the processor; accelerators are the learner's.
-                env=without_tuning({**os.environ, "ORCHARD_TOKEN": token, "JAX_PLATFORMS": "cpu"}),
+                env=without_tuning({**os.environ, "ORCHARD_TOKEN": token, **beside}),
             )
 
     def ended(self) -> str | None:
@@ -204,13 +213,13 @@ class Supervisor:
     Args:
       start: starts the actor with an index.
       count: how many.
-      env: what they step, for messages.
-      stalled: the indices of actors that owe a step for too long, and for how many seconds.
+      stalled: the indices of those that owe something for too long, and for how many seconds.
       most_restarts: of one actor within ten minutes.
       restart: False ends the run at the first death (an exact lag cannot go on without an actor's state).
       on_failure: called with the error that should end the run.
       note: takes one line for people.
       noun: what they are called there.
+      late_with: what is said of one that is stalled, with a place for the seconds.
     """
 
     def __init__(
@@ -218,17 +227,17 @@ class Supervisor:
         start: Callable[[int], Actor],
         count: int,
         *,
-        env: str,
         stalled: Callable[[], dict[int, float]],
         most_restarts: int,
         restart: bool,
         on_failure: Callable[[BaseException], None],
         note: Callable[[str], None],
         noun: str = "actor",
+        late_with: str = "",
     ) -> None:
         self._start = start
         self._count = count
-        self._env = env
+        self._late_with = late_with
         self._stalled = stalled
         self._most_restarts = most_restarts
         self._restart = restart
@@ -276,14 +285,11 @@ class Supervisor:
             if (reason := actor.ended()) is not None:
                 self._replace(index, actor, reason)
             elif index in stalled:
-                reason = (
-                    f"its environments ({self._env}) took more than {stalled[index]:.0f} s for one step "
-                    "(--env-timeout allows more)"
-                )
+                reason = self._late_with.format(stalled[index])
                 if not actor.kill():
                     raise RunFailed(
                         f"{self._noun} {index}: {reason}, and a thread cannot be killed and started again: an "
-                        f"actor of seed, impala or apex with --transport shm can (log: {actor.log})"
+                        f"actor of seed, impala, apex or rapid with --transport shm can (log: {actor.log})"
                     )
                 self._replace(index, actor, reason)
 

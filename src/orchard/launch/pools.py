@@ -52,7 +52,6 @@ class Pools:
         return Supervisor(
             start,
             count,
-            env=self._config.env,
             stalled=dict,
             most_restarts=self._config.safety.actor_restarts,
             restart=True,

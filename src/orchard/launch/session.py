@@ -26,6 +26,7 @@ from orchard.architectures.distbelief import DistBelief
 from orchard.architectures.gorila import Gorila
 from orchard.architectures.impala import Impala
 from orchard.architectures.interface import Architecture, counts, env_frames
+from orchard.architectures.rapid import Rapid
 from orchard.architectures.sebulba import Sebulba
 from orchard.architectures.seed import Seed
 from orchard.architectures.with_actors import WithActors
@@ -36,6 +37,7 @@ from orchard.errors import ConfigError, OrchardError, RunFailed, cause_of
 from orchard.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
 from orchard.launch.build import build_agent
 from orchard.launch.folder import RunFolder
+from orchard.launch.forward_pool import ForwardPool
 from orchard.launch.hosts import Hosts
 from orchard.launch.logs import logging_to
 from orchard.launch.pools import Pools
@@ -57,7 +59,13 @@ _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
 _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
-_WITH_ACTORS: dict[str, type[WithActors]] = {"seed": Seed, "a2c": Seed, "impala": Impala, "apex": Apex}
+_WITH_ACTORS: dict[str, type[WithActors]] = {
+    "seed": Seed,
+    "a2c": Seed,
+    "impala": Impala,
+    "apex": Apex,
+    "rapid": Rapid,
+}
 _WITH_A_CREW: dict[str, type[Sebulba | a3c.A3C]] = {"sebulba": Sebulba, "a3c": a3c.A3C}
 _WITH_SHARDS: dict[str, type[WithShards]] = {"gorila": Gorila, "distbelief": DistBelief}
 _PLACES: dict[str, Callable[[RunConfig], RunConfig]] = {"a2c": a2c.place, "a3c": a3c.place}
@@ -126,6 +134,7 @@ class Session:
         self.supervisor: Supervisor | None = None
         self.guard: Guard | None = None
         self.pools: Pools | None = None
+        self.forward: ForwardPool | None = None
 
     # From start to end.
 
@@ -248,9 +257,13 @@ class Session:
         return True
 
     def _stand_down(self) -> None:
-        for watched in (self.supervisor, self.pools):
-            if watched is not None:
-                watched.stand_down()
+        for watched in self._watched:
+            watched.stand_down()
+
+    @property
+    def _watched(self) -> list[Supervisor | Pools | ForwardPool]:
+        """Whoever watches processes of this run."""
+        return [each for each in (self.supervisor, self.pools, self.forward) if each is not None]
 
     def _last_snapshot(self, arch: Architecture) -> Contents | None:
         """What is to be saved at the end, if there is something new, taken while all hosts are there.
@@ -361,8 +374,11 @@ class Session:
         self.folder.keep(self.config)
         if self.pools is not None:
             self.pools.start_workers(addresses[0])
+        joins = addresses[:1]
+        if isinstance(arch, Rapid):
+            joins = self._start_forward_servers(arch, addresses[0])
         if arch.desk is not None:
-            self._start_actors(arch, arch.desk, addresses[0])
+            self._start_actors(arch, arch.desk, joins)
         if arch.crew is not None:
             timeout = self.config.safety.env_timeout
             self._supervise(arch, arch.crew.start, partial(arch.crew.stalled, timeout))
@@ -449,16 +465,25 @@ class Session:
         self.pools = Pools(arch, self.config, self.spec, self.folder, self.display.note)
         self.pools.start_shards("shm" if self.config.placement.transport == "shm" else "unix")
 
-    def _start_actors(self, arch: Architecture, desk: Desk, address: str) -> None:
+    def _start_forward_servers(self, arch: Rapid, address: str) -> list[str]:
+        """Starts them; returns where rollout workers join, in turn."""
+        self.forward = ForwardPool(arch, self.placed, self.agent, self.spec, self.folder, self.display.note)
+        self.forward.start(address)
+        return self.forward.addresses
+
+    def _start_actors(self, arch: Architecture, desk: Desk, addresses: Sequence[str]) -> None:
         in_process = self.placed.placement.transport == "inproc"
         self.guard = None if in_process else Guard()
         token = self.folder.token()
 
         def start(index: int) -> Actor:
+            address = addresses[index % len(addresses)]
             if in_process:
                 return ThreadActor(index, address, token, self.folder.log)
             assert self.guard is not None
             words = ["orchard.launch.actor", address, "--index", str(index)]
+            if self.forward is not None:  # whose servers start beside the actors
+                words += ["--patience", str(self.config.safety.env_timeout)]
             return ProcessActor(words, token, self.folder.logs / f"actor-{index}.log", self.guard)
 
         def stalled() -> dict[int, float]:
@@ -475,10 +500,15 @@ class Session:
     def _supervise(
         self, arch: Architecture, start: Callable[[int], Actor], stalled: Callable[[], dict[int, float]]
     ) -> None:
+        # No other braces: it is a format.
+        env = self.config.env.replace("{", "{{").replace("}", "}}")
+        late_with = (
+            f"its environments ({env}) took more than {{:.0f}} s for one step (--env-timeout allows more)"
+        )
         self.supervisor = Supervisor(
             start,
             self.placed.placement.actors,
-            env=self.config.env,
+            late_with=late_with,
             stalled=stalled,
             most_restarts=self.config.safety.actor_restarts,
             restart=self.placed.placement.lag == "free" and not self.config.deterministic,
@@ -489,7 +519,7 @@ class Session:
 
     @property
     def _restarts(self) -> int:
-        return sum(watched.restarts for watched in (self.supervisor, self.pools) if watched is not None)
+        return sum(watched.restarts for watched in self._watched)
 
     @property
     def seconds(self) -> float:
@@ -593,9 +623,8 @@ class Session:
     def _stop(self, arch: Architecture) -> None:
         self._stand_down()
         arch.close()
-        for watched in (self.supervisor, self.pools):
-            if watched is not None:
-                watched.stop()
+        for watched in self._watched:
+            watched.stop()
         if self.guard is not None:
             self.guard.close()
 

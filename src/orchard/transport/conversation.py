@@ -211,7 +211,8 @@ class Conversation(ABC):
 class Caller(ABC):
     """The client's end; implements :class:`~orchard.transport.seam.Client`.
 
-    One thread uses it; ``close`` may come from another one and wakes it.
+    One thread uses it, or, once it is open and nothing is asked any more, one sends and another receives; ``close`` may
+    come from any thread and wakes them.
 
     Args:
       address: the server's, for people.

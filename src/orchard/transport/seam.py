@@ -206,7 +206,7 @@ def _described(layout: Layout) -> list[list[Any]]:
 
 
 class Client(Protocol):
-    """An actor's end; used by one thread."""
+    """An actor's end; used by one thread, or by two of which one sends and the other receives."""
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """Sends a question and waits for the answer; raises ``Refused`` or ``ConnectionLost``."""

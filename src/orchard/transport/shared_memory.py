@@ -299,8 +299,8 @@ class SharedMemoryClient(Caller):
         self._frames: deque[Frame] = deque()
         self._handle: int | None = None
         self._slots: _Slots | None = None
-        # Held while the socket is in use, so that its number is not given to another file under a reader.
-        self._using = threading.RLock()
+        # Held while the socket is in use, so that its number is not given to another file under a reader or a writer.
+        self._reading, self._writing = threading.RLock(), threading.RLock()
 
     def _furnish(self, terms: Terms) -> None:
         if self._handle is None:
@@ -310,7 +310,7 @@ class SharedMemoryClient(Caller):
 
     def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
         try:
-            with self._using:
+            with self._writing:
                 self._socket.sendall(pack(kind, lane, body))
         except OSError as error:
             raise ConnectionLost(f"{self.address}: the server is gone") from error
@@ -345,7 +345,7 @@ class SharedMemoryClient(Caller):
 
     def _read(self, wait: bool) -> bytes:
         flags = 0 if wait else socket.MSG_DONTWAIT
-        with self._using:
+        with self._reading:
             if self._terms is not None:  # no memory can come any more
                 return self._socket.recv(_READ_BYTES, flags)
             flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -365,7 +365,7 @@ class SharedMemoryClient(Caller):
             self._socket.send(pack(Kind.CLOSED), socket.MSG_DONTWAIT)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
-        with self._using:
+        with self._reading, self._writing:
             self._socket.close()
             self._drop_handle()
             self._slots = None

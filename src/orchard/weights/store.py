@@ -45,6 +45,12 @@ class WeightStore:
         for wake in self._listeners:
             wake()
 
+    @property
+    def versions(self) -> list[int]:
+        """Those that are held, in the order in which they were published."""
+        with self._lock:
+            return list(self._snapshots)
+
     def newest(self, device: int = 0) -> Weights:
         """The newest snapshot on the ``device``-th reading device."""
         with self._lock:
