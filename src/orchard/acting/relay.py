@@ -38,7 +38,6 @@ class Link:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._owed = threading.Semaphore(0)
         self._lanes = 0
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -82,13 +81,11 @@ class Link:
     def _post(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
         with contextlib.suppress(ConnectionLost):  # the one who receives hears it too
             self._client.send(lane, arrays)
-            self._owed.release()
 
     def _receive(self) -> None:
         try:
             while True:
-                self._owed.acquire()  # nothing can be received while nothing is owed
-                reply = self._client.receive()
+                reply = self._client.receive(idle=True)
                 assert reply is not None
                 lane, arrays = reply
                 if lane < self._lanes:
@@ -101,7 +98,6 @@ class Link:
     def close(self) -> None:
         """Ends the conversation; safe to call twice."""
         self._client.close()
-        self._owed.release()
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -327,7 +323,8 @@ class Reporter:
             while not self._over.wait(REPORT_SECONDS):
                 self._client.ask({**self._known, **self._tell()})
         except TransportError as error:
-            self._on_lost(str(error))
+            if not self._over.is_set():
+                self._on_lost(str(error))
 
     def close(self) -> None:
         """Ends it; safe to call twice."""

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchard.errors import ConnectionLost, OrchardError, ProtocolError, Refused, SpecError
+from orchard.errors import ConnectionLost, OrchardError, ProtocolError, Refused, SpecError, TransportError
 from orchard.transport.connect import connect, listen
 from orchard.transport.seam import Client, Desk, Layout, Layouts, Peer, Server
 
@@ -475,6 +475,36 @@ def receive_need_not_wait(stage: Stage) -> None:
     assert client.receive(wait=False) is None
 
 
+def one_thread_may_send_while_another_receives(stage: Stage) -> None:
+    """Replies come while the other thread sends; the end is heard while nothing is due, with its reason."""
+    desk = FakeDesk(respond=lambda arrays: [arrays[0][:, 0].astype(np.int32)])
+    client = stage.pair(desk)
+    peer = desk.asked.get(timeout=PATIENCE)
+    got: queue.Queue[tuple[int, int] | str] = queue.Queue()
+
+    def listen() -> None:
+        try:
+            while True:
+                reply = client.receive(idle=True)
+                assert reply is not None
+                got.put((reply[0], int(reply[1][0][0])))
+        except TransportError as error:
+            got.put(str(error))
+
+    listening = threading.Thread(target=listen)
+    listening.start()
+    values = [array.copy() for array in example(UP, 0)]
+    for number in range(200):
+        values[0][:] = number
+        client.send(number % 2, values)
+        assert got.get(timeout=PATIENCE) == (number % 2, number)
+    peer.close("enough")
+    assert "enough" in str(got.get(timeout=PATIENCE))
+    listening.join(PATIENCE)
+    with raising(ConnectionLost, "enough"):
+        client.send(0, values)
+
+
 def eight_clients_at_once(stage: Stage) -> None:
     """Each gets its own replies; the desk is called by one thread only."""
     desk = FakeDesk(respond=lambda arrays: [arrays[0][:, 0].astype(np.int32)])
@@ -666,6 +696,7 @@ CHECKS: tuple[Callable[[Stage], None], ...] = (
     arrays_outlive_the_conversation,
     misuse_raises_and_harms_nothing,
     receive_need_not_wait,
+    one_thread_may_send_while_another_receives,
     eight_clients_at_once,
     a_client_that_closes_has_left_once,
     a_peer_that_is_closed_is_told_why,

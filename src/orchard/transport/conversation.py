@@ -211,8 +211,8 @@ class Conversation(ABC):
 class Caller(ABC):
     """The client's end; implements :class:`~orchard.transport.seam.Client`.
 
-    One thread uses it, or, once it is open and nothing is asked any more, one sends and another receives; ``close`` may
-    come from any thread and wakes them.
+    One thread uses it, or, once it is open and nothing is asked any more, one sends and another receives (``idle``);
+    ``close`` may come from any thread and wakes them.
 
     Args:
       address: the server's, for people.
@@ -225,6 +225,7 @@ class Caller(ABC):
         self._owed: list[bool] = []  # by lane: a step was sent and its reply has not come
         self._replies: deque[Frame] = deque()  # those that came while an answer was awaited
         self._lost: str | None = None
+        self._listening = False  # a thread of its own receives, and hears why it ended
         self._closing = threading.Lock()
         self._closed = False
 
@@ -300,13 +301,16 @@ class Caller(ABC):
         try:
             self._transmit_step(lane, arrays)
         except ConnectionLost:
+            if self._listening:
+                raise
             self._tell_why()
 
-    def receive(self, *, wait: bool = True) -> tuple[int, Arrays] | None:
+    def receive(self, *, wait: bool = True, idle: bool = False) -> tuple[int, Arrays] | None:
         """See :class:`~orchard.transport.seam.Client`; raises ``ProtocolError`` if no reply can come."""
         self._check_alive()
         terms = self._opened()
-        if wait and not any(self._owed):
+        self._listening = self._listening or idle
+        if wait and not self._listening and not any(self._owed):
             raise ProtocolError("no lane waits for a reply: this would wait forever")
         frame = self._replies.popleft() if self._replies else self._frame(wait)
         if frame is None:

@@ -220,10 +220,11 @@ class Client(Protocol):
     def send(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
         """Sends one step up; the arrays may be reused when it returns."""
 
-    def receive(self, *, wait: bool = True) -> tuple[int, list[NDArray[Any]]] | None:
+    def receive(self, *, wait: bool = True, idle: bool = False) -> tuple[int, list[NDArray[Any]]] | None:
         """The next reply as ``(lane, arrays)``; with ``wait=False`` None if there is none yet.
 
-        The arrays are valid until the next ``send`` on that lane.
+        The arrays are valid until the next ``send`` on that lane. ``idle``: it waits while no reply is due, too, for
+        what another thread sends meanwhile or for the end.
         """
 
     def close(self) -> None:
