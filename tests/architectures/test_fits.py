@@ -16,7 +16,7 @@ def test_the_preset_of_cartpole_has_no_more_environments_than_a2c_learns_from_at
     assert why_not(config, build_agent(config, spec_of("CartPole-v1"))) is None
 
 
-@pytest.mark.parametrize("arch", ["seed", "impala", "apex", "a3c", "a2c", "sebulba", "anakin"])
+@pytest.mark.parametrize("arch", ["seed", "impala", "apex", "rapid", "a3c", "a2c", "sebulba", "anakin"])
 def test_what_learns_from_a_data_set_needs_an_architecture_that_has_one(arch: str) -> None:
     config = configure("toy:catch", arch=arch, agent="bc")
     reason = why_not(config, build_agent(config, spec_of("toy:catch")))

@@ -70,13 +70,15 @@ def command(cwd: Path, *words: str, devices: int = 2) -> Command:
         ("a2c", "anakin", 2),
         ("vtrace lstm", "seed", 1),
         ("vtrace lstm", "impala", 1),
+        ("ppo", "rapid", 1),
         ("ppo", "sebulba", 1),
     ],
 )
 def test_two_hosts_compute_what_one_does(name: str, arch: str, seeds: int, tmp_path: Path) -> None:
-    whole, half = PLACES["seed" if arch == "impala" else arch]
-    if arch == "impala":  # what it has no exact resumption for
-        whole = {**whole, "arch": "impala", "deterministic": False, "lag": 0}
+    beside = arch in ("impala", "rapid")  # which have no exact resumption
+    whole, half = PLACES["seed" if beside else arch]
+    if beside:
+        whole = {**whole, "arch": arch, "deterministic": False, "lag": 0}
     settings = {**AGENTS[name], **whole, "seeds": seeds}
     one = trained(tmp_path, "one", 4, **settings)
     two = trained(tmp_path, "two", 2, **{**settings, **half, "hosts": 2})

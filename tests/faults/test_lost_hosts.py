@@ -17,6 +17,7 @@ ARCHS: dict[str, dict[str, Any]] = {
     "anakin": {},
     "seed": {"actors": 1, "envs_per_actor": 8},
     "sebulba": {"actors": 1, "envs_per_actor": 8},
+    "rapid": {"actors": 1, "envs_per_actor": 8},
 }
 
 
@@ -58,7 +59,9 @@ def resumed(cwd: Path, frames: int) -> dict[str, Any]:
     return both[0]
 
 
-@pytest.mark.parametrize(("arch", "host"), [("anakin", 0), ("seed", 0), ("anakin", 1), ("sebulba", 1)])
+@pytest.mark.parametrize(
+    ("arch", "host"), [("anakin", 0), ("seed", 0), ("anakin", 1), ("sebulba", 1), ("rapid", 1)]
+)
 def test_the_others_end_with_the_reason_and_a_checkpoint(arch: str, host: int, tmp_path: Path) -> None:
     folders = [tmp_path / "run", tmp_path / "run/hosts/1"]
     with two_hosts(tmp_path, arch) as learner:

@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Rate, Share, SteadyRate, Tally
+from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Rate, Ratio, Share, SteadyRate, Tally
 
 
 class FakeClock:
@@ -51,6 +51,18 @@ def test_rate_of_one_moment_is_nothing() -> None:
     rate.observe(0)
     rate.observe(10)
     assert rate.per_second == 0.0
+
+
+def test_a_ratio_is_that_of_what_came_since_the_last_look() -> None:
+    ratio = Ratio()
+    assert ratio.take() is None
+    ratio.add(30, 10)
+    ratio.add(30, 0)
+    assert ratio.take() == 6.0
+    ratio.add(5, 0)
+    assert ratio.take() is None, "it waits for something to be divided by"
+    ratio.add(5, 4)
+    assert ratio.take() == 2.5
 
 
 def test_steady_rate_leaves_compilation_out() -> None:

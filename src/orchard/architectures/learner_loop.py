@@ -34,7 +34,7 @@ from orchard.learning.checkpoint import Checkpoint, Contents
 from orchard.learning.learner import Learner
 from orchard.learning.prefetch import Prefetch
 from orchard.learning.update import TrainState, require_finite
-from orchard.metrics.meters import Share
+from orchard.metrics.meters import Ratio, Share
 from orchard.replay.queue import UnrollQueue
 from orchard.seeding import key
 from orchard.types import Agent, EnvSpec, Tree, Unroll
@@ -76,6 +76,7 @@ class LearnerLoop(OneAgent):
         self._untold: deque[tuple[float, int]] = deque()
         self._reported: list[dict[str, int]] = [self.ledger.counts()] * self._hosts
         self.learner_time = Share()
+        self.reuse = Ratio()
         place = config.placement
         planned = place.actors * place.envs_per_actor
         self.learner = self._make_learner(pick_everywhere("training", place.training_devices))
@@ -193,6 +194,7 @@ class LearnerLoop(OneAgent):
             self._count_lag(batch.version)
             with self.learner_time:
                 metrics, last = next(updates)
+            self.reuse.add(batch.version.size / self._agent.data.minibatches, 0 if counted else batch.fresh)
             if not counted:
                 self._memory.learned(batch, lambda: self.learner.priorities)
                 counted = True
@@ -270,11 +272,13 @@ class LearnerLoop(OneAgent):
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        return {
+        meters = {
             **progress(self),
             **self._memory.meters(),
             "learner_busy": self.learner_time.take(),
         }
+        reuse = self.reuse.take()
+        return meters if reuse is None else {**meters, "sample_reuse": reuse}
 
     # Checkpoints.
 

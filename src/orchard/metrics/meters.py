@@ -304,6 +304,29 @@ class Tally:
             self._whole = (int(value["count"]), float(value["total"]), most)
 
 
+class Ratio:
+    """How much there is of one thing for each of another; any thread may :meth:`take` it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of, self._each = 0.0, 0.0
+
+    def add(self, of: float, each: float) -> None:
+        """Counts so much of the one, and of the other."""
+        with self._lock:
+            self._of += of
+            self._each += each
+
+    def take(self) -> float | None:
+        """Their ratio since the last call; begins anew. None, and nothing is begun anew, while there is none."""
+        with self._lock:
+            if not self._each:
+                return None
+            ratio = self._of / self._each
+            self._of, self._each = 0.0, 0.0
+            return ratio
+
+
 class Share:
     """The share of time that one thread spends inside ``with share:``; any thread may :meth:`take` it."""
 

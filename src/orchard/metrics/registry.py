@@ -96,6 +96,7 @@ register(
 register(
     "policy_lag_max", "updates", "Updates between the weights that acted and those that are trained; most."
 )
+register("sample_reuse", "1", "Updates that were computed from each agent step that was learned from.")
 register("batch_fill", "1", "Observations in an inference batch, as a share of a full one.")
 register("inference_batch", "rows", "Observations in an inference batch; mean.")
 register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")

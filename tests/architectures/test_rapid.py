@@ -1,0 +1,251 @@
+"""Rapid, end to end: pools of processes compute what one would, and whatever is killed comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from harness import (
+    Command,
+    alive,
+    balanced,
+    checkpoints,
+    flags,
+    learned,
+    rows,
+    summary,
+    tiny,
+    until,
+    words_of,
+)
+from small_runs import params
+
+import orchard
+from orchard.acting.intake import Intake
+from orchard.architectures.fits import why_not
+from orchard.envs.make import spec_of
+from orchard.errors import RunFailed
+from orchard.launch.build import build_agent
+from orchard.launch.forward_pool import ForwardPool
+from orchard.launch.run import resume, train
+from orchard.learning.checkpoint import load_latest
+from orchard.weights.store import WeightStore
+
+PPO: dict[str, Any] = {"agent": "ppo", "reuse": 2, "minibatches": 2}
+RAPID = {**PPO, "arch": "rapid", "forward_servers": 2}
+FRAMES_A_ROUND = 2 * 4 * 5  # actors, environments, steps: see harness.TINY
+
+
+@pytest.mark.slow
+def test_every_carrier_gives_the_same_bits(tmp_path: Path) -> None:
+    told = []
+    for carrier in ("inproc", "shm", "grpc"):
+        settings = {**RAPID, "transport": carrier, "lag": 0, "frames": 10 * FRAMES_A_ROUND, "lstm": 8}
+        run = train(tiny("toy:catch", tmp_path / carrier, **settings)).to_json()
+        told.append(
+            {name: run[name] for name in ("params_sha256", "weights_version", "agent_steps", "episodes")}
+        )
+    assert told[0] == told[1] == told[2]
+    assert told[0]["weights_version"] > 5
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_servers_share_the_workers_and_compute_what_central_inference_does(lag: int, tmp_path: Path) -> None:
+    settings = {**PPO, "lag": lag, "transport": "inproc", "frames": 8 * FRAMES_A_ROUND, "actors": 4}
+    settings |= {"envs_per_actor": 2, "lstm": 8}
+    runs = {
+        name: train(tiny("toy:catch", tmp_path / name, **settings, **more)).to_json()
+        for name, more in {
+            "seed": {"arch": "seed"},
+            "one": {"arch": "rapid"},
+            "three": {"arch": "rapid", "forward_servers": 3},
+        }.items()
+    }
+    assert runs["seed"]["policy_lag_max"] == runs["three"]["policy_lag_max"]
+    assert runs["one"]["weights_version"] == runs["three"]["weights_version"] > 20
+    theirs = params(tmp_path / "seed")
+    for name in ("one", "three") if lag == 0 else ():  # otherwise acting is ahead, and by how much is chance
+        for leaf, array in params(tmp_path / name).items():
+            np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{name} {leaf}")
+
+
+def test_weights_are_published_after_so_many_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[int] = []
+    publish = WeightStore.publish
+
+    def watch(self: WeightStore, params: Any, version: int) -> None:
+        # The servers have stores of their own, which take what they fetch.
+        if any(store is self for store in optimizers):
+            published.append(version)
+        publish(self, params, version)
+
+    optimizers: list[WeightStore] = []
+    make = Intake.__init__
+
+    def know(self: Intake, agent: Any, pace: Any, recipe: Any, store: WeightStore, **more: Any) -> None:
+        optimizers.append(store)
+        make(self, agent, pace, recipe, store, **more)
+
+    monkeypatch.setattr(WeightStore, "publish", watch)
+    monkeypatch.setattr(Intake, "__init__", know)
+    settings = {**RAPID, "publish_updates": 3, "transport": "inproc", "frames": 1000}
+    run = train(tiny("toy:catch", tmp_path / "run", **settings)).to_json()
+    assert published == [*range(0, run["weights_version"] + 1, 3)][: len(published)]
+    assert len(published) > 5
+    assert run["policy_lag_mean"] >= 1
+    row = rows(tmp_path / "run")[-1]
+    assert {row["sample_reuse"] for row in rows(tmp_path / "run") if "sample_reuse" in row} == {2.0}
+    # What the servers have done is told by them, of both together.
+    assert row["bytes_from_actors"] > 1000 * 4 * 10 * 5
+    assert balanced(run)
+
+
+@pytest.mark.parametrize("transport", ["shm", "grpc"])
+def test_pools_of_processes_learn_and_go_on_after_a_stop(transport: str, tmp_path: Path) -> None:
+    first = train(tiny("toy:catch", tmp_path / "run", **RAPID, transport=transport, frames=1500)).to_json()
+    assert balanced(first)
+    assert first["agent_steps"] >= 1500
+    again = resume(str(tmp_path / "run"), frames=2500, forward_servers=1).to_json()
+    assert again["weights_version"] > first["weights_version"] > 50
+    assert again["agent_steps"] >= 2500
+    assert balanced(again)
+    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
+    assert not list((tmp_path / "run").glob("actors.sock*")), "servers end when the optimizer is gone"
+
+
+def servers(command: Command) -> list[psutil.Process]:
+    return [p for p in command.family() if alive(p) and "orchard.launch.forward_pass" in words_of(p)]
+
+
+@pytest.mark.slow
+def test_a_server_and_a_worker_are_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+    words = flags("toy:catch", "run", **RAPID, frames=10**9, checkpoint_minutes=0.02)
+    with Command(*words, cwd=tmp_path) as command:
+
+        def goes_on() -> None:
+            before = learned(tmp_path / "run")
+            until(lambda: learned(tmp_path / "run") > before + 50, "the run to go on")
+
+        goes_on()
+        servers(command)[0].kill()
+        until(lambda: "killed by signal 9; restart 1 of 3" in command.output, "the server to be replaced")
+        until(lambda: len(command.actors()) == 2 and len(servers(command)) == 2, "all to be there again")
+        joined = "joined"
+        log = tmp_path / "run/logs/learner.log"
+        until(lambda: log.read_text().count(joined) >= 3, "its worker to join again")
+        goes_on()
+        command.actors()[1].kill()
+        until(lambda: log.read_text().count(joined) >= 4, "the worker to be replaced")
+        goes_on()
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        assert not [p for p in command.family() if alive(p)]
+    left = summary(tmp_path / "run")
+    # Of the server, of its worker (which may have come back too soon once more), and of the other worker.
+    assert left["actor_restarts"] >= 3
+    assert balanced(left)
+    assert left["steps_dropped"] >= 0
+    assert all(np.isfinite(leaf).all() for leaf in params(tmp_path / "run").values())
+
+
+@pytest.mark.slow
+def test_without_a_server_an_exact_lag_ends_the_run_with_its_cause(tmp_path: Path) -> None:
+    words = flags("toy:catch", "run", **RAPID, frames=10**9, lag=1)
+    with Command(*words, cwd=tmp_path) as command:
+        learned(tmp_path / "run")
+        servers(command)[1].kill()
+        assert command.wait() == 1, command.output
+        assert not [p for p in command.family() if alive(p)]
+    # Whichever is missed first: the server, or a worker that it acted for.
+    assert "cannot go on without it: 'orchard resume'" in command.last_line
+    assert balanced(summary(tmp_path / "run"))
+    assert checkpoints(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_takes_its_processes_along_and_can_be_resumed(tmp_path: Path) -> None:
+    words = flags("toy:catch", "run", **RAPID, frames=10**9, checkpoint_minutes=0.01)
+    with Command(*words, cwd=tmp_path) as command:
+        until(lambda: checkpoints(tmp_path / "run"), "a checkpoint")
+        family = command.family()
+        os.kill(command.process.pid, signal.SIGKILL)
+        until(lambda: not [p for p in family if alive(p)], "all processes to end")
+    kept = load_latest(tmp_path / "run/checkpoints")
+    again = resume(str(tmp_path / "run"), frames=kept.meta["ledgers"][0]["received"] + 500).to_json()
+    assert again["weights_version"] > kept.step
+    assert balanced(again)
+
+
+def test_a_server_whose_agent_fails_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
+    """It may be started again; what keeps it from working is told."""
+    folder = tmp_path / "run"
+    pool: Any = ForwardPool
+    start = pool._start
+
+    def broken(self: ForwardPool, index: int) -> Any:
+        self.addresses = ["unix:/nowhere/at/all"] * 2
+        return start(self, index)
+
+    pool._start = broken
+    try:
+        with pytest.raises(RunFailed, match=r"forward-pass server \d: .*nowhere.*restarted 1 times already"):
+            train(tiny("toy:catch", folder, **RAPID, actor_restarts=1))
+    finally:
+        pool._start = start
+    assert balanced(summary(folder))
+
+
+def test_a_server_that_is_silent_for_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted from its start, or from when it was heard of last."""
+    now, heard = [100.0], {0: 0.0, 1: 0.0}
+    monkeypatch.setattr("orchard.launch.forward_pool.time.monotonic", lambda: now[0])
+    pool: Any = SimpleNamespace(
+        _begun={0: 100.0, 1: 100.0},
+        _arch=SimpleNamespace(desk=SimpleNamespace(server_heard=heard.__getitem__)),
+        _config=SimpleNamespace(safety=SimpleNamespace(env_timeout=60.0)),
+    )
+    now[0] = 160.0
+    assert ForwardPool._silent(pool) == {}
+    now[0], heard[1] = 161.0, 150.0
+    assert ForwardPool._silent(pool) == {0: 61.0}
+    pool._begun[0] = 161.0  # it was started again
+    assert ForwardPool._silent(pool) == {}
+    now[0] = 215.0
+    assert ForwardPool._silent(pool) == {1: 65.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"deterministic": True}, "with the forward-pass servers under rapid"),
+        ({"actors": 2, "forward_servers": 3}, "of 3 forward-pass servers some have nobody to act for"),
+        ({"publish_updates": 4, "lag": 1}, "publish_updates is 4, but with an exact lag"),
+        ({"listen": ("0.0.0.0:0",)}, "of their own host: leave it out"),
+        ({"max_envs": 100}, "of their own host: leave it out"),
+        ({"fetch_steps": 100}, "fetch all weights that are published"),
+        ({"batches_per_call": 3}, "no compiled program"),
+        ({"agent": "a2c"}, "the lag is free: add --lag 0"),
+        ({"agent": "dqn"}, "few architectures have"),
+        ({"agent": "bc"}, "a data set, which only distbelief has"),
+        ({"shards": 2}, "only under distbelief, gorila and a3c"),
+        ({"arch": "seed", "forward_servers": 2}, "only rapid has forward-pass servers"),
+        ({"arch": "anakin", "publish_updates": 2}, "only rapid has forward-pass servers"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused_with_the_reason(
+    settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = tiny("toy:catch", tmp_path, **{"arch": "rapid", "agent": "ppo", **settings})
+    assert said in str(why_not(config, build_agent(config, spec_of("toy:catch"))))
+
+
+def test_what_goes_with_it_is_not_refused(tmp_path: Path) -> None:
+    for settings in ({"agent": "vtrace"}, {"agent": "ppo", "hosts": 2}, {"agent": "a2c", "lag": 0}):
+        config = tiny("toy:catch", tmp_path, **{"arch": "rapid", "publish_updates": 1, **settings})
+        assert why_not(config, build_agent(config, spec_of("toy:catch"))) is None, settings
