@@ -1,5 +1,5 @@
 """Rapid: pools of rollout workers, forward-pass servers and optimizers (OpenAI et al. 2019, "Dota 2 with Large Scale
-Deep Reinforcement Learning", section 4.2 and appendix B).
+Deep Reinforcement Learning", section 3.2).
 
 ::
 
