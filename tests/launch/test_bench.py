@@ -9,7 +9,7 @@ import pytest
 from harness import Command, alive, until, words_of
 
 from orchard.cli.main import main
-from orchard.launch.bench import _steady_rows, bound
+from orchard.launch.bench import _steady, bound
 
 
 def test_the_bound_adds_the_times_of_stages_that_share_the_cores() -> None:
@@ -22,18 +22,18 @@ def test_the_bound_is_the_slower_side_where_an_accelerator_works_beside_the_core
     assert bound(1e6, 1e4, 1e4, shared=False) == pytest.approx(5000)
 
 
-def test_what_rows_of_the_start_tell_is_not_the_whole(tmp_path: Path) -> None:
+def test_what_rows_of_the_start_tell_is_not_the_whole() -> None:
     rows = [
         {"seconds": seconds, "rate": rate}
         for seconds, rate in [(0.5, 3), (1, 40), (2, 90), (10, 700), (20, 710)]
     ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [row["rate"] for row in _steady_rows(tmp_path)] == [700, 710]
+    assert [row["rate"] for row in _steady(rows)] == [700, 710]
 
 
 STAGES = {
     "seed": ("environment", "transport shm", "transport tcp", "inference", "learner", "whole"),
     "impala": ("environment", "transport shm", "transport tcp", "inference", "learner", "whole"),
+    "rapid": ("environment", "transport shm", "transport tcp", "inference", "learner", "whole"),
     "sebulba": ("environment", "inference", "learner", "whole"),
     "a2c": ("environment", "inference", "learner", "whole"),
     "anakin": ("acting", "learner", "whole"),

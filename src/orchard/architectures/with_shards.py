@@ -88,6 +88,7 @@ class WithShards(Asynchronous):
         self._books: dict[int, dict[str, int]] = {}
         self._made = dict.fromkeys(range(config.placement.actors), 0)
         self._outliers = 0
+        self._up, self._down = 0, 0
         # Where each worker stands in what it reads, if it reads.
         self._positions: dict[str, Any] = dict(checkpoint.meta["positions"]) if checkpoint else {}
         self.workers = WorkersDesk(
@@ -183,6 +184,8 @@ class WithShards(Asynchronous):
             self._version = max(self._version, int(pushed["version"]))
             self._dropped += int(pushed["dropped"])
             self._outliers += int(pushed["outliers"])
+            self._up += int(pushed["up"])
+            self._down += int(pushed["down"])
             self._skipped[worker.index, worker.epoch] = int(told["skipped"])
             # One that has just begun, or has made all its steps, has none.
             self._newest = dict(told["metrics"]) or self._newest
@@ -247,7 +250,13 @@ class WithShards(Asynchronous):
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        return {**super().meters(), "actors": len(self.workers), "gradient_outliers": self._outliers}
+        return {
+            **super().meters(),
+            "actors": len(self.workers),
+            "gradient_outliers": self._outliers,
+            "bytes_from_actors": self._up,
+            "bytes_to_actors": self._down,
+        }
 
     def snapshot(self, *, alone: bool = False) -> Contents:
         """Parameters, optimizer and counters; what the workers hold is not kept."""

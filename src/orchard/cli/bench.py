@@ -33,7 +33,8 @@ class BenchFlags:
     """File that the row is appended to; none: benchmarks/results/bench.jsonl, or compare.jsonl there."""
     compare: tuple[str, ...] = ()
     """Architectures to compare instead, with a small, a medium and a large network: some of seed, impala and apex.
-    An agent of the other kind is compared as well (vtrace and dqn), since impala and apex have none in common."""
+    An agent of the other kind is compared as well (vtrace and dqn), since impala and apex have none in common. Or all:
+    every agent under every architecture that can run it, each as its preset has it, for as many --frames."""
     rounds: int = 1
     """How often each run of a comparison is made, in turn."""
     picture: str | None = None
@@ -54,11 +55,19 @@ def run(arguments: list[str]) -> None:
     require_stages(flags.run)
     file = Path(flags.results or f"benchmarks/results/{'compare' if archs else 'bench'}.jsonl")
     try:
+        if "all" in archs and len(archs) > 1:
+            raise ConfigError(f"--compare {','.join(archs)}: all is all of them, give it alone")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open("a").close()
     except OSError as error:
         raise ConfigError(f"cannot write the results to {file}: {error.strerror}; see --results") from error
-    row = _compare(flags, archs) if archs else _time_stages(flags)
+    row = (
+        _time_stages(flags)
+        if not archs
+        else _compare_all(flags)
+        if archs == ["all"]
+        else _compare(flags, archs)
+    )
     with file.open("a") as results:
         results.write(json.dumps({"command": f"orchard bench {' '.join(arguments)}".strip(), **row}) + "\n")
     print_line(f"row appended to {file}")
@@ -94,6 +103,20 @@ def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
     if flags.picture:
         draw(row, Path(flags.picture))
         print_line(f"drawn to {flags.picture}")
+    return row
+
+
+def _compare_all(flags: BenchFlags) -> dict[str, Any]:
+    from orchard.launch.equal_frames import Pair, Ran, compare_all, shown, table
+
+    def say(pair: Pair, ran: Ran | RunFailed) -> None:
+        told = (
+            f"{ran}" if isinstance(ran, RunFailed) else "".join(f"{cell:>13}" for cell in shown(asdict(ran)))
+        )
+        print_line(f"{pair.arch:<10}{pair.agent:<8}{told}")
+
+    row = compare_all(flags.run, say)
+    print_line(table(row))
     return row
 
 

@@ -56,6 +56,7 @@ from orchard.types import Agent, EnvSpec, leaves
 
 _WINDOWS = 3
 _BESIDE = ("impala", "apex")
+_OVER_A_TRANSPORT = ("seed", "rapid", *_BESIDE)
 _VERSIONED = ("orchard-rl", "jax", "jaxlib", "flax", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
@@ -146,7 +147,8 @@ def transport_stages(config: RunConfig, spec: EnvSpec, seconds: float) -> list[S
 def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
     """The policy on batches of the size that the run fills."""
     planned = config.placement.actors * config.placement.envs_per_actor
-    rows = config.placement.inference_batch or max(1, planned // 2)
+    # Of one server, where several share the actors.
+    rows = config.placement.inference_batch or max(1, planned // 2 // config.placement.forward_servers)
     if config.arch in _BESIDE:  # each actor decides for its own
         rows = lanes_of(config.placement.envs_per_actor)[1]
     own = config.arch in _BESIDE
@@ -231,9 +233,9 @@ def leave_memory() -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
-def whole_run(config: RunConfig, seconds: float) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """A run of so many seconds, in a process of its own: its summary, and the metrics of its second half."""
-    settings = {**to_json(config), "frames": None, "minutes": seconds / 60, "until_return": None}
+def finished_run(config: RunConfig) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """A run to its end, in a process of its own: its summary and its metrics."""
+    settings = to_json(config)
     with tempfile.TemporaryDirectory(prefix="orchard-bench-") as folder:
         settings.update(run_dir=f"{folder}/run", json=True, video=False)
         with children() as started:
@@ -245,19 +247,29 @@ def whole_run(config: RunConfig, seconds: float) -> tuple[dict[str, Any], list[d
             raise RunFailed(
                 f"bench: the whole run failed: {last}; 'orchard train' with the same settings says more"
             )
-        summary, rows = read_summary(Path(folder) / "run/summary.json"), _steady_rows(Path(folder) / "run")
+        return read_summary(Path(folder) / "run/summary.json"), read_rows(Path(folder) / "run/metrics.jsonl")
+
+
+def whole_run(config: RunConfig, seconds: float) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """A run of so many seconds, in a process of its own: its summary, and the metrics of its second half."""
+    summary, rows = finished_run(replace(config, frames=None, minutes=seconds / 60, until_return=None))
     if summary["agent_steps_per_second"] is None or summary["policy_lag_mean"] is None:
         raise RunFailed(
             f"bench: the whole run made no second update within {seconds:g} s: give more --seconds"
         )
-    return summary, rows
+    return summary, _steady(rows)
+
+
+def _steady(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Those of the second half of a run, by its time: at first rows come sooner, and tell of the start."""
+    return [row for row in rows if 2 * row["seconds"] >= rows[-1]["seconds"]]
 
 
 def whole_stage(config: RunConfig, seconds: float) -> Stage:
     """The run itself; steady state, after compilation."""
     summary, rows = whole_run(config, seconds)
     rates = [row["agent_steps_per_second"] for row in rows]
-    carrier = f"{config.placement.transport}, " if config.arch in ("seed", *_BESIDE) else ""
+    carrier = f"{config.placement.transport}, " if config.arch in _OVER_A_TRANSPORT else ""
     about = f"{config.arch}, {carrier}lag {summary['policy_lag_mean']:.1f} updates"
     first, last = rows[0], rows[-1]
     rate = float(summary["agent_steps_per_second"])
@@ -266,12 +278,6 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
     ):  # the summary counts from the first update on, when actors still start
         rate = (last["agent_steps"] - first["agent_steps"]) / (last["seconds"] - first["seconds"])
     return Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
-
-
-def _steady_rows(run: Path) -> list[dict[str, float]]:
-    """The metrics of the second half of a run, by its time: at first rows come sooner, and tell of the start."""
-    rows = read_rows(run / "metrics.jsonl")
-    return [row for row in rows if 2 * row["seconds"] >= rows[-1]["seconds"]]
 
 
 def bound(environment: float, inference: float, training: float, *, shared: bool) -> float:
@@ -351,7 +357,7 @@ def _timed(
         return 1 / (1 / acting + 1 / learner), {"acting": acting, "learner": learner}
     placed = a2c.place(config) if config.arch == "a2c" else config
     environment = rate(environment_stage(placed, spec, seconds))
-    if config.arch in ("seed", *_BESIDE):
+    if config.arch in _OVER_A_TRANSPORT:
         for transport in transport_stages(config, spec, min(seconds, 2.0)):
             rate(transport)
     act = rollout_stage if config.arch == "sebulba" else inference_stage

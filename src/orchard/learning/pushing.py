@@ -64,12 +64,16 @@ class Pushed(NamedTuple):
       dropped: how many changed nothing, since they were too stale or their shards were gone.
       outliers: how many were not pushed, since their loss was one.
       version: the newest of any shard.
+      up: bytes of what was pushed.
+      down: bytes of what was fetched.
     """
 
     staleness: list[int]
     dropped: int
     outliers: int
     version: int
+    up: int = 0
+    down: int = 0
 
 
 class PushingLearner(Learner):
@@ -161,7 +165,8 @@ class PushingLearner(Learner):
     def pushed(self) -> Pushed:
         """What became of the gradients since the last call; from any thread."""
         with self._lock:
-            told, self._told = self._told, self._told._replace(staleness=[], dropped=0, outliers=0)
+            told = self._told
+            self._told = told._replace(staleness=[], dropped=0, outliers=0, up=0, down=0)
         return told
 
     def _gradient_of(self, batch: Unroll) -> Gradient:
@@ -176,7 +181,7 @@ class PushingLearner(Learner):
         self._accrued = []
         receipts = self._server.push(gradient, self._computed_at)
         with self._lock:
-            told = self._told
+            told = self._told = self._told._replace(up=self._told.up + _bytes_of(gradient))
             told.staleness.extend(receipt.staleness for receipt in receipts)
             if not any(receipt.taken for receipt in receipts):
                 self._told = told._replace(dropped=told.dropped + together)
@@ -193,8 +198,13 @@ class PushingLearner(Learner):
         params = jax.block_until_ready(jax.device_put(fetched.params, self._update.whole))
         self._versions = fetched.versions
         with self._lock:
-            self._told = self._told._replace(version=self.newest)
+            down = self._told.down + _bytes_of(fetched.params)
+            self._told = self._told._replace(version=self.newest, down=down)
         self.state = self.state._replace(params=params)
         if self._target_period and (targets := self.newest // self._target_period) != self._targets:
             self._targets = targets
             self.state = self.state._replace(target=params)
+
+
+def _bytes_of(tree: Tree) -> int:
+    return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(tree))

@@ -106,8 +106,16 @@ register(
     "Time from an observation to its action, as actors see it, but at the beginnings of unrolls; half are shorter.",
 )
 register("action_wait_p99", "ms", "The same; 99 of 100 are shorter.")
-register("bytes_from_actors", "bytes", "Arrays that actors have sent in this session.")
-register("bytes_to_actors", "bytes", "Arrays that were sent to actors in this session.")
+register(
+    "bytes_from_actors",
+    "bytes",
+    "Arrays that actors have sent in this session; gradients that workers have pushed.",
+)
+register(
+    "bytes_to_actors",
+    "bytes",
+    "Arrays that were sent to actors in this session; parameters that workers fetched.",
+)
 register("queue_fill", "1", "Share of the unroll queue that is in use.")
 register("replay_fill", "1", "Share of the replay's memory that is in use.")
 register("replay_transitions", "steps", "Agent steps in the replay that can be sampled.")
