@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -120,6 +121,14 @@ class Stand:
             return False
         self.handed.append(delivery)
         return True
+
+
+def settled(forward: ForwardPass) -> bool:
+    """Has its thread come round."""
+    done = threading.Event()
+    forward._settled = done.set  # type: ignore[attr-defined]
+    forward.submit("settled")
+    return done.wait(20)
 
 
 @pytest.fixture
@@ -258,6 +267,55 @@ def test_weights_come_by_another_worker_when_the_one_that_asked_has_left(stands:
     stand.publish(9)
     until(lambda: stand.held.versions == [9], "the weights", 20)
     second.leave()
+
+
+def test_a_worker_may_leave_in_two_steps(stands: Any) -> None:
+    """As long as a lane of its link is there, nothing more is asked by that."""
+    stand = stands(workers=1)
+    stand.worker().begin().play(2)
+    first, second = stand.forward.lanes
+    asked = stand.forward._asked
+    assert asked is first.link is second.link
+    stand.forward.submit("leave", first)
+    until(lambda: stand.forward.lanes == [second], "one lane to leave", 20)
+    for _ in range(2):
+        stand.forward.poke()
+        assert settled(stand.forward)
+    assert stand.forward._asked is asked
+    stand.forward.submit("leave", second)
+    until(lambda: stand.forward._asked is None, "the other to leave", 20)
+
+
+def test_a_thread_that_does_not_come_round_gives_no_sign_of_life(stands: Any) -> None:
+    stand = stands()
+    go_on, busy = threading.Event(), threading.Event()
+    assert stand.forward.beats()
+    until(stand.forward.beats, "it to come round", 20)
+
+    def hang() -> None:
+        busy.set()
+        go_on.wait(20)
+
+    stand.forward._hang = hang
+    stand.forward.submit("hang")
+    assert busy.wait(20)
+    stand.forward.beats()
+    assert not any(stand.forward.beats() for _ in range(3))
+    go_on.set()
+    until(stand.forward.beats, "it to come round again", 20)
+
+
+def test_a_link_whose_weights_cannot_be_taken_ends_its_workers_conversation(
+    stands: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    monkeypatch.setattr("orchard.acting.parcels.WeightsParcel.unpack", full)
+    stand = stands()
+    worker = stand.worker()
+    until(lambda: worker.peer.closed, "the worker to be told", 20)
+    assert worker.peer.closed == ["RuntimeError: RESOURCE_EXHAUSTED"]
 
 
 def test_an_optimizer_that_is_gone_sends_the_workers_home(stands: Any) -> None:

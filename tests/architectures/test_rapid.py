@@ -29,6 +29,7 @@ from small_runs import params
 import orchard
 from orchard.acting.intake import Intake
 from orchard.architectures.fits import why_not
+from orchard.architectures.rapid import Rapid
 from orchard.envs.make import spec_of
 from orchard.errors import RunFailed
 from orchard.launch.build import build_agent
@@ -67,10 +68,13 @@ def test_servers_share_the_workers_and_compute_what_central_inference_does(lag: 
             "three": {"arch": "rapid", "forward_servers": 3},
         }.items()
     }
-    assert runs["seed"]["policy_lag_max"] == runs["three"]["policy_lag_max"]
-    assert runs["one"]["weights_version"] == runs["three"]["weights_version"] > 20
+    assert min(run["weights_version"] for run in runs.values()) > 20
+    assert len({run["policy_lag_max"] for run in runs.values()}) == 1
+    if lag:  # then acting is ahead when the run ends, and by how much is chance
+        return
     theirs = params(tmp_path / "seed")
-    for name in ("one", "three") if lag == 0 else ():  # otherwise acting is ahead, and by how much is chance
+    for name in ("one", "three"):
+        assert runs[name]["weights_version"] == runs["seed"]["weights_version"]
         for leaf, array in params(tmp_path / name).items():
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{name} {leaf}")
 
@@ -104,6 +108,26 @@ def test_weights_are_published_after_so_many_updates(tmp_path: Path, monkeypatch
     # What the servers have done is told by them, of both together.
     assert row["bytes_from_actors"] > 1000 * 4 * 10 * 5
     assert balanced(run)
+
+
+def test_passes_that_are_left_out_do_not_put_publication_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions leap by them, so that hardly any is a multiple of anything."""
+    published: list[int] = []
+    publish = Rapid._publish
+
+    def watch(self: Rapid) -> None:
+        before = self._published
+        publish(self)
+        if self._published != before:
+            published.append(self.version)
+
+    monkeypatch.setattr(Rapid, "_publish", watch)
+    settings = {**RAPID, "reuse": 4, "target_kl": 1e-12, "publish_updates": 5, "transport": "inproc"}
+    run = train(tiny("toy:catch", tmp_path / "run", **settings, frames=1500)).to_json()
+    assert run["weights_version"] > 100
+    assert set(np.diff(published)) <= {5, 6, 7, 8}
 
 
 @pytest.mark.parametrize("transport", ["shm", "grpc"])
@@ -205,19 +229,25 @@ def test_a_server_that_is_silent_for_too_long_is_found(monkeypatch: pytest.Monke
     """Counted from its start, or from when it was heard of last."""
     now, heard = [100.0], {0: 0.0, 1: 0.0}
     monkeypatch.setattr("orchard.launch.forward_pool.time.monotonic", lambda: now[0])
-    pool: Any = SimpleNamespace(
-        _begun={0: 100.0, 1: 100.0},
-        _arch=SimpleNamespace(desk=SimpleNamespace(server_heard=heard.__getitem__)),
-        _config=SimpleNamespace(safety=SimpleNamespace(env_timeout=60.0)),
-    )
-    now[0] = 160.0
-    assert ForwardPool._silent(pool) == {}
-    now[0], heard[1] = 161.0, 150.0
-    assert ForwardPool._silent(pool) == {0: 61.0}
-    pool._begun[0] = 161.0  # it was started again
-    assert ForwardPool._silent(pool) == {}
-    now[0] = 215.0
-    assert ForwardPool._silent(pool) == {1: 65.0}
+    pool: Any = object.__new__(ForwardPool)
+    pool._begun = {0: 100.0, 1: 100.0}
+    pool._arch = SimpleNamespace(desk=SimpleNamespace(server_heard=heard.__getitem__))
+    pool._config = SimpleNamespace(safety=SimpleNamespace(env_timeout=30.0))
+    pool.addresses = ["a", "b"]
+    now[0], heard[1] = 219.0, 190.0
+    assert pool._silent() == {}, "one that starts has two minutes to be ready"
+    assert pool.holds_up(0) and pool.holds_up(3)
+    now[0] = 221.0
+    assert pool._silent() == {0: 121.0, 1: 31.0}
+    pool._begun[0] = 221.0  # it was started again
+    heard[1] = 220.0
+    assert pool._silent() == {}
+    assert not pool.holds_up(0) and not pool.holds_up(3)
+    now[0] = 226.5
+    assert pool.holds_up(0) and pool.holds_up(2) and pool.holds_up(3)
+    pool._begun = {}  # those of this process are never started by it
+    assert pool._silent() == {}
+    assert not pool.holds_up(0)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +255,6 @@ def test_a_server_that_is_silent_for_too_long_is_found(monkeypatch: pytest.Monke
     [
         ({"deterministic": True}, "with the forward-pass servers under rapid"),
         ({"actors": 2, "forward_servers": 3}, "of 3 forward-pass servers some have nobody to act for"),
-        ({"publish_updates": 4, "lag": 1}, "publish_updates is 4, but with an exact lag"),
         ({"listen": ("0.0.0.0:0",)}, "of their own host: leave it out"),
         ({"max_envs": 100}, "of their own host: leave it out"),
         ({"fetch_steps": 100}, "fetch all weights that are published"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from orchard.envs.episodes import EpisodeMeter
 from orchard.envs.make import NATIVE, make
 from orchard.envs.native.episodes import finish, go_on, no_episodes
 from orchard.envs.native.interface import advance, begin
-from orchard.envs.native.makers import MAKERS, make_native
+from orchard.envs.native.makers import MAKERS, _quiet, make_native
 from orchard.envs.seeds import environment_seeds
 from orchard.errors import ConfigError, SpecError
 from orchard.testing.environments import check_environment, record, sample_actions
@@ -237,3 +239,29 @@ assert seaborn.color_palette is pong.sns.color_palette
 def test_what_only_draws_is_imported_when_something_is_drawn() -> None:
     done = subprocess.run([sys.executable, "-c", NOT_IMPORTED], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_make_environments_at_once_hear_no_warning_either() -> None:
+    """Filters of warnings are those of all threads: one that ends its own must not end another's."""
+    entered, left = threading.Event(), threading.Event()
+
+    def first() -> None:
+        _quiet(lambda: entered.wait(0.2))()  # in vain, since the other is kept out
+        left.set()
+
+    def second() -> None:
+        def warn() -> None:
+            entered.set()
+            left.wait(5)
+            warnings.warn("scatter inputs have incompatible types: …", FutureWarning, stacklevel=1)
+
+        _quiet(warn)()
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        threads = [threading.Thread(target=each) for each in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [str(each.message) for each in heard] == []

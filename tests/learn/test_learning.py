@@ -69,6 +69,19 @@ def test_agents_learn_where_actors_run_the_policy(
     assert summary["best_mean_return"] >= goal, summary
 
 
+def test_an_agent_learns_where_servers_run_the_policy(tmp_path: Path) -> None:
+    summary = learn(
+        "CartPole-v1",
+        tmp_path,
+        arch="rapid",
+        agent="ppo",
+        forward_servers=2,
+        frames=500_000,
+        until_return=200.0,
+    )
+    assert summary["best_mean_return"] >= 200, summary
+
+
 @pytest.mark.parametrize(
     ("env", "arch", "agent", "goal"),
     [("CartPole-v1", "a3c", "a2c", 200.0), ("toy:catch", "gorila", "dqn", 0.95)],

@@ -34,7 +34,11 @@ class Newest(FreeBatches):
     """Each lane at its own pace, in batches that ``rule`` makes, with the newest weights at every step."""
 
     def __init__(self, rule: BatchRule, store: WeightStore) -> None:
-        super().__init__(rule, store, 0, _when_told)
+        super().__init__(rule, store, 0, hand_over=lambda delivery: False)
+
+    def hand_over(self, lane: Lane) -> bool:
+        """See :class:`~orchard.acting.pace.Pace`."""
+        return _when_told(lane)
 
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
         """See :class:`~orchard.acting.pace.BatchPace`; nobody until the first weights are here."""
@@ -86,7 +90,7 @@ def _told(lane: Lane) -> int | None:
     return lane.told
 
 
-def _when_told(lane: object) -> bool:
+def _when_told(lane: Lane) -> bool:
     """An unroll stays in the outbox until the optimizer says that it was taken."""
     del lane
     return False
@@ -128,6 +132,18 @@ class ForwardPass(Worker):
         self._wanted = pace.wanted
         self._store = store
         self._asked: Link | None = None
+        self._answered = True
+
+    def beats(self) -> bool:
+        """Whether the thread has come round since the last call; from one other thread."""
+        if not self._answered:
+            return False
+        self._answered = False
+        self.submit("beat")
+        return True
+
+    def _beat(self) -> None:
+        self._answered = True
 
     def new_lane(self, kept: object, **known: Any) -> RelayedLane:
         """See :class:`~orchard.acting.service.Service`; nothing is kept of a lane here."""
@@ -167,7 +183,8 @@ class ForwardPass(Worker):
 
     def _leave(self, lane: ServedLane) -> None:
         super()._leave(lane)
-        if self._asked is _link(lane):
+        # Not before its last lane has left: until then it could be asked again, and what it owes is still to come.
+        if self._asked not in [_link(each) for each in self.lanes]:
             self._asked = None
 
 

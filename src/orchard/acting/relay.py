@@ -8,6 +8,7 @@ those of an actor that runs the policy itself, and the optimizer tells each lane
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,11 @@ from orchard.acting.diary import REPORT_SECONDS
 from orchard.acting.lanes import Member, ServedLane
 from orchard.acting.parcels import Introduction, UnrollParcel, WeightsParcel, lanes_of_unrolls, version_array
 from orchard.envs.episodes import EpisodeMeter
-from orchard.errors import ConnectionLost, OrchardError, Refused, TransportError
+from orchard.errors import ConnectionLost, OrchardError, Refused, TransportError, cause_of
 from orchard.transport.seam import PROTOCOL, Client, Layouts, Peer
 from orchard.types import Agent, EnvSpec, Unroll, Weights
+
+_log = logging.getLogger(__name__)
 
 Connect = Callable[[], Client]
 """Reaches the optimizer; raises :class:`ConnectionLost`."""
@@ -38,6 +41,7 @@ class Link:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._unrolls: UnrollParcel | None = None
         self._lanes = 0
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -46,11 +50,11 @@ class Link:
 
     def open(
         self,
-        unroll: UnrollParcel,
+        unrolls: UnrollParcel,
         weights: WeightsParcel,
         lanes: int,
-        device: Any,
         *,
+        device: Any,
         on_told: Callable[[int, int], None],
         on_weights: Callable[[Weights], None],
         on_end: Callable[[str], None],
@@ -58,20 +62,29 @@ class Link:
         """Opens the lanes, and one more for weights.
 
         Args:
-          unroll, weights: what travels.
+          unrolls, weights: what travels.
           lanes: how many there are.
           device: where snapshots are put.
           on_told: called with a lane's number and the version that its next unroll may begin with.
           on_weights: called with a snapshot that was wanted.
           on_end: called once with why the conversation has ended.
         """
-        self._unrolls, self._weights, self._lanes, self._device = unroll, weights, lanes, device
-        self._on_told, self._on_weights, self._on_end = on_told, on_weights, on_end
-        self._client.open(lanes_of_unrolls(unroll, weights, lanes))
-        threading.Thread(target=self._receive, name="replies of the optimizer", daemon=True).start()
+        self._unrolls, self._lanes = unrolls, lanes
+        self._client.open(lanes_of_unrolls(unrolls, weights, lanes))
+
+        def take(lane: int, arrays: list[NDArray[Any]]) -> None:
+            if lane < lanes:
+                on_told(lane, int(arrays[0]))
+            else:
+                on_weights(weights.unpack(arrays, device))
+
+        threading.Thread(
+            target=self._receive, args=(take, on_end), name="replies of the optimizer", daemon=True
+        ).start()
 
     def send(self, lane: int, unroll: Unroll) -> None:
         """Sends a complete unroll."""
+        assert self._unrolls is not None, "open() comes first"
         self._post(lane, self._unrolls.pack(unroll, None))
 
     def want(self, version: int) -> None:
@@ -82,18 +95,18 @@ class Link:
         with contextlib.suppress(ConnectionLost):  # the one who receives hears it too
             self._client.send(lane, arrays)
 
-    def _receive(self) -> None:
+    def _receive(
+        self, take: Callable[[int, list[NDArray[Any]]], None], on_end: Callable[[str], None]
+    ) -> None:
         try:
             while True:
                 reply = self._client.receive(idle=True)
                 assert reply is not None
-                lane, arrays = reply
-                if lane < self._lanes:
-                    self._on_told(lane, int(arrays[0]))
-                else:
-                    self._on_weights(self._weights.unpack(arrays, self._device))
-        except OrchardError as error:
-            self._on_end(str(error))
+                take(*reply)
+        except Exception as error:
+            if not isinstance(error, OrchardError):  # of the device, which may have no room for weights
+                _log.error("a link to the optimizer failed", exc_info=error)
+            on_end(cause_of(error))
 
     def close(self) -> None:
         """Ends the conversation; safe to call twice."""
@@ -237,7 +250,7 @@ class Relay:
             self._parcel(rows),
             self._weights,
             lanes,
-            self._device,
+            device=self._device,
             on_told=lambda lane, version: self._forward.submit("tell", joined.lanes[lane], version),
             on_weights=lambda weights: self._forward.submit("take", joined.link, weights),
             on_end=peer.close,
@@ -298,7 +311,7 @@ class Reporter:
       connect: reaches the optimizer.
       token: lets the reports in.
       index: of the server.
-      tell: what is reported, as JSON values.
+      tell: what is reported, as JSON values; None if there is no sign of life to be given.
       on_lost: called once when the optimizer is gone, with how.
     """
 
@@ -307,7 +320,7 @@ class Reporter:
         connect: Connect,
         token: str,
         index: int,
-        tell: Callable[[], dict[str, Any]],
+        tell: Callable[[], dict[str, Any] | None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._client = connect()
@@ -321,7 +334,8 @@ class Reporter:
     def _run(self) -> None:
         try:
             while not self._over.wait(REPORT_SECONDS):
-                self._client.ask({**self._known, **self._tell()})
+                if (told := self._tell()) is not None:
+                    self._client.ask({**self._known, **told})
         except TransportError as error:
             if not self._over.is_set():
                 self._on_lost(str(error))

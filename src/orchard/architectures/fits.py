@@ -149,11 +149,6 @@ def _rapid(config: RunConfig, agent: Agent) -> str | None:
             f"actors is {place.actors}, so of {place.forward_servers} forward-pass servers some have nobody to act "
             "for: give as many --actors or more, or fewer --forward-servers"
         )
-    if place.publish_updates > 1 and place.lag != "free":
-        return (
-            f"publish_updates is {place.publish_updates}, but with an exact lag every round has its version: leave it "
-            "out"
-        )
     return (
         _too_far_behind(config, agent)
         or _without_effect(

@@ -80,7 +80,7 @@ class LearnerLoop(OneAgent):
         place = config.placement
         planned = place.actors * place.envs_per_actor
         self.learner = self._make_learner(pick_everywhere("training", place.training_devices))
-        self._devices = pick("inference", place.inference_devices)
+        self._devices = self._acting_devices()
         self._acting = planned - place.eval_envs
         self._filling, batches = 0, 1
         if self._lag != "free":
@@ -95,6 +95,10 @@ class LearnerLoop(OneAgent):
     def _make_learner(self, devices: Sequence[Any]) -> Learner:
         """Who makes updates, on these devices."""
         return Learner(self._agent, devices, key(self._config.seed, "learner"))
+
+    def _acting_devices(self) -> list[Any]:
+        """The devices that read the weights."""
+        return pick("inference", self._config.placement.inference_devices)
 
     @property
     def _stream(self) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 
@@ -47,10 +48,20 @@ class Rapid(Impala):
     To its desk both together are actors that run the policy themselves.
     """
 
+    _published: int | None = None
+
     def _publish(self) -> None:
         every = self._config.placement.publish_updates if self._lag == "free" else 1
-        if (self.version - self._base_version) % every == 0:
+        # Versions may leap: passes over a batch that are left out count.
+        if self._published is None or self.version - self._published >= every:
+            self._published = self.version
             super()._publish()
+
+    def _acting_devices(self) -> list[Any]:
+        """Weights are read by what gives them out, here; the servers have the devices that act."""
+        place = self._config.placement
+        pick("inference", place.inference_devices)  # or an error now, and not of a server
+        return pick("training", place.training_devices)[:1]
 
 
 class ForwardPassServer:
@@ -95,7 +106,9 @@ class ForwardPassServer:
             sizes = buckets(min(rows, full), full)
         else:
             pace, sizes = AsTold(store), (rows,)
-        self._connect = partial(connect, optimizer, timeout=_CONNECT_SECONDS)
+        # It listens before its servers start.
+        patience = 0.0 if optimizer.startswith("inproc:") else _CONNECT_SECONDS
+        self._connect = partial(connect, optimizer, timeout=patience)
         inference = Inference(agent, spec, capacity, sizes, device, key(config.seed, "acting"))
         inference.warm_up(jax.device_put(agent.init(key(config.seed, "example")), device))
         self._meters = Meters()
@@ -119,11 +132,17 @@ class ForwardPassServer:
             self._connect,
             self._token,
             self._index,
-            lambda: {"heard": self._relay.heard(), **self._meters.hand_on()},
+            self._tell,
             self._on_lost,
         )
         self._server = listen(address, self._relay)
         return self._server.address
+
+    def _tell(self) -> dict[str, Any] | None:
+        """What is reported; nothing while the thread that acts does not come round."""
+        if not self._forward.beats():
+            return None
+        return {"heard": self._relay.heard(), **self._meters.hand_on()}
 
     def close(self) -> None:
         """Stops everything; safe to call twice."""
@@ -134,7 +153,7 @@ class ForwardPassServer:
         self._forward.stop()
 
 
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
 
 
 def workers_of(config: RunConfig, server: int) -> range:

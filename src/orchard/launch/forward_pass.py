@@ -32,6 +32,10 @@ def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
         failed.append(error)
         over.set()
 
+    def lose(reason: str) -> None:
+        print(reason, file=sys.stderr, flush=True)  # noqa: T201
+        over.set()
+
     server = ForwardPassServer(
         config,
         build_agent(config, spec),
@@ -40,7 +44,7 @@ def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
         optimizer=job["optimizer"],
         token=token,
         on_failure=fail,
-        on_lost=lambda reason: over.set(),
+        on_lost=lose,
     )
     with contextlib.closing(server):
         server.open(job["address"])

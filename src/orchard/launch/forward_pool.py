@@ -6,17 +6,24 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import jax
 
+from orchard.acting.diary import REPORT_SECONDS
 from orchard.architectures.rapid import ForwardPassServer, Rapid
 from orchard.config.resolve import to_json
 from orchard.config.settings import RunConfig
+from orchard.errors import RunFailed
 from orchard.launch.actors import Actor, Guard, ProcessActor, Supervisor
 from orchard.launch.folder import RunFolder
+from orchard.transport.connect import CARRIERS
 from orchard.types import Agent, EnvSpec
 
-_CARRIERS = {"inproc": "inproc", "shm": "shm", "grpc": "unix"}
+START_SECONDS = 120.0
+"""In which a server is to be ready: it imports JAX, and compiles the policy."""
+_LATE_SECONDS = 5 * REPORT_SECONDS
+"""Silence after which what is late may be the server's doing."""
 
 
 class ForwardPool:
@@ -45,10 +52,11 @@ class ForwardPool:
     ) -> None:
         place = config.placement
         self._arch, self._config, self._agent, self._spec, self._folder = arch, config, agent, spec, folder
-        carrier, path = _CARRIERS[place.transport], folder.socket()
+        carrier, path = CARRIERS[place.transport], folder.socket()
         self.addresses = [f"{carrier}:{path}.{index}" for index in range(place.forward_servers)]
         self._here = ExitStack()
         self._begun: dict[int, float] = {}
+        self._ending = False
         self._guard = None if place.transport == "inproc" else Guard()
         self._supervisor = Supervisor(
             self._start,
@@ -82,7 +90,7 @@ class ForwardPool:
                 optimizer=optimizer,
                 token=self._folder.token(),
                 on_failure=self._arch.fail,
-                on_lost=lambda reason: None,  # the run ends
+                on_lost=self._lost,
             )
             self._here.enter_context(closing(server)).open(address)
 
@@ -106,16 +114,32 @@ class ForwardPool:
         log = self._folder.logs / f"{name}.log"
         return ProcessActor(words, self._folder.token(), log, self._guard, beside=_beside())
 
+    def _lost(self, reason: str) -> None:
+        if not self._ending:
+            self._arch.fail(RunFailed(f"forward-pass server: {reason}"))
+
+    def _silence(self, index: int) -> tuple[float, bool]:
+        """For how long nothing was heard of a server that was started, in s, and whether it is ready."""
+        begun, heard = self._begun[index], self._arch.desk.server_heard(index)
+        return time.monotonic() - max(begun, heard), heard > begun
+
     def _silent(self) -> dict[int, float]:
-        now, found = time.monotonic(), {}
-        for index, begun in self._begun.items():
-            seconds = now - max(begun, self._arch.desk.server_heard(index))
-            if seconds > self._config.safety.env_timeout:
+        found = {}
+        for index in self._begun:
+            seconds, ready = self._silence(index)
+            patience = self._config.safety.env_timeout
+            if seconds > (patience if ready else max(patience, START_SECONDS)):
                 found[index] = seconds
         return found
 
+    def holds_up(self, worker: int) -> bool:
+        """Whether the server of the rollout worker with this index is silent, so that the worker cannot go on."""
+        index = worker % len(self.addresses)
+        return index in self._begun and self._silence(index)[0] > _LATE_SECONDS
+
     def stand_down(self) -> None:
         """From now on servers may end without being replaced."""
+        self._ending = True
         self._supervisor.stand_down()
 
     def stop(self) -> None:
@@ -124,11 +148,13 @@ class ForwardPool:
         self._supervisor.stop()
         if self._guard is not None:
             self._guard.close()
+            for address in self.addresses:  # that of a server that was killed
+                Path(address.partition(":")[2]).unlink(missing_ok=True)
 
 
 def _beside() -> dict[str, str]:
     """What a server's JAX is told so that it runs where the optimizer's does."""
     if jax.default_backend() == "cpu":
         return {"JAX_PLATFORMS": "cpu"}
-    # The optimizer has taken most of the accelerator's memory at its beginning.
-    return {"JAX_PLATFORMS": jax.default_backend(), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    # The same platform as here; of its memory the optimizer has taken most at its beginning.
+    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

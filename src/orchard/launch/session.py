@@ -37,7 +37,7 @@ from orchard.errors import ConfigError, OrchardError, RunFailed, cause_of
 from orchard.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
 from orchard.launch.build import build_agent
 from orchard.launch.folder import RunFolder
-from orchard.launch.forward_pool import ForwardPool
+from orchard.launch.forward_pool import START_SECONDS, ForwardPool
 from orchard.launch.hosts import Hosts
 from orchard.launch.logs import logging_to
 from orchard.launch.pools import Pools
@@ -49,7 +49,7 @@ from orchard.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
 from orchard.metrics.reports import Summary, draw_curve, read_summary, title
 from orchard.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from orchard.metrics.statistics import estimate
-from orchard.transport.connect import seen_from_elsewhere
+from orchard.transport.connect import CARRIERS, seen_from_elsewhere
 from orchard.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -447,12 +447,7 @@ class Session:
                 file.write({**known, **returns})
 
     def _open(self, arch: Architecture) -> list[str]:
-        path = self.folder.socket()
-        local = {
-            "inproc": f"inproc:{path}",
-            "shm": f"shm:{path}",
-            "grpc": f"unix:{path}",
-        }[self.placed.placement.transport]
+        local = f"{CARRIERS[self.placed.placement.transport]}:{self.folder.socket()}"
         asked = self.placed.placement.listen
         addresses = arch.open([local, *self.folder.addresses(asked)])
         self.folder.keep_addresses(asked, addresses[1:])
@@ -463,7 +458,7 @@ class Session:
 
     def _start_shards(self, arch: WithShards) -> None:
         self.pools = Pools(arch, self.config, self.spec, self.folder, self.display.note)
-        self.pools.start_shards("shm" if self.config.placement.transport == "shm" else "unix")
+        self.pools.start_shards(CARRIERS[self.config.placement.transport])
 
     def _start_forward_servers(self, arch: Rapid, address: str) -> list[str]:
         """Starts them; returns where rollout workers join, in turn."""
@@ -483,14 +478,15 @@ class Session:
             assert self.guard is not None
             words = ["orchard.launch.actor", address, "--index", str(index)]
             if self.forward is not None:  # whose servers start beside the actors
-                words += ["--patience", str(self.config.safety.env_timeout)]
+                words += ["--patience", str(START_SECONDS)]
             return ProcessActor(words, token, self.folder.logs / f"actor-{index}.log", self.guard)
 
         def stalled() -> dict[int, float]:
             found = {}
             for member, seconds in desk.stalled(self.config.safety.env_timeout):
                 if member.local:
-                    found[member.index] = seconds
+                    if self.forward is None or not self.forward.holds_up(member.index):
+                        found[member.index] = seconds
                 else:
                     desk.dismiss(member, f"no step for {seconds:.0f} s")
             return found

@@ -177,7 +177,7 @@ register("memory_bytes", "bytes", "Resident memory of the learner's process.")
 register(
     "actors_memory_bytes",
     "bytes",
-    "Resident memory of the processes that the run started: its actors, and the guard over them.",
+    "Resident memory of the processes that the run started (actors, servers, shards, workers) and of their guards.",
 )
 register("loss/total", "1", "The loss that is differentiated.")
 register("loss/policy_loss", "1", "The policy's part of the loss.")

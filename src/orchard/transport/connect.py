@@ -12,6 +12,9 @@ from orchard.transport.shared_memory import SharedMemoryClient, SharedMemoryServ
 
 FORMS = "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine) or HOST:PORT"
 
+CARRIERS = {"inproc": "inproc", "shm": "shm", "grpc": "unix"}
+"""What an address on this machine begins with, by the setting ``transport``."""
+
 _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
 
 _EVERY_INTERFACE = ("0.0.0.0", "[::]")

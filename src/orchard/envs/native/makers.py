@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -196,11 +197,15 @@ def _with_parameters(
     )
 
 
+_filtering = threading.RLock()
+"""Held while warnings are filtered: filters are those of all threads, and A3C's make their environments at once."""
+
+
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function without JAX's warnings about how MinAtar is written, which only gymnax's authors could change."""
 
     def quietly(*arguments: Any) -> Any:
-        with warnings.catch_warnings():
+        with _filtering, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "scatter inputs have incompatible types", FutureWarning)
             return function(*arguments)
 
