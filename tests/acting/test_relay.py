@@ -180,8 +180,7 @@ def test_unrolls_come_to_the_optimizer_with_what_was_computed_for_them(stands: A
 def test_what_is_drawn_is_drawn_as_if_the_policy_were_at_the_optimizer(stands: Any) -> None:
     """The numbers of environments are those that the optimizer gave, whatever their slots are here."""
     stand = stands()
-    first = stand.worker(0)
-    stand.worker(1).begin(0).play(LENGTH)
+    worker = stand.worker(1).begin(0).play(LENGTH)  # which has the first slots here
     there = Inference(AGENT, COUNT, 8, (ROWS,), jax.devices()[0], key(3, "acting"))
     (delivery,) = stand.count(1)
     for step in range(LENGTH):
@@ -192,7 +191,7 @@ def test_what_is_drawn_is_drawn_as_if_the_policy_were_at_the_optimizer(stands: A
         arrays = [delivery.unroll.timestep.observation[step], *flags]
         action, _ = there.act({"w": jnp.zeros(())}, [(arrays, columns)])
         np.testing.assert_array_equal(action, delivery.unroll.action[step])
-    assert first.peer.closed == []
+    assert worker.peer.closed == []
 
 
 def test_every_step_is_decided_with_the_newest_weights(stands: Any) -> None:

@@ -174,7 +174,6 @@ def test_a_server_and_a_worker_are_killed_and_the_run_goes_on(tmp_path: Path) ->
     # Of the server, of its worker (which may have come back too soon once more), and of the other worker.
     assert left["actor_restarts"] >= 3
     assert balanced(left)
-    assert left["steps_dropped"] >= 0
     assert all(np.isfinite(leaf).all() for leaf in params(tmp_path / "run").values())
 
 
