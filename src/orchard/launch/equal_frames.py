@@ -44,7 +44,8 @@ class Ran:
       seconds: of training.
       frames_per_second: environment frames, once everything was compiled.
       cpu_seconds: processor time of all its processes, from start to end, for a million frames.
-      bytes_per_frame: arrays that travelled between processes; None where nothing does.
+      bytes_per_frame: arrays that travelled between actors, or workers, and those who take what they send, be they in
+        the same process; None where nothing does.
       lag: updates between the weights that acted and those that were trained, mean; of gradients that are pushed:
         others that were taken in between.
       mean_return: of the last 100 episodes; None if none has ended.
