@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from orchard.learning.learner import Learner
-from orchard.learning.pushing import Outliers, PushingLearner
+from orchard.learning.pushing import Outliers, Pushed, PushingLearner
 from orchard.types import ActOutput, Agent, DataPlan, TimeStep, Tree, Unroll
 from orchard.weights.shards import Bound, Fetched, LocalShards, Part, Receipt
 
@@ -85,8 +85,9 @@ def test_one_gradient_at_a_time_is_what_a_learner_does() -> None:
     assert float(ours.params["w"]) == float(theirs.params["w"]) == 2.0
     assert int(ours.state.updates) == int(theirs.state.updates) == 3
     assert ours.newest == 3
-    assert ours.pushed()._asdict() == {"staleness": [0, 0, 0], "dropped": 0, "outliers": 0, "version": 3}
-    assert ours.pushed().staleness == [], "nothing is told twice"
+    # One float32 is pushed each time, and fetched after it; and once before.
+    assert ours.pushed() == Pushed([0, 0, 0], dropped=0, outliers=0, version=3, up=12, down=16)
+    assert ours.pushed() == Pushed([], 0, 0, version=3, up=0, down=0), "nothing is told twice"
 
 
 def test_gradients_are_pushed_together_and_parameters_fetched_now_and_then() -> None:
