@@ -40,6 +40,8 @@ from orchard.transport.seam import Server
 from orchard.types import Agent, EnvSpec
 from orchard.weights.store import WeightStore
 
+_CONNECT_SECONDS = 5.0
+
 
 class Rapid(Impala):
     """One optimizer of Rapid: everything but rollout workers and forward-pass servers; see
@@ -94,10 +96,11 @@ class ForwardPassServer:
         self._index, self._token, self._on_lost = index, token, on_lost
         devices = pick("inference", place.inference_devices)
         device = devices[index % len(devices)]
-        workers, rows = workers_of(config, index), lanes_of(place.envs_per_actor)[1]
+        workers = len(range(index, place.actors, place.forward_servers))
+        rows = lanes_of(place.envs_per_actor)[1]
         # Whoever comes back finds room, also where those before have not been missed yet.
-        capacity = 2 * max(1, len(workers)) * place.envs_per_actor
-        full = max(place.inference_batch or len(workers) * rows, rows)
+        capacity = 2 * workers * place.envs_per_actor
+        full = max(place.inference_batch or workers * rows, rows)
         # In lockstep lanes are at most so many rounds apart, and every round has weights of its own.
         store = WeightStore([device], keep=1 if lag == "free" else int(lag) + 3)
         pace: ForwardPace
@@ -128,13 +131,7 @@ class ForwardPassServer:
     def open(self, address: str) -> str:
         """Begins to serve; returns the address that rollout workers can reach."""
         self._forward.start()
-        self._reporter = Reporter(
-            self._connect,
-            self._token,
-            self._index,
-            self._tell,
-            self._on_lost,
-        )
+        self._reporter = Reporter(self._connect, self._token, self._index, self._tell, self._on_lost)
         self._server = listen(address, self._relay)
         return self._server.address
 
@@ -151,11 +148,3 @@ class ForwardPassServer:
         if self._reporter is not None:
             self._reporter.close()
         self._forward.stop()
-
-
-_CONNECT_SECONDS = 5.0
-
-
-def workers_of(config: RunConfig, server: int) -> range:
-    """The rollout workers of a host that one of its forward-pass servers acts for."""
-    return range(server, config.placement.actors, config.placement.forward_servers)

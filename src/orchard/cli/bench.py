@@ -61,16 +61,16 @@ def run(arguments: list[str]) -> None:
         file.open("a").close()
     except OSError as error:
         raise ConfigError(f"cannot write the results to {file}: {error.strerror}; see --results") from error
-    row = (
-        _time_stages(flags)
-        if not archs
-        else _compare_all(flags)
-        if archs == ["all"]
-        else _compare(flags, archs)
-    )
+    row = _measured(flags, archs)
     with file.open("a") as results:
         results.write(json.dumps({"command": f"orchard bench {' '.join(arguments)}".strip(), **row}) + "\n")
     print_line(f"row appended to {file}")
+
+
+def _measured(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
+    if not archs:
+        return _time_stages(flags)
+    return _compare_all(flags) if archs == ["all"] else _compare(flags, archs)
 
 
 def _time_stages(flags: BenchFlags) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class Supervisor:
       on_failure: called with the error that should end the run.
       note: takes one line for people.
       noun: what they are called there.
-      late_with: what is said of one that is stalled, with a place for the seconds.
+      late_with: what is said of one that is stalled for so many seconds.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Supervisor:
         on_failure: Callable[[BaseException], None],
         note: Callable[[str], None],
         noun: str = "actor",
-        late_with: str = "",
+        late_with: Callable[[float], str] = "silent for {:.0f} s".format,
     ) -> None:
         self._start = start
         self._count = count
@@ -285,7 +285,7 @@ class Supervisor:
             if (reason := actor.ended()) is not None:
                 self._replace(index, actor, reason)
             elif index in stalled:
-                reason = self._late_with.format(stalled[index])
+                reason = self._late_with(stalled[index])
                 if not actor.kill():
                     raise RunFailed(
                         f"{self._noun} {index}: {reason}, and a thread cannot be killed and started again: an "

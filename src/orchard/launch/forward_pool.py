@@ -61,7 +61,7 @@ class ForwardPool:
         self._supervisor = Supervisor(
             self._start,
             place.forward_servers,
-            late_with="it gave no sign of life for {:.0f} s (--env-timeout allows more)",
+            late_with="it gave no sign of life for {:.0f} s (--env-timeout allows more)".format,
             stalled=self._silent,
             most_restarts=config.safety.actor_restarts,
             restart=place.lag == "free",

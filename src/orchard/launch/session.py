@@ -496,11 +496,12 @@ class Session:
     def _supervise(
         self, arch: Architecture, start: Callable[[int], Actor], stalled: Callable[[], dict[int, float]]
     ) -> None:
-        # No other braces: it is a format.
-        env = self.config.env.replace("{", "{{").replace("}", "}}")
-        late_with = (
-            f"its environments ({env}) took more than {{:.0f}} s for one step (--env-timeout allows more)"
-        )
+        def late_with(seconds: float) -> str:
+            return (
+                f"its environments ({self.config.env}) took more than {seconds:.0f} s for one step "
+                "(--env-timeout allows more)"
+            )
+
         self.supervisor = Supervisor(
             start,
             self.placed.placement.actors,
