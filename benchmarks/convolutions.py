@@ -1,25 +1,40 @@
-"""What the gradients of convolutions cost on this machine's processor, as XLA takes them and as Orchard does.
+"""What convolutional networks cost on this machine's processor, by XLA and by oneDNN, in turn in one session.
 
-``.venv/bin/python benchmarks/convolutions.py`` prints, for every convolution of the networks, microseconds a frame
-(medians of nine, one after the other in turn) and appends a row to ``benchmarks/results/convolutions.jsonl``.
+``.venv/bin/python benchmarks/convolutions.py`` prints frames/s (median, least and most of the rounds) of acting and of
+a training step with the Nature, the shallow and the deep network, and appends a row to
+``benchmarks/results/convolutions.jsonl``. ``--layers`` does the same, in microseconds a frame, for the gradients of
+every layer alone; ``--smoke`` tries everything for a moment and keeps nothing. It starts itself anew with the settings
+of the allocator that ``orchard train`` has.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from side_by_side import keep
 
+from orchard.launch.allocator import restart_tuned
 from orchard.launch.bench import provenance
+from orchard.nets.build import build_torso
 from orchard.nets.convolutions import Padding, convolve
+from orchard.nets.native import library
+from orchard.types import ArraySpec
 
-RESULTS = Path(__file__).parent / "results" / "convolutions.jsonl"
-FRAMES = 32 * 21
+SMOKE = "--smoke" in sys.argv
+ROUNDS, WINDOW_SECONDS = (1, 0.0) if SMOKE else (7, 0.7)
+NETWORKS = ("nature", "shallow", "deep")
+FORWARD = (1, 8, 32, 128, 640)
+TRAINED = 16 if SMOKE else 32 * 21
+ATARI = ArraySpec((84, 84, 4), "uint8")
 LAYERS: dict[str, tuple[tuple[int, int, int], int, int, int, Padding]] = {
     # Image, kernel, stride, filters, padding.
     "nature 1": ((84, 84, 4), 8, 4, 32, "VALID"),
@@ -32,57 +47,122 @@ LAYERS: dict[str, tuple[tuple[int, int, int], int, int, int, Padding]] = {
     "deep 3": ((18, 24, 32), 3, 1, 32, "SAME"),
 }
 
-
-def plain(images: jax.Array, kernel: jax.Array, stride: int, padding: Padding) -> jax.Array:
-    return lax.conv_general_dilated(
-        images, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+Calls = dict[str, Callable[[], object]]
+"""What is compared, by name; each call computes it once."""
 
 
-def gradients(
-    convolution: Callable[..., jax.Array], stride: int, padding: Padding, *, first: bool
-) -> Callable[..., object]:
-    """Of kernel and images; the images of a network's first layer need none."""
-
-    def pull(images: jax.Array, kernel: jax.Array, towards: jax.Array) -> object:
-        of_images, of_kernel = jax.vjp(lambda *inputs: convolution(*inputs, stride, padding), images, kernel)[
-            1
-        ](towards)
-        return of_kernel if first else (of_images, of_kernel)
-
-    return jax.jit(pull)
+def ways() -> dict[str, tuple[str, str]]:
+    """What is compared: the switch of the extension, and the dtype."""
+    found = library.find().dtypes
+    return {"xla": ("xla", "float32")} | {f"onednn {dtype}": ("auto", dtype) for dtype in found}
 
 
-def seconds(function: Callable[..., object], *inputs: jax.Array) -> float:
-    begun = time.perf_counter()
-    jax.block_until_ready(function(*inputs))
-    return time.perf_counter() - begun
+def compiled(way: tuple[str, str], function: Callable[..., Any], *inputs: Any) -> Callable[[], object]:
+    """``function(*inputs)`` as that way lowers it."""
+    os.environ[library.SWITCH] = way[0]
+    program = jax.jit(function).lower(*inputs).compile()
+    os.environ[library.SWITCH] = "auto"
+    return lambda: jax.block_until_ready(program(*inputs))
+
+
+def rates(calls: Calls) -> dict[str, list[float]]:
+    """Calls a second: median, least and most of the windows, which take turns."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            begun, count = time.perf_counter(), 0
+            while not count or time.perf_counter() - begun < WINDOW_SECONDS:
+                call()
+                count += 1
+            found[name].append(count / (time.perf_counter() - begun))
+    return {name: [median(rate), min(rate), max(rate)] for name, rate in found.items()}
+
+
+def of_networks() -> dict[str, Any]:
+    """Frames/s of acting and of training steps."""
+    row: dict[str, Any] = {}
+    for network in NETWORKS:
+        images = np.random.default_rng(0).integers(0, 256, (max(TRAINED, *FORWARD), *ATARI.shape), np.uint8)
+        for name, frames in (*((f"forward {n}", n) for n in FORWARD), (f"training step {TRAINED}", TRAINED)):
+            make = training_step if name.startswith("training") else forward
+            calls = {
+                way: compiled(how, *make(network, how[1], images[:frames])) for way, how in ways().items()
+            }
+            row[f"{network} {name}"] = {
+                way: [round(rate * frames) for rate in found] for way, found in rates(calls).items()
+            }
+            print(f"{network:<8} {name:<18}", row[f"{network} {name}"], flush=True)
+    return row
+
+
+def forward(network: str, dtype: str, images: Any) -> tuple[Any, ...]:
+    """A function, and its inputs."""
+    torso = build_torso(network, ATARI, compute_dtype=dtype)
+    return torso.apply, torso.init(jax.random.key(0), images[:1]), jnp.asarray(images)
+
+
+def training_step(network: str, dtype: str, images: Any) -> tuple[Any, ...]:
+    """A function, and its inputs; it returns weights that are a step further."""
+    apply, weights, batch = forward(network, dtype, images)
+
+    def step(weights: Any, images: Any) -> Any:
+        gradient = jax.grad(lambda weights: (apply(weights, images) ** 2).mean())(weights)
+        return jax.tree.map(lambda weight, down: weight - 1e-3 * down, weights, gradient)
+
+    return step, weights, batch
+
+
+def of_layers() -> dict[str, Any]:
+    """Microseconds a frame of the gradients of each layer: lax's own, Orchard's on XLA, and oneDNN's."""
+    row: dict[str, Any] = {}
+    for name, (image, side, stride, features, padding) in LAYERS.items():
+        keys = jax.random.split(jax.random.key(0), 2)
+        images = jax.random.normal(keys[0], (TRAINED, *image))
+        kernel = jax.random.normal(keys[1], (side, side, image[-1], features))
+
+        def plain(images: Any, kernel: Any, stride: int = stride, padding: Padding = padding) -> Any:
+            return lax.conv_general_dilated(
+                images, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        def ours(images: Any, kernel: Any, stride: int = stride, padding: Padding = padding) -> Any:
+            return convolve(images, kernel, jnp.zeros(kernel.shape[-1]), stride, padding)
+
+        calls = {"lax": compiled(("xla", "float32"), *gradients(plain, images, kernel, name))}
+        for way, (switch, dtype) in ways().items():
+            inputs = images.astype(dtype), kernel
+            calls[way] = compiled((switch, dtype), *gradients(ours, *inputs, name))
+        row[name] = {
+            way: [round(1e6 / rate / TRAINED, 1) for rate in found] for way, found in rates(calls).items()
+        }
+        print(f"{name}: {row[name]} microseconds a frame", flush=True)
+    return row
+
+
+def gradients(convolution: Callable[..., jax.Array], images: Any, kernel: Any, name: str) -> tuple[Any, ...]:
+    """A function of kernel and images, and its inputs; the images of a network's first layer need no gradient."""
+    towards = jnp.ones(jax.eval_shape(convolution, images, kernel).shape, images.dtype)
+
+    def pull(images: Any, kernel: Any, towards: Any) -> Any:
+        of_images, of_kernel = jax.vjp(convolution, images, kernel)[1](towards)
+        return of_kernel if name.endswith(" 1") else (of_images, of_kernel)
+
+    return pull, images, kernel, towards
 
 
 def main() -> None:
-    row = {}
-    for name, (image, side, stride, features, padding) in LAYERS.items():
-        keys = jax.random.split(jax.random.key(0), 3)
-        images = jax.random.normal(keys[0], (FRAMES, *image))
-        kernel = jax.random.normal(keys[1], (side, side, image[-1], features))
-        towards = jax.random.normal(keys[2], plain(images, kernel, stride, padding).shape)
-        ways = {
-            way: gradients(convolution, stride, padding, first=name.endswith("1"))
-            for way, convolution in (("xla", plain), ("orchard", convolve))
-        }
-        compiling = {way: seconds(function, images, kernel, towards) for way, function in ways.items()}
-        times: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(9):
-            for way, function in ways.items():
-                times[way].append(seconds(function, images, kernel, towards))
-        row[name] = {way: round(median(taken) / FRAMES * 1e6, 1) for way, taken in times.items()}
-        print(
-            f"{name}: {row[name]} microseconds a frame; first call",
-            {w: f"{s:.1f} s" for w, s in compiling.items()},
-        )
-    with RESULTS.open("a") as file:
-        file.write(json.dumps({"frames": FRAMES, "microseconds_a_frame": row, **provenance()}) + "\n")
+    measured_on = provenance()
+    row: dict[str, Any]
+    if "--layers" in sys.argv:
+        row = {"frames": TRAINED, "microseconds_a_frame": of_layers()}
+    else:
+        row = {"frames_per_second": of_networks()}
+    if not SMOKE:
+        keep("convolutions.jsonl", {**row, "rounds": ROUNDS, **measured_on})
 
 
 if __name__ == "__main__":
+    restart_tuned()
     main()

@@ -111,7 +111,7 @@ def test_make_waits_until_a_stopped_run_has_saved(tmp_path: Path, how: str) -> N
     orchard.parent.mkdir(parents=True)
     orchard.write_text(STAND_IN.format(python=sys.executable))
     orchard.chmod(0o755)
-    for stamp in (".created", ".installed"):
+    for stamp in (".created", ".installed", ".native"):
         (tmp_path / ".venv" / stamp).write_text("")
 
     text = on_a_terminal(tmp_path, ["make", "train", "ENV=x:y", "ARGS=--seed 2"], how)

@@ -46,6 +46,19 @@ def test_what_is_missing_is_named_with_its_remedy(
     assert "needed: make install" in capsys.readouterr().out
 
 
+def test_what_convolves_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, advice = found("convolutions on this CPU")
+    assert (seen == "XLA") == bool(advice)
+    monkeypatch.setenv("ORCHARD_CONVOLUTIONS", "xla")
+    assert found("convolutions on this CPU") == ("XLA", "ORCHARD_CONVOLUTIONS is xla")
+    assert machine.convolving() == "XLA (ORCHARD_CONVOLUTIONS is xla)"
+    monkeypatch.setenv("ORCHARD_CONVOLUTIONS", "no such way")
+    seen, advice = found("convolutions on this CPU")
+    assert seen == "XLA" and "auto or xla" in advice
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert machine.convolving() == "XLA"
+
+
 def test_a_broken_jax_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("no\nbackend")

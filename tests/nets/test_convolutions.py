@@ -48,7 +48,7 @@ def test_a_convolution_is_a_sum_of_products():
 def test_gradients_are_those_of_the_plain_convolution(
     size, kernel, stride, padding, backend, images_in_a_piece, most_pieces, monkeypatch
 ):
-    keys = jax.random.split(jax.random.key(0), 3)
+    keys = jax.random.split(jax.random.key(0), 4)
     images = jax.random.normal(keys[0], (7, *size, 3))
     weights = jax.random.normal(keys[1], (*kernel, 3, 5))
 
@@ -60,8 +60,9 @@ def test_gradients_are_those_of_the_plain_convolution(
     monkeypatch.setattr(convolutions, "_CACHE_BYTES", images_in_a_piece * images[0].nbytes)
     monkeypatch.setattr(convolutions, "_MOST_PIECES", most_pieces)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    out, pull = jax.vjp(lambda *inputs: convolve(*inputs, stride, padding), images, weights)
-    expected, pull_plain = jax.vjp(plain, images, weights)
+    bias = jax.random.normal(keys[3], (5,))
+    out, pull = jax.vjp(lambda *inputs: convolve(*inputs, stride, padding), images, weights, bias)
+    expected, pull_plain = jax.vjp(lambda i, w, b: plain(i, w) + b, images, weights, bias)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
     towards = jax.random.normal(keys[2], out.shape)
     for gradient, oracle in zip(pull(towards), pull_plain(towards), strict=True):
@@ -74,7 +75,9 @@ def test_gradients_are_those_of_the_plain_convolution(
 )
 def test_small_convolutions_are_none_to_xla(shape, kernel, stride, small):
     images, weights = jnp.zeros((2, *shape)), jnp.zeros((*kernel, shape[-1], 16))
-    program = str(jax.make_jaxpr(lambda x, k: convolve(x, k, stride, "VALID"))(images, weights))
+    program = str(
+        jax.make_jaxpr(lambda x, k: convolve(x, k, jnp.zeros(16), stride, "VALID"))(images, weights)
+    )
     assert ("conv_general_dilated" in program) != small
 
 
@@ -83,7 +86,7 @@ def test_gradients_for_several_kernels_at_once():
     kernels = jax.random.normal(jax.random.key(1), (3, 4, 4, 2, 5))
 
     def total(kernel):
-        return (convolve(images, kernel, 2, "VALID") ** 2).sum()
+        return (convolve(images, kernel, jnp.ones(5), 2, "VALID") ** 2).sum()
 
     together = jax.vmap(jax.grad(total))(kernels)
     alone = [jax.grad(total)(kernel) for kernel in kernels]

@@ -11,6 +11,7 @@ import pytest
 from orchard.errors import ConfigError, SpecError
 from orchard.nets import torsos
 from orchard.nets.build import NETWORKS, build_torso
+from orchard.nets.native import library
 from orchard.testing.agents import SPECS, observations
 from orchard.types import ArraySpec
 
@@ -187,3 +188,37 @@ def test_pooled_bears_an_image_of_one_colour():
 
 def test_names():
     assert set(NETWORKS) == {"auto", "mlp", "tiny", "small", "pooled", "nature", "shallow", "deep"}
+
+
+@pytest.mark.parametrize("name", ["nature", "pooled", "shallow", "deep", "tiny"])
+def test_images_in_bfloat16_and_all_else_in_float32(name):
+    spec = ATARI if name != "tiny" else ArraySpec((10, 10, 4), "uint8")
+    images = np.random.default_rng(0).integers(0, 256, (17, *spec.shape), dtype=np.uint8)
+    wide, narrow = (build_torso(name, spec, compute_dtype=dtype) for dtype in ("float32", "bfloat16"))
+    params = wide.init(jax.random.key(0), images[:1])
+
+    def loss(torso, params):
+        return (torso.apply(params, images) ** 2).mean()
+
+    program = str(jax.make_jaxpr(partial(loss, narrow))(params))
+    assert "bf16[17" in program and "bf16" not in str(jax.make_jaxpr(partial(loss, wide))(params))
+    assert {leaf.dtype for leaf in jax.tree.leaves(narrow.init(jax.random.key(0), images[:1]))} == {
+        jnp.dtype("float32")
+    }
+    expected, found = (jax.grad(partial(loss, torso))(params) for torso in (wide, narrow))
+    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        assert other.dtype == jnp.float32
+        # Where a rectifier is nearly at 0 it may fall on the other side.
+        assert np.linalg.norm(one - other) < 0.1 * np.linalg.norm(one)
+
+
+def test_auto_is_bfloat16_where_the_processor_has_it(monkeypatch):
+    for dtypes, expected in (
+        ((), "float32"),
+        (("float32",), "float32"),
+        (("float32", "bfloat16"), "bfloat16"),
+    ):
+        monkeypatch.setattr(library, "find", lambda dtypes=dtypes: library.Found("3.2.0", dtypes))
+        assert build_torso("nature", ATARI, compute_dtype="auto").compute_dtype == expected
+    with pytest.raises(ConfigError, match="compute_dtype 'float16'"):
+        build_torso("nature", ATARI, compute_dtype="float16")

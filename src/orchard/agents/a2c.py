@@ -59,6 +59,7 @@ def make_agent(
     network: str = "auto",
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
+    compute_dtype: str = "float32",
     total_updates: int | None = None,
 ) -> Agent:
     """The A2C agent for one environment; arguments and errors as for :func:`orchard.agents.vtrace.make_agent`.
@@ -66,7 +67,9 @@ def make_agent(
     Returns:
       :class:`~orchard.types.Agent`. Its params are ``{"network": …}``; its record is ``{"policy": float32 [B, P]}``.
     """
-    model, distribution = make_model(settings, env_spec, network=network, hidden=hidden, lstm=lstm)
+    model, distribution = make_model(
+        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+    )
     act, mode = acting(model, distribution)
     return Agent(
         name="a2c",

@@ -86,7 +86,13 @@ class ActorCriticSettings(PolicySettings):
 
 
 def make_model(
-    settings: PolicySettings, env_spec: EnvSpec, *, network: str, hidden: tuple[int, ...], lstm: int
+    settings: PolicySettings,
+    env_spec: EnvSpec,
+    *,
+    network: str,
+    hidden: tuple[int, ...],
+    lstm: int,
+    compute_dtype: str = "float32",
 ) -> tuple[ActorCritic, Distribution]:
     """The network and the distribution of the actions.
 
@@ -102,6 +108,7 @@ def make_model(
         network=network,
         hidden=tuple(hidden),
         lstm=lstm,
+        compute_dtype=compute_dtype,
         previous_action=settings.previous_action,
         previous_reward=settings.previous_reward,
     )

@@ -60,6 +60,7 @@ def make_agent(
     network: str = "auto",
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
+    compute_dtype: str = "float32",
     total_updates: int | None = None,
 ) -> Agent:
     """Behaviour cloning for one environment; arguments and errors as for :func:`orchard.agents.vtrace.make_agent`.
@@ -69,7 +70,9 @@ def make_agent(
       record is ``{"policy": float32 [B, P]}``. Its unrolls have ``overlap + T`` transitions, and their record may be
       that of the policy that is cloned, or empty.
     """
-    model, distribution = make_model(settings, env_spec, network=network, hidden=hidden, lstm=lstm)
+    model, distribution = make_model(
+        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+    )
     act, mode = acting(model, distribution)
     burn_in = max(settings.burn_in, env_spec.frame_stack - 1, int(settings.previous_action))
     return Agent(

@@ -58,6 +58,7 @@ def make_agent(
     network: str = "auto",
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
+    compute_dtype: str = "float32",
     total_updates: int | None = None,
 ) -> Agent:
     """The DQN agent for one environment; arguments as for :func:`orchard.agents.vtrace.make_agent`.
@@ -79,6 +80,7 @@ def make_agent(
         encode_action=lambda action: action,
         network=network,
         hidden=tuple(hidden),
+        compute_dtype=compute_dtype,
         num_actions=one_of(env_spec),
         dueling=settings.dueling,
         head_size=settings.head_size,

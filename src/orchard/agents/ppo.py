@@ -89,6 +89,7 @@ def make_agent(
     network: str = "auto",
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
+    compute_dtype: str = "float32",
     total_updates: int | None = None,
 ) -> Agent:
     """The PPO agent for one environment; arguments and errors as for :func:`orchard.agents.vtrace.make_agent`.
@@ -99,7 +100,9 @@ def make_agent(
       parameters of the behaviour distribution and the value as the network says it, to which ``prepare`` adds
       ``advantage`` and ``target``, float32 ``[B]``.
     """
-    model, distribution = make_model(settings, env_spec, network=network, hidden=hidden, lstm=lstm)
+    model, distribution = make_model(
+        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+    )
     seen = env_spec.observation
 
     def init(key: jax.Array) -> Tree:

@@ -100,6 +100,7 @@ def make_agent(
     network: str = "auto",
     hidden: tuple[int, ...] = (),
     lstm: int = 512,
+    compute_dtype: str = "float32",
     total_updates: int | None = None,
 ) -> Agent:
     """The R2D2 agent for one environment; arguments as for :func:`orchard.agents.vtrace.make_agent`.
@@ -119,6 +120,7 @@ def make_agent(
         network=network,
         hidden=tuple(hidden),
         lstm=lstm,
+        compute_dtype=compute_dtype,
         previous_action=settings.previous_action,
         previous_reward=settings.previous_reward,
         previous_reward_clip=0.0,

@@ -23,6 +23,7 @@ class AgentModule(Protocol):
         network: str = "auto",
         hidden: tuple[int, ...] = (),
         lstm: int = ...,
+        compute_dtype: str = "float32",
         total_updates: int | None = None,
     ) -> Agent:
         """The agent for one environment."""

@@ -74,6 +74,7 @@ def make_agent(
     network: str = "auto",
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
+    compute_dtype: str = "float32",
     total_updates: int | None = None,
 ) -> Agent:
     """The V-trace agent for one environment.
@@ -84,6 +85,7 @@ def make_agent(
       network: see :func:`orchard.nets.build.build_torso`.
       hidden: sizes of the torso's dense layers; empty for the network's own.
       lstm: size of the recurrent core; 0 for none.
+      compute_dtype: in what images are convolved, see :func:`orchard.nets.build.build_torso`.
       total_updates: updates in the whole run, for a learning rate that is annealed over it.
 
     Returns:
@@ -95,7 +97,9 @@ def make_agent(
       ConfigError: settings that do not go together, or an unknown network.
       SpecError: actions that no distribution fits.
     """
-    model, distribution = make_model(settings, env_spec, network=network, hidden=hidden, lstm=lstm)
+    model, distribution = make_model(
+        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+    )
 
     def init(key: jax.Array) -> Tree:
         params = {"network": model.init(key)}

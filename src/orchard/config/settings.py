@@ -38,6 +38,9 @@ class Network:
     """Sizes of the torso's dense layers; none given: the network's own."""
     lstm: int | None = None
     """Size of an LSTM between torso and heads; 0 for none; None for the agent's own (r2d2: 512, the others: 0)."""
+    compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
+    """In what pictures go through the torso's convolutions; weights and the rest are float32. auto: bfloat16 on
+    accelerators and on CPUs that have it (see orchard doctor)."""
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "lstm")

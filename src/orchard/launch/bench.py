@@ -45,6 +45,7 @@ from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.build import build_agent, build_spec
 from orchard.launch.children import children
+from orchard.launch.machine import convolving
 from orchard.launch.signals import ending_as_by_ctrl_c
 from orchard.learning.learner import Learner
 from orchard.learning.update import Update
@@ -379,6 +380,7 @@ def provenance() -> dict[str, Any]:
             "processor": _processor(),
             "cores": _cores(),
             "devices": [device.device_kind for device in jax.local_devices()],
+            "convolutions": convolving(),
             "load_before": os.getloadavg()[0],
         },
         "commit": _commit(),

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from orchard import __version__
-from orchard.errors import OrchardError, extra_line
+from orchard.errors import ConfigError, OrchardError, extra_line
 
 _OPTIONAL_PACKAGES = {
     "envpool": "envpool",
@@ -24,6 +24,7 @@ _OPTIONAL_PACKAGES = {
     "gymnax": "native",
     "brax": "brax",
     "craftax": "craftax",
+    "onednn-cpu-gomp": "onednn",
 }
 """With the extra that brings them."""
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio", *_OPTIONAL_PACKAGES)
@@ -53,6 +54,7 @@ def findings() -> Iterator[Finding]:
     )
     yield from _packages()
     yield from _devices()
+    yield _convolutions()
     yield from _environments()
     yield _shared_memory()
     yield _open_files()
@@ -89,6 +91,26 @@ def _devices() -> Iterator[Finding]:
     for index, device in enumerate(jax.local_devices()):
         on_cpu = f", {cores} cores" if device.platform == "cpu" else ""
         yield f"device {index}", f"{device.platform}: {device.device_kind}{on_cpu}", ""
+
+
+def _convolutions() -> Finding:
+    try:
+        from orchard.nets.native.library import find
+
+        found = find()
+    except (ImportError, ConfigError) as error:
+        return "convolutions on this CPU", "XLA", str(error)
+    return "convolutions on this CPU", str(found), found.advice
+
+
+def convolving() -> str:
+    """What convolves where this process computes: XLA, or oneDNN with its version and dtypes."""
+    import jax
+
+    if jax.default_backend() != "cpu":
+        return "XLA"
+    _, found, advice = _convolutions()
+    return f"{found} ({advice})" if advice else found
 
 
 def _environments() -> Iterator[Finding]:

@@ -73,7 +73,7 @@ class Body(ABC):
     Attributes:
       spec: of the environment.
       encode_action: ``[..., *action shape] -> float32 [..., E]``.
-      network, hidden: see :func:`orchard.nets.build.build_torso`.
+      network, hidden, compute_dtype: see :func:`orchard.nets.build.build_torso`.
       lstm: size of the recurrent core; 0 for none.
       previous_action: whether the previous action is an input (zeros at the start of an episode).
       previous_reward: whether the previous reward is an input.
@@ -88,6 +88,7 @@ class Body(ABC):
     previous_action: bool = False
     previous_reward: bool = False
     previous_reward_clip: float = 1.0
+    compute_dtype: str = "float32"
 
     @abstractmethod
     def _heads(self, features: jax.Array) -> Any:
@@ -95,7 +96,8 @@ class Body(ABC):
 
     def _module(self) -> Network:
         seen = frames.stacked_spec(self.spec.observation, self.spec.frame_stack)
-        return Network(build_torso(self.network, seen, self.hidden), self._heads, self.lstm)
+        torso = build_torso(self.network, seen, self.hidden, self.compute_dtype)
+        return Network(torso, self._heads, self.lstm)
 
     def check(self) -> None:
         """Tries the network on an observation, of which only the shapes are computed.

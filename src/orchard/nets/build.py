@@ -6,9 +6,13 @@ import functools
 from collections.abc import Callable
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from orchard.errors import ConfigError, unknown_name
 from orchard.nets import torsos
+from orchard.nets.native import library
 from orchard.plugins import load
 from orchard.types import Tree, leaves
 
@@ -27,7 +31,13 @@ NETWORKS = ("auto", "mlp", *IMAGE_TORSOS)
 _SMALLEST_FOR_SMALL = 36
 
 
-def build_torso(network: str, observation: Tree, hidden: tuple[int, ...] = ()) -> nn.Module:
+COMPUTE_DTYPES = ("float32", "bfloat16", "auto")
+"""In what images go through convolutions, by name."""
+
+
+def build_torso(
+    network: str, observation: Tree, hidden: tuple[int, ...] = (), compute_dtype: str = "float32"
+) -> nn.Module:
     """A module that maps an observation, tree of ``[N, *shape]``, to features float32 ``[N, D]``.
 
     Args:
@@ -37,11 +47,14 @@ def build_torso(network: str, observation: Tree, hidden: tuple[int, ...] = ()) -
         tree ``[N, *shape]`` (uint8 unscaled) to ``[N, D]``.
       observation: tree of :class:`~orchard.types.ArraySpec`, frames already stacked.
       hidden: sizes of the dense layers; empty for the network's own.
+      compute_dtype: one of :data:`COMPUTE_DTYPES`: in what images go through convolutions. Weights, and all that is
+        computed besides, are float32.
 
     Raises:
-      ConfigError: the name is unknown, the class cannot be loaded, or an image network has no image to look
+      ConfigError: a name is unknown, the class cannot be loaded, or an image network has no image to look
         at.
     """
+    dtype = _dtype_of(compute_dtype)
     if ":" in network:
         return _load(network)
     if network not in NETWORKS:
@@ -59,7 +72,19 @@ def build_torso(network: str, observation: Tree, hidden: tuple[int, ...] = ()) -
             f"network {network!r} needs an image, and the observation has none: use 'mlp' or 'auto'"
         )
     make = IMAGE_TORSOS[network]
-    return torsos.Encoder(observation, functools.partial(make, hidden=hidden) if hidden else make)
+    torso = functools.partial(make, hidden=hidden) if hidden else make
+    return torsos.Encoder(observation, torso, compute_dtype=dtype)
+
+
+def _dtype_of(name: str) -> DTypeLike:
+    """The dtype of that name; ``auto`` is bfloat16 where it is the faster one."""
+    if name not in COMPUTE_DTYPES:
+        raise ConfigError(unknown_name("compute_dtype", name, COMPUTE_DTYPES))
+    if name == "auto":
+        # XLA's CPU backend computes bfloat16 as float32, and rounds.
+        fast = jax.default_backend() != "cpu" or "bfloat16" in library.find().dtypes
+        name = "bfloat16" if fast else "float32"
+    return jnp.dtype(name)
 
 
 def _load(network: str) -> nn.Module:

@@ -1,7 +1,8 @@
 """Torsos: what makes features ``[N, D]`` of an observation.
 
-A torso knows nothing of time: N is time and batch in one. Image torsos map float32 ``[N, H, W, C]`` to
-``[N, D]``; an :class:`Encoder` puts a whole observation together.
+A torso knows nothing of time: N is time and batch in one. Image torsos map ``[N, H, W, C]`` to float32 ``[N, D]``;
+images go through their convolutions in the dtype that they come in. An :class:`Encoder` puts a whole observation
+together.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from orchard.nets.convolutions import Conv, Padding, max_pool
 from orchard.nets.dense import Dense
@@ -49,7 +51,12 @@ class ConvTorso(nn.Module):
         """Applies it."""
         for features, kernel, stride in self.layers:
             images = nn.relu(Conv(features, kernel, stride, self.padding, RELU_INIT)(images))
-        return _dense(images.reshape(len(images), -1), self.hidden)
+        return _dense(_flattened(images), self.hidden)
+
+
+def _flattened(images: jax.Array) -> jax.Array:
+    """``[N, H, W, C]`` as float32 ``[N, H * W * C]``: in what dtype ever images are convolved, the rest is float32."""
+    return images.reshape(len(images), -1).astype(jnp.float32)
 
 
 def _dense(flat: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
@@ -97,10 +104,11 @@ class Pooled(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         """Applies it, ``[N, H, W, C]`` to ``[N, hidden[-1]]``."""
-        images = _standardized(max_pool(images, window=2, stride=2))
+        small = max_pool(images, window=2, stride=2)
+        images = _standardized(small.astype(jnp.float32)).astype(images.dtype)
         for features, kernel, stride in self.layers:
             images = nn.relu(Conv(features, kernel, stride, "VALID", RELU_INIT)(images))
-        flat = images.reshape(len(images), -1)
+        flat = _flattened(images)
         for size in self.hidden:
             flat = nn.relu(nn.LayerNorm()(Dense(size, RELU_INIT)(flat)))
         return flat
@@ -135,7 +143,7 @@ class Deep(nn.Module):
             for _ in range(self.blocks):
                 inner = Conv(channels, 3)(nn.relu(images))
                 images = images + Conv(channels, 3)(nn.relu(inner))
-        return _dense(nn.relu(images).reshape(len(images), -1), self.hidden)
+        return _dense(_flattened(nn.relu(images)), self.hidden)
 
 
 def is_image(spec: ArraySpec) -> bool:
@@ -153,11 +161,13 @@ class Encoder(nn.Module):
       observation: tree of :class:`~orchard.types.ArraySpec`, the frames already stacked.
       image_torso: makes the torso of an image; None flattens images too.
       vector_torso: makes the module that is applied to everything that was concatenated; None for none.
+      compute_dtype: in which images are given to their torsos.
     """
 
     observation: Tree
     image_torso: Callable[[], nn.Module] | None
     vector_torso: Callable[[], nn.Module] | None = None
+    compute_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, observation: Tree) -> jax.Array:
@@ -165,7 +175,7 @@ class Encoder(nn.Module):
         features = []
         for (_, spec), (_, array) in zip(leaves(self.observation), leaves(observation), strict=True):
             if self.image_torso is not None and is_image(spec):
-                features.append(self.image_torso()(_scaled(array)))
+                features.append(self.image_torso()(_scaled(array).astype(self.compute_dtype)))
             else:
                 features.append(_flat(array, spec))
         joined = jnp.concatenate(features, axis=-1)

@@ -1,0 +1,182 @@
+"""Finds oneDNN and the extension, proves once per machine that they compute what XLA does, and opens them.
+
+oneDNN is opened while the program runs, through its public C interface: the wheel ``onednn-cpu-gomp`` brings it, or
+``ORCHARD_ONEDNN`` names a file (any ``libdnnl.so.3``). ``ORCHARD_CONVOLUTIONS=xla`` does without.
+
+What could end the process (an instruction that the processor lacks, a library that is not what it says) does so in a
+process of its own, :mod:`~orchard.nets.native.proof`. What that came to is kept beside the extension for as long as
+processor, library and extension stay the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from orchard.errors import ConfigError
+from orchard.nets.native import build
+
+SWITCH, LIBRARY = "ORCHARD_CONVOLUTIONS", "ORCHARD_ONEDNN"
+"""Environment variables: ``auto`` or ``xla``, and the path of a oneDNN of one's own."""
+_WHEEL, _FILE = "onednn-cpu-gomp", "libdnnl.so.3"
+_ISA_LIMIT = "ONEDNN_MAX_CPU_ISA"
+_PROOF_SECONDS = 120.0
+TARGETS = (
+    "orchard_convolve",
+    "orchard_convolution_by_images",
+    "orchard_convolution_by_kernel",
+    "orchard_max_pool",
+    "orchard_max_pool_keeping",
+    "orchard_max_pool_by_images",
+)
+
+_opening = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What convolves on this machine's CPU.
+
+    Attributes:
+      version: of oneDNN; empty where it is XLA itself.
+      dtypes: names of the dtypes that oneDNN convolves; none where it is XLA.
+      advice: why it is XLA, and what to do about it; empty where it is not, or nobody wants to hear it.
+    """
+
+    version: str = ""
+    dtypes: tuple[str, ...] = ()
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"oneDNN {self.version}, {' and '.join(self.dtypes)}" if self.dtypes else "XLA"
+
+
+def find() -> Found:
+    """What convolves on this machine's CPU; opens it the first time.
+
+    Raises:
+      ConfigError: ``ORCHARD_CONVOLUTIONS`` is neither ``auto`` nor ``xla``, or ``ORCHARD_ONEDNN`` names no file.
+    """
+    switch = os.environ.get(SWITCH, "auto")
+    if switch not in ("auto", "xla"):
+        raise ConfigError(f"{SWITCH} is {switch!r}, and has to be auto or xla")
+    if switch == "xla":
+        return Found(advice=f"{SWITCH} is xla")
+    with _opening:
+        return _found()
+
+
+@functools.cache
+def _found() -> Found:
+    if sys.platform != "linux":
+        return Found(advice="oneDNN is opened on Linux only")
+    extension, library = build.extension(), _library()
+    if library is None:
+        return Found(
+            advice=f"no oneDNN: pip install -c constraints.txt {_WHEEL}, where it has a wheel for this machine"
+        )
+    if not extension.exists():
+        return Found(advice=f"the extension is not built: {build.COMMAND}")
+    proof = _proof(extension, library)
+    if "why" in proof:
+        return Found(advice=proof["why"])
+    try:
+        open_library(extension, library)
+    except OSError as error:
+        return Found(advice=str(error))
+    return Found(proof["version"], tuple(proof["dtypes"]))
+
+
+def _library() -> Path | None:
+    """The file of oneDNN; None if there is none."""
+    if named := os.environ.get(LIBRARY):
+        if not Path(named).is_file():
+            raise ConfigError(
+                f"{LIBRARY} is {named!r}, and there is no such file: give the path of a {_FILE}"
+            )
+        return Path(named).resolve()
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(_WHEEL) or ():
+            path = Path(str(file.locate()))
+            if file.name == _FILE and path.is_file():
+                return path.resolve()
+    return None
+
+
+def open_library(extension: Path, library: Path) -> ctypes.CDLL:
+    """Opens both and makes the extension's functions known to XLA; raises :class:`OSError` with why it cannot."""
+    import jax
+
+    opened = ctypes.CDLL(str(extension))
+    opened.orchard_open.restype = ctypes.c_char_p
+    why = opened.orchard_open(str(library).encode())
+    if why is not None:
+        raise OSError(why.decode())
+    for target in TARGETS:
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(opened, target)), platform="cpu")
+    return opened
+
+
+def _proof(extension: Path, library: Path) -> dict[str, Any]:
+    """What :mod:`~orchard.nets.native.proof` says of the two on this processor; kept, where that can be written."""
+    kept = extension.with_name(f"_proof-{_machine(extension, library)}.json")
+    with contextlib.suppress(OSError, ValueError):
+        known: dict[str, Any] = json.loads(kept.read_text())
+        return known
+    proof = _prove(extension, library)
+    with contextlib.suppress(OSError):
+        draft = kept.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(proof))
+        draft.replace(kept)
+    return proof
+
+
+def _machine(extension: Path, library: Path) -> str:
+    """A digest of all that a proof depends on."""
+    of_library, processor = library.stat(), [""]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = sorted({line for line in lines if line.startswith(("model", "flags", "Features"))})
+    parts = (
+        extension.name,
+        str(library),
+        of_library.st_size,
+        of_library.st_mtime_ns,
+        os.environ.get(_ISA_LIMIT),
+    )
+    return hashlib.sha256(repr((*parts, processor)).encode()).hexdigest()[:16]
+
+
+def _prove(extension: Path, library: Path) -> dict[str, Any]:
+    """Runs the proof in a process of its own: ``{"version", "dtypes"}``, or ``{"why"}``."""
+    command = [sys.executable, "-m", "orchard.nets.native.proof", str(extension), str(library)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", SWITCH: "xla"}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_PROOF_SECONDS
+        )
+        if done.returncode == 0:
+            proof: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            return proof
+        said = (done.stderr.strip().splitlines() or [""])[-1]
+        return {"why": f"oneDNN's proof on this machine ended with status {done.returncode}: {said}"}
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
+        return {"why": f"oneDNN's proof on this machine did not end: {error}"}
+
+
+def forget_proofs() -> None:
+    """Has the next process that asks prove everything anew."""
+    for proof in build.extension().parent.glob("_proof-*.json"):
+        proof.unlink(missing_ok=True)
+    _found.cache_clear()

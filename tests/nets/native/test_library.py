@@ -1,0 +1,141 @@
+"""Whether the extension is there where it could be, and what is said where it is not."""
+
+import json
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchard.errors import ConfigError
+from orchard.nets.native import build, library
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """The library looks anew, at copies in a folder of the test's own."""
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    monkeypatch.delenv(library.LIBRARY, raising=False)
+    extension = tmp_path / "_layers.so"
+    monkeypatch.setattr(build, "extension", lambda: extension)
+    monkeypatch.setattr(library, "_library", lambda: Path(sys.executable))
+    library._found.cache_clear()
+    yield extension
+    library._found.cache_clear()
+
+
+def test_what_can_be_built_is_built(monkeypatch):
+    """Without this, a build that fails would leave all to XLA, and the tests of both would pass."""
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    found = library.find()
+    if sys.platform == "linux" and platform.machine() == "x86_64" and build.compiler():
+        assert "float32" in found.dtypes, f"{found.advice}; make install builds it"
+    if found.dtypes:
+        assert str(found).startswith(f"oneDNN {found.version}, float32") and not found.advice
+    else:
+        assert str(found) == "XLA" and found.advice
+
+
+def test_bfloat16_is_computed_where_the_processor_has_it():
+    if library.find().dtypes:
+        flags = Path("/proc/cpuinfo").read_text().split()
+        assert ("bfloat16" in library.find().dtypes) == ("avx512_bf16" in flags)
+
+
+def test_a_switch_keeps_it_away(monkeypatch):
+    monkeypatch.setenv(library.SWITCH, "xla")
+    assert str(library.find()) == "XLA"
+    monkeypatch.setenv(library.SWITCH, "fast")
+    with pytest.raises(ConfigError, match="ORCHARD_CONVOLUTIONS is 'fast', and has to be auto or xla"):
+        library.find()
+
+
+def test_a_library_of_ones_own_has_to_exist(monkeypatch, fresh):
+    monkeypatch.undo()
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    monkeypatch.setenv(library.LIBRARY, "/no/such/libdnnl.so.3")
+    library._found.cache_clear()
+    with pytest.raises(ConfigError, match="/no/such/libdnnl"):
+        library.find()
+
+
+def test_what_is_missing_is_named_with_its_remedy(monkeypatch, fresh):
+    assert build.COMMAND in library.find().advice
+    library._found.cache_clear()
+    monkeypatch.setattr(library, "_library", lambda: None)
+    assert "onednn-cpu-gomp" in library.find().advice
+
+
+def test_an_extension_that_is_none_leaves_all_to_xla(fresh):
+    fresh.write_bytes(b"nothing that could be opened")
+    found = library.find()
+    assert not found.dtypes and "proof" in found.advice
+    assert json.loads(next(fresh.parent.glob("_proof-*.json")).read_text()) == {"why": found.advice}
+
+
+@pytest.mark.skipif(not library.find().dtypes, reason="needs the extension")
+def test_a_library_that_is_none_leaves_all_to_xla(monkeypatch, fresh):
+    monkeypatch.undo()
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    monkeypatch.setenv(library.LIBRARY, str(build.SOURCE))
+    library._found.cache_clear()
+    assert "proof" in library.find().advice
+    for proof in build.SOURCE.parent.glob("_proof-*.json"):
+        if "why" in json.loads(proof.read_text()):
+            proof.unlink()
+
+
+def test_a_processor_that_ends_the_proof_does_not_end_the_process(monkeypatch, fresh):
+    ended = fresh.parent / "python"
+    ended.write_text("#!/bin/sh\nkill -ILL $$\n")
+    ended.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(ended))
+    fresh.touch()
+    assert "status -4" in library.find().advice
+
+
+def test_a_proof_is_made_once(monkeypatch, fresh):
+    fresh.touch()
+    proofs = []
+    monkeypatch.setattr(library, "_prove", lambda *_: proofs.append(1) or {"why": "of the test"})
+    for _ in range(2):
+        library._found.cache_clear()
+        assert library.find().advice == "of the test"
+    assert len(proofs) == 1
+    library.forget_proofs()
+    library.find()
+    assert len(proofs) == 2
+
+
+def test_another_processor_has_to_prove_it_again(monkeypatch, fresh):
+    fresh.touch()
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    names = {library._machine(fresh, Path(sys.executable))}
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    names.add(library._machine(fresh, Path(sys.executable)))
+    assert len(names) == 2
+
+
+def test_without_a_compiler_the_build_says_so_and_goes_on(monkeypatch, fresh, capsys):
+    monkeypatch.setattr(build, "_COMPILERS", ())
+    monkeypatch.delenv("CXX", raising=False)
+    build.main()
+    assert "Convolutions stay XLA's own: no C++ compiler" in capsys.readouterr().out
+
+
+def test_a_compiler_that_refuses_is_quoted(monkeypatch, fresh, capsys):
+    refuses = fresh.parent / "c++"
+    refuses.write_text("#!/bin/sh\necho 'internal error of the test' >&2\nexit 1\n")
+    refuses.chmod(0o755)
+    monkeypatch.setenv("CXX", str(refuses))
+    build.main()
+    assert "internal error of the test" in capsys.readouterr().out
+    assert list(fresh.parent.iterdir()) == [refuses]
+
+
+def test_the_name_of_the_extension_follows_its_source(monkeypatch, tmp_path):
+    before = build.extension()
+    changed = tmp_path / "layers.cc"
+    changed.write_text("// other")
+    monkeypatch.setattr(build, "SOURCES", (changed,))
+    assert build.extension() != before
