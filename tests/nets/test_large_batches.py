@@ -44,22 +44,37 @@ def require_close(found, wanted, tolerance):
         assert np.abs(found - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
 
 
-def check(image, kernel, features, stride, padding, dtype, n):
+def check(image, kernel, features, stride, padding, dtype, n, *, rectified=False, of_bytes=False):
     """Result and gradients, with the oracle in float32 on inputs that were rounded as ours are."""
     images, weights = normal(0, n, *image, dtype=dtype), normal(1, *kernel, image[-1], features)
+    numbers = images.astype("float32")
+    if of_bytes:
+        images = jnp.asarray(np.random.default_rng(0).integers(0, 256, images.shape), "uint8")
+        numbers = (images.astype("float32") / 255).astype(dtype).astype("float32")
     bias = normal(2, features)
-    out, pull = jax.vjp(lambda *x: convolve(*x, stride, padding), images, weights, bias)
-    rounded = weights.astype(dtype).astype("float32")
-    oracle, pull_oracle = jax.vjp(
-        lambda *x: plain(*x, stride, padding), images.astype("float32"), rounded, bias
+
+    def ours(images, weights, bias):
+        return convolve(images, weights, bias, stride, padding, rectified=rectified, dtype=dtype)
+
+    def oracle(numbers, weights, bias):
+        out = plain(numbers, weights.astype(dtype).astype("float32"), bias, stride, padding)
+        return jnp.maximum(out, 0) if rectified else out
+
+    wanted, pull_oracle = jax.vjp(oracle, numbers, weights, bias)
+    arguments = (1, 2) if of_bytes else (0, 1, 2)
+    out, pull = jax.vjp(
+        lambda *some: ours(*(() if len(some) == 3 else (images,)), *some),
+        *(images, weights, bias)[3 - len(arguments) :],
     )
     assert out.dtype == dtype
-    require_close(out, oracle, TOLERANCE[dtype])
+    require_close(out, wanted, TOLERANCE[dtype])
     towards = normal(3, *out.shape, dtype=dtype)
-    gradients = pull(towards)
-    assert [x.dtype for x in gradients] == [dtype, "float32", "float32"]
-    for found, wanted in zip(gradients, pull_oracle(towards.astype("float32")), strict=True):
-        require_close(found, wanted, TOLERANCE[dtype])
+    if rectified:  # as near 0 as rounding may put it on either side, no gradient is asked for
+        towards = jnp.where(jnp.abs(wanted) < 0.05, 0, towards)
+    gradients, expected = pull(towards), pull_oracle(towards.astype("float32"))
+    assert [x.dtype for x in gradients] == [dtype, "float32", "float32"][3 - len(arguments) :]
+    for found, one in zip(gradients, expected[3 - len(arguments) :], strict=True):
+        require_close(found, one, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -80,8 +95,10 @@ def check(image, kernel, features, stride, padding, dtype, n):
         ((10, 10, 4), (3, 3), 16, 1, "VALID"),  # tiny
     ],
 )
-def test_layers_of_the_networks(image, kernel, features, stride, padding, dtype):
-    check(image, kernel, features, stride, padding, dtype, n=19)
+@pytest.mark.parametrize("rectified", [False, True])
+def test_layers_of_the_networks(image, kernel, features, stride, padding, rectified, dtype):
+    of_bytes = rectified and image[-1] == 4
+    check(image, kernel, features, stride, padding, dtype, n=19, rectified=rectified, of_bytes=of_bytes)
 
 
 @settings(max_examples=20, deadline=None)
@@ -93,11 +110,13 @@ def test_layers_of_the_networks(image, kernel, features, stride, padding, dtype)
     st.sampled_from(["SAME", "VALID"]),
     st.sampled_from(DTYPES),
     st.integers(16, 50),
+    st.booleans(),
+    st.booleans(),
 )
-def test_odd_layers(image, kernel, features, stride, padding, dtype, n):
+def test_odd_layers(image, kernel, features, stride, padding, dtype, n, rectified, of_bytes):
     if padding == "VALID":
         kernel = tuple(min(side, size) for side, size in zip(kernel, image, strict=False))
-    check(image, kernel, features, stride, padding, dtype, n)
+    check(image, kernel, features, stride, padding, dtype, n, rectified=rectified, of_bytes=of_bytes)
 
 
 @settings(max_examples=12, deadline=None)
@@ -105,15 +124,20 @@ def test_odd_layers(image, kernel, features, stride, padding, dtype, n):
     st.tuples(st.integers(16, 40), st.integers(1, 12), st.integers(1, 12), st.integers(1, 9)),
     st.integers(1, 5),
     st.integers(1, 4),
-    st.sampled_from(DTYPES),
+    st.sampled_from((*DTYPES, "uint8")),
 )
 def test_max_pools(shape, window, stride, dtype):
     # No number is twice in a window, and bfloat16 has them all.
     pixels = np.arange(shape[1] * shape[2]).reshape(1, *shape[1:3], 1)
-    numbers = (pixels + np.arange(shape[0]).reshape(-1, 1, 1, 1) + np.arange(shape[3])) * 37 % 97 - 48
-    images = jnp.asarray(numbers, dtype)
-    out, pull = jax.vjp(lambda x: max_pool(x, window, stride), images)
+    numbers = (pixels + np.arange(shape[0]).reshape(-1, 1, 1, 1) + np.arange(shape[3])) * 37 % 97
+    images = jnp.asarray(numbers - (0 if dtype == "uint8" else 48), dtype)
     oracle, pull_oracle = jax.vjp(lambda x: plain_pool(x, window, stride), images.astype("float32"))
+    if dtype == "uint8":
+        out = max_pool(images, window, stride)
+        assert out.dtype == dtype
+        np.testing.assert_array_equal(out, oracle)
+        return
+    out, pull = jax.vjp(lambda x: max_pool(x, window, stride), images)
     assert out.dtype == dtype
     np.testing.assert_array_equal(np.asarray(out, "float32"), oracle)
     np.testing.assert_array_equal(
@@ -129,7 +153,9 @@ def test_a_pool_of_nothing_finite_stays_so():
     images = np.array(normal(0, 16, 8, 8, 3))
     images[3, 4, 4, 1], images[:, :, :, 2] = np.nan, -np.inf
     np.testing.assert_array_equal(max_pool(jnp.asarray(images), 3, 2), plain_pool(images, 3, 2))
-    assert np.isnan(convolve(jnp.asarray(images), normal(1, 3, 3, 3, 4), jnp.zeros(4), 1, "SAME")).any()
+    for dtype in DTYPES:
+        out = convolve(images, normal(1, 3, 3, 3, 4), jnp.zeros(4), 1, "SAME", rectified=True, dtype=dtype)
+        assert jnp.isnan(out).any()
 
 
 @pytest.mark.parametrize("shape", [(0, 8, 8, 3), (16, 8, 8, 0)])
@@ -224,6 +250,14 @@ def test_vmap_over_images_and_over_kernels():
 def test_second_derivatives_are_refused_in_a_line(twice):
     with pytest.raises(SpecError, match=r"twice.*write the network with jax\.lax's own"):
         twice(KERNEL)
+
+
+def test_layers_that_onednn_is_not_trusted_with_stay_with_xla():
+    """Strides over pixels that no kernel sees, and kernels that are larger than the image."""
+    for image, kernel, stride in (((9, 3), 3, 4), ((9, 2), 3, 1), ((8, 8), 1, 2)):
+        images, weights = jnp.ones((16, *image, 3)), jnp.ones((kernel, kernel, 3, 8))
+        program = jax.make_jaxpr(lambda x, w, s=stride: convolve(x, w, BIAS, s, "SAME"))(images, weights)
+        assert "orchard_" not in str(program)
 
 
 SHARED = """

@@ -125,8 +125,8 @@ def test_pixels_are_scaled():
 
 
 def test_auto_looks_at_the_image():
-    assert build_torso("auto", ATARI).image_torso is torsos.small
-    assert build_torso("auto", ArraySpec((10, 10, 4), "bool")).image_torso is torsos.tiny
+    assert build_torso("auto", ATARI).image_torso.func is torsos.small
+    assert build_torso("auto", ArraySpec((10, 10, 4), "bool")).image_torso.func is torsos.tiny
     assert build_torso("auto", ArraySpec((4,), "float32")).image_torso is None
     build_torso("small", ArraySpec((36, 36, 1), "uint8")).init(
         jax.random.key(0), np.zeros((1, 36, 36, 1), np.uint8)
@@ -219,6 +219,6 @@ def test_auto_is_bfloat16_where_the_processor_has_it(monkeypatch):
         (("float32", "bfloat16"), "bfloat16"),
     ):
         monkeypatch.setattr(library, "find", lambda dtypes=dtypes: library.Found("3.2.0", dtypes))
-        assert build_torso("nature", ATARI, compute_dtype="auto").compute_dtype == expected
+        assert build_torso("nature", ATARI, compute_dtype="auto").image_torso().dtype == expected
     with pytest.raises(ConfigError, match="compute_dtype 'float16'"):
         build_torso("nature", ATARI, compute_dtype="float16")

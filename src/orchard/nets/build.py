@@ -72,8 +72,8 @@ def build_torso(
             f"network {network!r} needs an image, and the observation has none: use 'mlp' or 'auto'"
         )
     make = IMAGE_TORSOS[network]
-    torso = functools.partial(make, hidden=hidden) if hidden else make
-    return torsos.Encoder(observation, torso, compute_dtype=dtype)
+    sizes = {"hidden": hidden} if hidden else {}
+    return torsos.Encoder(observation, functools.partial(make, dtype=dtype, **sizes))
 
 
 def _dtype_of(name: str) -> DTypeLike:

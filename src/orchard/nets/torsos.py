@@ -1,8 +1,8 @@
 """Torsos: what makes features ``[N, D]`` of an observation.
 
-A torso knows nothing of time: N is time and batch in one. Image torsos map ``[N, H, W, C]`` to float32 ``[N, D]``;
-images go through their convolutions in the dtype that they come in. An :class:`Encoder` puts a whole observation
-together.
+A torso knows nothing of time: N is time and batch in one. Image torsos map images ``[N, H, W, C]``, float32 or uint8
+(which stands for 0 … 1), to float32 ``[N, D]``; their ``dtype`` is that of convolutions, and of nothing else. An
+:class:`Encoder` puts a whole observation together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from orchard.nets.convolutions import Conv, Padding, max_pool
+from orchard.nets.convolutions import Conv, Padding, max_pool, scaled
 from orchard.nets.dense import Dense
 from orchard.nets.initializers import RELU_INIT
 from orchard.types import ArraySpec, Tree, leaves
@@ -40,17 +40,19 @@ class ConvTorso(nn.Module):
       layers: ``(features, kernel, stride)`` of every convolution.
       padding: of all of them.
       hidden: sizes of the dense layers.
+      dtype: of the convolutions.
     """
 
     layers: tuple[tuple[int, int, int], ...]
     padding: Padding
     hidden: tuple[int, ...]
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         """Applies it."""
         for features, kernel, stride in self.layers:
-            images = nn.relu(Conv(features, kernel, stride, self.padding, RELU_INIT)(images))
+            images = Conv(features, kernel, stride, self.padding, True, self.dtype, RELU_INIT)(images)
         return _dense(_flattened(images), self.hidden)
 
 
@@ -66,24 +68,24 @@ def _dense(flat: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
     return flat
 
 
-def tiny(hidden: tuple[int, ...] = (128,)) -> nn.Module:
+def tiny(hidden: tuple[int, ...] = (128,), dtype: DTypeLike = jnp.float32) -> nn.Module:
     """For images of about 10x10, as in MinAtar (Young and Tian 2019): 16 filters 3x3, dense 128."""
-    return ConvTorso(((16, 3, 1),), "VALID", hidden)
+    return ConvTorso(((16, 3, 1),), "VALID", hidden, dtype)
 
 
-def small(hidden: tuple[int, ...] = (256,)) -> nn.Module:
+def small(hidden: tuple[int, ...] = (256,), dtype: DTypeLike = jnp.float32) -> nn.Module:
     """The network of DQN 2013 and A3C (Mnih et al. 2013, 2016); good on a CPU."""
-    return ConvTorso(((16, 8, 4), (32, 4, 2)), "VALID", hidden)
+    return ConvTorso(((16, 8, 4), (32, 4, 2)), "VALID", hidden, dtype)
 
 
-def nature(hidden: tuple[int, ...] = (512,)) -> nn.Module:
+def nature(hidden: tuple[int, ...] = (512,), dtype: DTypeLike = jnp.float32) -> nn.Module:
     """The network of DQN 2015 (Mnih et al., Nature): 32, 64, 64 filters, dense 512."""
-    return ConvTorso(((32, 8, 4), (64, 4, 2), (64, 3, 1)), "VALID", hidden)
+    return ConvTorso(((32, 8, 4), (64, 4, 2), (64, 3, 1)), "VALID", hidden, dtype)
 
 
-def shallow(hidden: tuple[int, ...] = (256,)) -> nn.Module:
+def shallow(hidden: tuple[int, ...] = (256,), dtype: DTypeLike = jnp.float32) -> nn.Module:
     """The shallow network of IMPALA (Espeholt et al. 2018, figure 3, left): :func:`small` with padding."""
-    return ConvTorso(((16, 8, 4), (32, 4, 2)), "SAME", hidden)
+    return ConvTorso(((16, 8, 4), (32, 4, 2)), "SAME", hidden, dtype)
 
 
 class Pooled(nn.Module):
@@ -96,18 +98,19 @@ class Pooled(nn.Module):
     Attributes:
       layers: ``(features, kernel, stride)`` of every convolution.
       hidden: sizes of the dense layers, each with layer normalisation (Ba et al. 2016) before its rectifier.
+      dtype: of the convolutions.
     """
 
     layers: tuple[tuple[int, int, int], ...] = ((16, 4, 2), (16, 4, 2))
     hidden: tuple[int, ...] = (128,)
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         """Applies it, ``[N, H, W, C]`` to ``[N, hidden[-1]]``."""
-        small = max_pool(images, window=2, stride=2)
-        images = _standardized(small.astype(jnp.float32)).astype(images.dtype)
+        images = _standardized(scaled(max_pool(images, window=2, stride=2)))
         for features, kernel, stride in self.layers:
-            images = nn.relu(Conv(features, kernel, stride, "VALID", RELU_INIT)(images))
+            images = Conv(features, kernel, stride, "VALID", True, self.dtype, RELU_INIT)(images)
         flat = _flattened(images)
         for size in self.hidden:
             flat = nn.relu(nn.LayerNorm()(Dense(size, RELU_INIT)(flat)))
@@ -129,20 +132,22 @@ class Deep(nn.Module):
       channels: filters of each section; a section halves the image and has ``blocks`` residual blocks.
       blocks: residual blocks in a section, of two convolutions each.
       hidden: sizes of the dense layers.
+      dtype: of the convolutions.
     """
 
     channels: tuple[int, ...] = (16, 32, 32)
     blocks: int = 2
     hidden: tuple[int, ...] = (256,)
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         """Applies it, ``[N, H, W, C]`` to ``[N, hidden[-1]]``."""
         for channels in self.channels:
-            images = max_pool(Conv(channels, 3)(images), window=3, stride=2)
+            images = max_pool(Conv(channels, 3, dtype=self.dtype)(images), window=3, stride=2)
             for _ in range(self.blocks):
-                inner = Conv(channels, 3)(nn.relu(images))
-                images = images + Conv(channels, 3)(nn.relu(inner))
+                inner = Conv(channels, 3, rectified=True, dtype=self.dtype)(nn.relu(images))
+                images = images + Conv(channels, 3, dtype=self.dtype)(inner)
         return _dense(_flattened(nn.relu(images)), self.hidden)
 
 
@@ -161,13 +166,11 @@ class Encoder(nn.Module):
       observation: tree of :class:`~orchard.types.ArraySpec`, the frames already stacked.
       image_torso: makes the torso of an image; None flattens images too.
       vector_torso: makes the module that is applied to everything that was concatenated; None for none.
-      compute_dtype: in which images are given to their torsos.
     """
 
     observation: Tree
     image_torso: Callable[[], nn.Module] | None
     vector_torso: Callable[[], nn.Module] | None = None
-    compute_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, observation: Tree) -> jax.Array:
@@ -175,22 +178,18 @@ class Encoder(nn.Module):
         features = []
         for (_, spec), (_, array) in zip(leaves(self.observation), leaves(observation), strict=True):
             if self.image_torso is not None and is_image(spec):
-                features.append(self.image_torso()(_scaled(array).astype(self.compute_dtype)))
+                # Convolutions read bytes as they are, which is a quarter of what they would be as float32.
+                features.append(self.image_torso()(array if array.dtype == jnp.uint8 else scaled(array)))
             else:
                 features.append(_flat(array, spec))
         joined = jnp.concatenate(features, axis=-1)
         return joined if self.vector_torso is None else jnp.asarray(self.vector_torso()(joined))
 
 
-def _scaled(array: jax.Array) -> jax.Array:
-    """As float32, uint8 in [0, 1]."""
-    return array.astype(jnp.float32) * (1 / 255 if array.dtype == jnp.uint8 else 1.0)
-
-
 def _flat(array: jax.Array, spec: ArraySpec) -> jax.Array:
     """``[N, *shape]`` as float32 ``[N, D]``; choices one-hot."""
     flat = array.reshape(len(array), -1)
     if not spec.num_values:
-        return _scaled(flat)
+        return scaled(flat)
     hots = [jax.nn.one_hot(flat[:, i], n) for i, n in enumerate(spec.num_values)]
     return jnp.concatenate(hots, axis=-1)

@@ -18,7 +18,7 @@ def fresh(monkeypatch, tmp_path):
     monkeypatch.delenv(library.LIBRARY, raising=False)
     extension = tmp_path / "_layers.so"
     monkeypatch.setattr(build, "extension", lambda: extension)
-    monkeypatch.setattr(library, "_library", lambda: Path(sys.executable))
+    monkeypatch.setattr(library, "file", lambda: Path(sys.executable))
     library._found.cache_clear()
     yield extension
     library._found.cache_clear()
@@ -62,7 +62,7 @@ def test_a_library_of_ones_own_has_to_exist(monkeypatch, fresh):
 def test_what_is_missing_is_named_with_its_remedy(monkeypatch, fresh):
     assert build.COMMAND in library.find().advice
     library._found.cache_clear()
-    monkeypatch.setattr(library, "_library", lambda: None)
+    monkeypatch.setattr(library, "file", lambda: None)
     assert "onednn-cpu-gomp" in library.find().advice
 
 
@@ -135,7 +135,7 @@ def test_a_compiler_that_refuses_is_quoted(monkeypatch, fresh, capsys):
 
 def test_the_name_of_the_extension_follows_its_source(monkeypatch, tmp_path):
     before = build.extension()
-    changed = tmp_path / "layers.cc"
+    changed = tmp_path / "handlers.cc"
     changed.write_text("// other")
     monkeypatch.setattr(build, "SOURCES", (changed,))
     assert build.extension() != before

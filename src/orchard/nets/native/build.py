@@ -1,11 +1,13 @@
 """``python -m orchard.nets.native.build``: compiles the extension, and proves it on this machine.
 
-It needs a C++ compiler, and the headers that jaxlib brings. The file stands beside its source and carries their digest
-and jaxlib's version in its name: what was built of others is not opened, but asked for anew.
+It needs a C++ compiler, and the headers that jaxlib brings. It is compiled for the processor that it is compiled on. The
+file stands beside its source, and its name is a digest of that, of jaxlib's version and of the processor: what was built
+of or for others is not opened, but asked for anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -19,19 +21,29 @@ from pathlib import Path
 from orchard.errors import ConfigError
 
 _FOLDER = Path(__file__).parent
-SOURCE = _FOLDER / "layers.cc"
+SOURCE = _FOLDER / "handlers.cc"
 SOURCES = (SOURCE, *sorted(_FOLDER.glob("*.h")))
 COMMAND = f"{Path(sys.executable).name} -m orchard.nets.native.build"
 _COMPILERS = ("c++", "g++", "clang++")
+_FLAGS = ("-std=c++17", "-O3", "-g0", "-march=native", "-Wall", "-Wextra", "-Wno-psabi")
 _SECONDS = 600.0
 
 
+def processor() -> str:
+    """The kind of this machine's processor, with all that it can do."""
+    said = {platform.machine()}
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        said |= {line for line in lines if line.startswith(("model", "flags", "Features"))}
+    return "\n".join(sorted(said))
+
+
 def extension() -> Path:
-    """Where the extension is, once it is built, for this source, this jaxlib and this machine's kind."""
-    digest = hashlib.sha256(f"{metadata.version('jaxlib')} {platform.machine()}".encode())
+    """Where the extension is, once it is built, for this source, this jaxlib and this machine's processor."""
+    digest = hashlib.sha256(f"{metadata.version('jaxlib')} {processor()}".encode())
     for source in SOURCES:
         digest.update(source.read_bytes())
-    return _FOLDER / f"_layers-{digest.hexdigest()[:16]}.so"
+    return _FOLDER / f"_handlers-{digest.hexdigest()[:16]}.so"
 
 
 def compiler() -> str | None:
@@ -40,17 +52,23 @@ def compiler() -> str | None:
 
 
 def compile_extension(to: Path, *flags: str) -> None:
-    """Compiles the extension, whole or not at all.
+    """Compiles the extension; arguments and errors as for :func:`compile_source`."""
+    import jax
+
+    compile_source(SOURCE, to, "-shared", "-fPIC", "-isystem", jax.ffi.include_dir(), *flags)
+
+
+def compile_source(source: Path, to: Path, *flags: str) -> None:
+    """Compiles C++ for this machine's processor, whole or not at all.
 
     Args:
-      to: the file.
+      source: what is compiled; it may include the extension's headers.
+      to: the file that is made.
       *flags: more of the compiler's.
 
     Raises:
       ConfigError: there is no compiler, or it refused; the message has what it said.
     """
-    import jax
-
     found = compiler()
     if found is None:
         raise ConfigError(
@@ -58,14 +76,13 @@ def compile_extension(to: Path, *flags: str) -> None:
         )
     with tempfile.TemporaryDirectory(dir=to.parent) as scratch:
         draft = Path(scratch) / to.name
-        command = [found, "-std=c++17", "-O3", "-g0", "-shared", "-fPIC", "-Wall", "-Wextra", *flags]
-        command += ["-isystem", jax.ffi.include_dir(), str(SOURCE), "-o", str(draft), "-ldl", "-pthread"]
+        command = [found, *_FLAGS, f"-I{_FOLDER}", *flags, str(source), "-o", str(draft), "-ldl", "-pthread"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ConfigError(f"{found} did not compile {SOURCE.name}: {error}") from error
+            raise ConfigError(f"{found} did not compile {source.name}: {error}") from error
         if done.returncode:
-            raise ConfigError(f"{found} did not compile {SOURCE.name}: {done.stderr.strip()}")
+            raise ConfigError(f"{found} did not compile {source.name}: {done.stderr.strip()}")
         draft.replace(to)
 
 
@@ -80,7 +97,7 @@ def main() -> None:
         except (ConfigError, OSError) as error:
             print(f"Convolutions stay XLA's own: {error}")  # noqa: T201
             return
-    for other in _FOLDER.glob("_layers-*.so"):
+    for other in _FOLDER.glob("_handlers-*.so"):
         if other != wanted:
             other.unlink()
     library.forget_proofs()

@@ -169,16 +169,15 @@ using OwnedPrimitive = Owned<Primitive, &Library::primitive_destroy>;
 struct Operand {
   int name;
   const MemoryDesc* desc;
-  void* data;
+  const void* data;
 };
 
 inline void execute(const Primitive* primitive, std::initializer_list<Operand> operands) {
   std::vector<OwnedMemory> memories;
   std::vector<Argument> arguments;
   for (const Operand& operand : operands) {
-    if (operand.desc == nullptr) continue;
     Memory* memory = nullptr;
-    check(library.memory_create(&memory, operand.desc, library.engine, operand.data), "take an argument");
+    check(library.memory_create(&memory, operand.desc, library.engine, const_cast<void*>(operand.data)), "take an argument");
     memories.emplace_back(memory);
     arguments.push_back({operand.name, memory});
   }

@@ -81,7 +81,7 @@ def find() -> Found:
 def _found() -> Found:
     if sys.platform != "linux":
         return Found(advice="oneDNN is opened on Linux only")
-    extension, library = build.extension(), _library()
+    extension, library = build.extension(), file()
     if library is None:
         return Found(
             advice=f"no oneDNN: pip install -c constraints.txt {_WHEEL}, where it has a wheel for this machine"
@@ -98,7 +98,7 @@ def _found() -> Found:
     return Found(proof["version"], tuple(proof["dtypes"]))
 
 
-def _library() -> Path | None:
+def file() -> Path | None:
     """The file of oneDNN; None if there is none."""
     if named := os.environ.get(LIBRARY):
         if not Path(named).is_file():
@@ -107,9 +107,9 @@ def _library() -> Path | None:
             )
         return Path(named).resolve()
     with contextlib.suppress(metadata.PackageNotFoundError):
-        for file in metadata.files(_WHEEL) or ():
-            path = Path(str(file.locate()))
-            if file.name == _FILE and path.is_file():
+        for entry in metadata.files(_WHEEL) or ():
+            path = Path(str(entry.locate()))
+            if entry.name == _FILE and path.is_file():
                 return path.resolve()
     return None
 
@@ -143,11 +143,8 @@ def _proof(extension: Path, library: Path) -> dict[str, Any]:
 
 
 def _machine(extension: Path, library: Path) -> str:
-    """A digest of all that a proof depends on."""
-    of_library, processor = library.stat(), [""]
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = sorted({line for line in lines if line.startswith(("model", "flags", "Features"))})
+    """A digest of all that a proof depends on; the extension's name has the processor in it."""
+    of_library = library.stat()
     parts = (
         extension.name,
         str(library),
@@ -155,7 +152,7 @@ def _machine(extension: Path, library: Path) -> str:
         of_library.st_mtime_ns,
         os.environ.get(_ISA_LIMIT),
     )
-    return hashlib.sha256(repr((*parts, processor)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def _prove(extension: Path, library: Path) -> dict[str, Any]:

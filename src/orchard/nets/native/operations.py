@@ -1,7 +1,9 @@
 """The extension's functions, as JAX calls them: plain arithmetic on a CPU, with rules for vmap and without gradients.
 
-Images are ``[N, H, W, C]``, float32 or bfloat16; kernels ``[kh, kw, in, out]`` and biases ``[out]`` float32, and so are
-their gradients. They may only be lowered for a CPU, after :func:`orchard.nets.native.library.find` has found the dtype.
+Images are ``[N, H, W, C]``, float32 or bfloat16, or uint8, which stands for 0 … 1; kernels ``[kh, kw, in, out]`` and biases
+``[out]`` float32, and so are their gradients. They may only be lowered for a CPU, after
+:func:`orchard.nets.native.library.find` has found the dtype, and convolutions only if they are
+:attr:`usual <Geometry.is_usual>`.
 Computed in a loop they take no longer than outside of one, and twice the same inputs give the same bits, however many
 cores there are.
 """
@@ -22,7 +24,12 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """How a kernel or a window goes over an image: its stride, rows and columns of padding, and what comes out."""
+    """How a kernel or a window goes over an image: its stride, rows and columns of padding, and what comes out.
+
+    Attributes:
+      is_usual: whether oneDNN is trusted with it: a kernel passes over no pixel, and is no larger than the image. Of others
+        it has code that reads beyond the image (3.2, bfloat16, images narrower than the stride), and no network has them.
+    """
 
     stride: int
     top: int
@@ -31,14 +38,15 @@ class Geometry:
     right: int
     out_height: int
     out_width: int
+    is_usual: bool
 
     @classmethod
     def of(cls, images: Shape, window: Shape, stride: int, padding: Literal["SAME", "VALID"]) -> Geometry:
         """Of images ``[N, H, W, C]`` and a window ``[height, width]`` that is not larger, unless ``SAME``."""
-        rows, columns = (
-            _along(size, side, stride, padding) for size, side in zip(images[1:3], window, strict=True)
-        )
-        return cls(stride, *rows[1:], *columns[1:], rows[0], columns[0])
+        sides = list(zip(images[1:3], window, strict=True))
+        rows, columns = (_along(size, side, stride, padding) for size, side in sides)
+        usual = all(stride <= side <= size for size, side in sides)
+        return cls(stride, *rows[1:], *columns[1:], rows[0], columns[0], usual)
 
     def attributes(self) -> dict[str, np.int64]:
         """As the extension takes it."""
@@ -54,12 +62,25 @@ def _along(size: int, window: int, stride: int, padding: str) -> tuple[int, int,
     return out, missing // 2, missing - missing // 2
 
 
-def convolve(images: jax.Array, kernel: jax.Array, bias: jax.Array, layer: Geometry) -> jax.Array:
-    """``images * kernel + bias``: ``[N, H', W', out]`` in the images' dtype; the kernel is rounded to that first."""
+def convolve(
+    images: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array,
+    layer: Geometry,
+    *,
+    rectified: bool,
+    dtype: jax.typing.DTypeLike,
+) -> jax.Array:
+    """``images * kernel + bias``, ``[N, H', W', out]`` in a dtype, to which the kernel is rounded first.
+
+    Images are of that dtype, or uint8. Of ``rectified`` ones what is negative becomes 0, and NaN stays.
+    """
 
     def call(images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
         out = (len(images), layer.out_height, layer.out_width, kernel.shape[-1])
-        return _call("orchard_convolve", _like(out, images), images, kernel, bias, **layer.attributes())
+        result = jax.ShapeDtypeStruct(out, dtype)
+        attributes = {"rectified": np.int64(rectified), **layer.attributes()}
+        return _call("orchard_convolve", result, images, kernel, bias, **attributes)
 
     return _batched(call, "n..")(images, kernel, bias)
 
@@ -68,10 +89,8 @@ def by_images(towards: jax.Array, kernel: jax.Array, images: Shape, layer: Geome
     """The gradient of images of that shape, where ``towards`` ``[N, H', W', out]`` is that of what came out."""
 
     def call(towards: jax.Array, kernel: jax.Array) -> jax.Array:
-        shape = (len(towards), *images[1:])
-        return _call(
-            "orchard_convolution_by_images", _like(shape, towards), towards, kernel, **layer.attributes()
-        )
+        result = _like((len(towards), *images[1:]), towards)
+        return _call("orchard_convolution_by_images", result, towards, kernel, **layer.attributes())
 
     return _batched(call, "n.")(towards, kernel)
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 
 // `count` pieces of `images` images, of which the last one may have fewer.
 struct Pieces {
@@ -26,6 +28,8 @@ struct Pieces {
     count = (total + images - 1) / images;
     return {images, count, total - (count - 1) * images};
   }
+
+  int64_t size_of(int64_t piece) const { return piece + 1 < count ? images : rest; }
 };
 
 // Memory of a thread for what is only needed during a call. It grows and is never given back before the thread ends:
@@ -43,6 +47,17 @@ class Arena {
       size_ = aligned(bytes);
     }
     return data_;
+  }
+
+  // As many places as there are sizes; it ends what reserve() and rooms() gave before.
+  template <typename... Sizes>
+  std::array<char*, sizeof...(Sizes)> rooms(Sizes... sizes) {
+    size_t total = 0;
+    std::array<size_t, sizeof...(Sizes)> begins = {std::exchange(total, total + aligned(sizes))...};
+    char* data = reserve(total + kAlignment);  // also of nothing there is a place
+    std::array<char*, sizeof...(Sizes)> found;
+    std::transform(begins.begin(), begins.end(), found.begin(), [data](size_t begin) { return data + begin; });
+    return found;
   }
 
   static size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }

@@ -6,17 +6,30 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
+#include "numbers.h"
 #include "pieces.h"
 
 namespace pools {
 
+using numbers::each_block;
+using numbers::load;
+using numbers::read;
+using numbers::store;
+using numbers::Vector;
+
+constexpr int64_t kLargestSide = 15;  // a window's numbers are counted in a uint8
+
 // Of one image and its windows, with the padding that is above and left of it.
 struct Window {
   int64_t height, width, channels, out_height, out_width, side, stride, top, left;
+
+  int64_t image() const { return height * width * channels; }
+  int64_t out_image() const { return out_height * out_width * channels; }
 };
 
 // The part of a window that begins at `begin` which is inside of 0 … size.
@@ -26,122 +39,63 @@ struct Span {
       : first(begin < 0 ? -begin : 0), last(begin + side > size ? size - begin : side) {}
 };
 
-#define ORCHARD_INLINE inline __attribute__((always_inline))
-
-ORCHARD_INLINE float to_float(float x) { return x; }
-ORCHARD_INLINE float to_float(uint16_t bits) {  // bfloat16
-  uint32_t wide = uint32_t{bits} << 16;
-  float x;
-  std::memcpy(&x, &wide, sizeof x);
-  return x;
-}
-
-ORCHARD_INLINE void store(float x, float* to) { *to = x; }
-ORCHARD_INLINE void store(float x, uint16_t* to) {  // to the nearest, and of two the even one
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof x);
-  uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  *to = static_cast<uint16_t>(x != x ? (bits >> 16) | 0x40 : rounded);
-}
-
-// One image. `places` has, for each maximum, which number of its window it was; none are kept if it is null. `best` and
-// `place` have room for a number of each channel.
-template <typename T>
-ORCHARD_INLINE void pool_image(const Window& w, const T* image, T* out, uint8_t* places, float* __restrict best,
-                               int32_t* __restrict place) {
-  for (int64_t row = 0; row < w.out_height; ++row) {
-    for (int64_t column = 0; column < w.out_width; ++column) {
-      int64_t y0 = row * w.stride - w.top, x0 = column * w.stride - w.left;
-      Span rows(y0, w.side, w.height), columns(x0, w.side, w.width);
-      bool begun = false;
-      for (int64_t y = rows.first; y < rows.last; ++y) {
-        for (int64_t x = columns.first; x < columns.last; ++x) {
-          const T* __restrict pixel = image + ((y0 + y) * w.width + x0 + x) * w.channels;
-          int32_t here = static_cast<int32_t>(y * w.side + x);
-          if (!begun) {
-            for (int64_t c = 0; c < w.channels; ++c) best[c] = to_float(pixel[c]), place[c] = here;
-            begun = true;
-            continue;
-          }
-          for (int64_t c = 0; c < w.channels; ++c) {
-            float number = to_float(pixel[c]);
-            bool larger = (number > best[c]) | (number != number);
-            best[c] = larger ? number : best[c];
-            place[c] = larger ? here : place[c];
-          }
-        }
-      }
-      int64_t at = (row * w.out_width + column) * w.channels;
-      for (int64_t c = 0; c < w.channels; ++c) store(best[c], out + at + c);
-      if (places == nullptr) continue;
-      for (int64_t c = 0; c < w.channels; ++c) places[at + c] = static_cast<uint8_t>(place[c]);
+// Calls visit(y, x) for every row and column of the window at (row, column) that is inside of the image.
+template <typename Visit>
+ORCHARD_INLINE void each_pixel(const Window& w, int64_t row, int64_t column, const Visit& visit) {
+  int64_t y0 = row * w.stride - w.top, x0 = column * w.stride - w.left;
+  Span rows(y0, w.side, w.height), columns(x0, w.side, w.width);
+  for (int64_t y = rows.first; y < rows.last; ++y) {
+    for (int64_t x = columns.first; x < columns.last; ++x) {
+      visit(((y0 + y) * w.width + x0 + x) * w.channels, static_cast<int32_t>(y * w.side + x));
     }
+  }
+}
+
+// One image. `places` has, for each maximum, which number of its window it was; none are kept if it is null.
+template <typename T>
+void pool(const Window& w, const T* image, T* out, uint8_t* places) {
+  auto pool_window = [=](int64_t row, int64_t column) ORCHARD_ALWAYS {
+    int64_t at = (row * w.out_width + column) * w.channels;
+    each_block(w.channels, [=](int64_t c, auto n) ORCHARD_ALWAYS {
+      auto best = Vector<float, n>{} - std::numeric_limits<float>::infinity();
+      auto place = Vector<int32_t, n>{} - 1;
+      each_pixel(w, row, column, [&](int64_t pixel, int32_t here) ORCHARD_ALWAYS {
+        auto number = load<n>(image + pixel + c);
+        auto larger = (number > best) | (number != number) | (place < 0);
+        best = larger ? number : best;
+        place = larger ? here - Vector<int32_t, n>{} : place;
+      });
+      store<n>(best, out + at + c);
+      if (places == nullptr) return;
+      auto narrow = __builtin_convertvector(place, Vector<uint8_t, n>);
+      std::memcpy(places + at + c, &narrow, sizeof narrow);
+    });
+  };
+  for (int64_t row = 0; row < w.out_height; ++row) {
+    for (int64_t column = 0; column < w.out_width; ++column) pool_window(row, column);
   }
 }
 
 // The gradient of one image: what goes to each pixel, out of all windows that hold it.
 template <typename T>
-ORCHARD_INLINE void differentiate_image(const Window& w, const T* gradient, const uint8_t* places, T* of_image,
-                                        float* __restrict sum) {
-  for (int64_t y = 0; y < w.height; ++y) {
-    for (int64_t x = 0; x < w.width; ++x) {
-      for (int64_t c = 0; c < w.channels; ++c) sum[c] = 0;
-      int64_t below = y + w.top, right = x + w.left;
-      int64_t row = below < w.side ? 0 : (below - w.side) / w.stride + 1;
-      for (; row < w.out_height && row * w.stride <= below; ++row) {
-        int64_t column = right < w.side ? 0 : (right - w.side) / w.stride + 1;
-        for (; column < w.out_width && column * w.stride <= right; ++column) {
-          int64_t at = (row * w.out_width + column) * w.channels;
-          const T* __restrict towards = gradient + at;
-          const uint8_t* __restrict place = places + at;
-          int32_t here = static_cast<int32_t>((below - row * w.stride) * w.side + right - column * w.stride);
-          for (int64_t c = 0; c < w.channels; ++c) sum[c] += place[c] == here ? to_float(towards[c]) : 0.0F;
-        }
-      }
-      T* to = of_image + (y * w.width + x) * w.channels;
-      for (int64_t c = 0; c < w.channels; ++c) store(sum[c], to + c);
-    }
-  }
-}
-
-// Both for wider registers than every processor has, where it has them.
-#if defined(__x86_64__)
-template <typename T>
-__attribute__((target("avx2"))) void pool_image_wide(const Window& w, const T* image, T* out, uint8_t* places,
-                                                     float* best, int32_t* place) {
-  pool_image(w, image, out, places, best, place);
-}
-template <typename T>
-__attribute__((target("avx2"))) void differentiate_image_wide(const Window& w, const T* gradient,
-                                                              const uint8_t* places, T* of_image, float* sum) {
-  differentiate_image(w, gradient, places, of_image, sum);
-}
-inline bool wide() { return __builtin_cpu_supports("avx2"); }
-#else
-template <typename T>
-void pool_image_wide(const Window& w, const T* image, T* out, uint8_t* places, float* best, int32_t* place) {
-  pool_image(w, image, out, places, best, place);
-}
-template <typename T>
-void differentiate_image_wide(const Window& w, const T* gradient, const uint8_t* places, T* of_image, float* sum) {
-  differentiate_image(w, gradient, places, of_image, sum);
-}
-inline bool wide() { return false; }
-#endif
-
-template <typename T>
-void pool(const Window& w, const T* image, T* out, uint8_t* places, Arena& memory) {
-  auto* best = reinterpret_cast<float*>(memory.reserve(w.channels * (sizeof(float) + sizeof(int32_t))));
-  auto* place = reinterpret_cast<int32_t*>(best + w.channels);
-  if (wide()) return pool_image_wide(w, image, out, places, best, place);
-  pool_image(w, image, out, places, best, place);
-}
-
-template <typename T>
 void differentiate(const Window& w, const T* gradient, const uint8_t* places, T* of_image, Arena& memory) {
-  auto* sum = reinterpret_cast<float*>(memory.reserve(w.channels * sizeof(float)));
-  if (wide()) return differentiate_image_wide(w, gradient, places, of_image, sum);
-  differentiate_image(w, gradient, places, of_image, sum);
+  auto* sums = reinterpret_cast<float*>(memory.reserve(w.image() * sizeof(float)));
+  std::fill_n(sums, w.image(), 0.0F);
+  auto give_back = [=](int64_t row, int64_t column) ORCHARD_ALWAYS {
+    int64_t at = (row * w.out_width + column) * w.channels;
+    each_block(w.channels, [=](int64_t c, auto n) ORCHARD_ALWAYS {
+      auto towards = load<n>(gradient + at + c);
+      auto place = __builtin_convertvector(read<n>(places + at + c), Vector<int32_t, n>);
+      each_pixel(w, row, column, [=](int64_t pixel, int32_t here) ORCHARD_ALWAYS {
+        float* sum = sums + pixel + c;
+        store<n>(load<n>(sum) + (place == here ? towards : Vector<float, n>{}), sum);
+      });
+    });
+  };
+  for (int64_t row = 0; row < w.out_height; ++row) {
+    for (int64_t column = 0; column < w.out_width; ++column) give_back(row, column);
+  }
+  each_block(w.image(), [=](int64_t i, auto n) ORCHARD_ALWAYS { store<n>(load<n>(sums + i), of_image + i); });
 }
 
 }  // namespace pools

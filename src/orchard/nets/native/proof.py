@@ -44,31 +44,41 @@ def main(extension: str, file: str) -> None:
 
 
 def _prove(dtype: str) -> None:
-    """Compares a convolution, a max-pool and their gradients with XLA's."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    images = jax.random.normal(keys[0], (_IMAGES, 12, 10, 5)).astype(dtype)
-    kernel, bias = jax.random.normal(keys[1], (3, 3, 5, 8)), jax.random.normal(keys[2], (8,))
+    """Compares a convolution, plain of numbers and rectified of bytes, a max-pool and their gradients with XLA's."""
+    random = np.random.default_rng(0)
+    images = jnp.asarray(random.normal(size=(_IMAGES, 12, 10, 5)), dtype)
+    _prove_convolution(images, images.astype(jnp.float32), dtype, rectified=False)
+    shades = jnp.asarray(random.integers(0, 256, images.shape), jnp.uint8)
+    _prove_convolution(shades, shades.astype(jnp.float32) / 255, dtype, rectified=True)
+    _prove_pool(images, dtype)
+
+
+def _prove_convolution(images: jax.Array, numbers: jax.Array, dtype: str, *, rectified: bool) -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    kernel, bias = jax.random.normal(keys[0], (3, 3, 5, 8)), jax.random.normal(keys[1], (8,))
     layer = Geometry.of(images.shape, kernel.shape[:2], 2, "SAME")
 
-    def plain(images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-        kernel = kernel.astype(images.dtype).astype(jnp.float32)
+    def plain(numbers: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+        numbers, kernel = (x.astype(dtype).astype(jnp.float32) for x in (numbers, kernel))
         padding = ((layer.top, layer.bottom), (layer.left, layer.right))
-        numbers = ("NHWC", "HWIO", "NHWC")
-        wide = images.astype(jnp.float32)
-        return lax.conv_general_dilated(wide, kernel, (2, 2), padding, dimension_numbers=numbers) + bias
+        axes = ("NHWC", "HWIO", "NHWC")
+        out = lax.conv_general_dilated(numbers, kernel, (2, 2), padding, dimension_numbers=axes) + bias
+        return jnp.maximum(out, 0) if rectified else out
 
-    out, pull = jax.vjp(plain, images, kernel, bias)
-    towards = jax.random.normal(keys[3], out.shape).astype(dtype)
-    expected = (out, *pull(towards.astype(jnp.float32)))
-    by_kernel_and_bias = by_kernel(images, towards, kernel.shape[:2], layer)
-    ours = (
-        convolve(images, kernel, bias, layer),
-        by_images(towards, kernel, images.shape, layer),
-        *by_kernel_and_bias,
-    )
-    for what, found, wanted in zip(("a convolution", "its gradients", "", ""), ours, expected, strict=True):
-        _compare(f"{what or 'its gradients'} in {dtype}", found, wanted, _TOLERANCE[dtype])
-    _prove_pool(images, dtype)
+    wanted, pull = jax.vjp(plain, numbers, kernel, bias)
+    towards = jax.random.normal(keys[2], wanted.shape).astype(dtype)
+    out = convolve(images, kernel, bias, layer, rectified=rectified, dtype=dtype)
+    of_numbers, *of_weights = pull(towards.astype(jnp.float32))
+    if rectified:
+        towards = jnp.where(out > 0, towards, 0)
+    found = [out, *by_kernel(images, towards, kernel.shape[:2], layer)]
+    expected = [wanted, *of_weights]
+    if images.dtype != jnp.uint8:
+        found.append(by_images(towards, kernel, images.shape, layer))
+        expected.append(of_numbers)
+    names = ("a convolution", *["a convolution's gradient"] * 3)
+    for name, ours, xlas in zip(names, found, expected, strict=False):
+        _compare(f"{name} in {dtype}", ours, xlas, _TOLERANCE[dtype])
 
 
 def _prove_pool(images: jax.Array, dtype: str) -> None:
