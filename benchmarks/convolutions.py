@@ -2,17 +2,25 @@
 
 ``.venv/bin/python benchmarks/convolutions.py`` prints frames/s (median, least and most of the rounds) of acting and of
 a training step with the Nature, the shallow and the deep network, and appends a row to
-``benchmarks/results/convolutions.jsonl``. ``--layers`` does the same, in microseconds a frame, for the gradients of
-every layer alone; ``--smoke`` tries everything for a moment and keeps nothing. It starts itself anew with the settings
-of the allocator that ``orchard train`` has.
+``benchmarks/results/convolutions.jsonl``. Instead of that
+
+- ``--layers`` does the same, in microseconds a frame, for the gradients of every layer alone;
+- ``--loops``, for training steps one after the other and inside of a ``lax.scan``;
+- ``--taken``, for the training step while something else takes one core;
+- ``--runs``, in agent steps a second, for whole runs of Breakout, also while something else takes one core;
+- ``--smoke`` with any of them tries it for a moment and keeps nothing.
+
+It starts itself anew with the settings of the allocator that ``orchard train`` has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
@@ -20,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from side_by_side import keep
+from side_by_side import keep, orchard
 
 from orchard.launch.allocator import restart_tuned
 from orchard.launch.bench import provenance
@@ -34,6 +42,12 @@ ROUNDS, WINDOW_SECONDS = (1, 0.0) if SMOKE else (7, 0.7)
 NETWORKS = ("nature", "shallow", "deep")
 FORWARD = (1, 8, 32, 128, 640)
 TRAINED = 16 if SMOKE else 32 * 21
+LOOPED, STEPS = (16, 2) if SMOKE else (128, 2)  # XLA makes some 50 frames/s in a loop
+RUN_SECONDS = 40.0
+RUNS = {
+    "nature": "ALE/Breakout-v5 --network nature --actors 2 --envs-per-actor 32",
+    "deep": "ALE/Breakout-v5 --network deep --actors 2 --envs-per-actor 16 --batch-size 8",
+}
 ATARI = ArraySpec((84, 84, 4), "uint8")
 LAYERS: dict[str, tuple[tuple[int, int, int], int, int, int, Padding]] = {
     # Image, kernel, stride, filters, padding.
@@ -152,13 +166,87 @@ def gradients(convolution: Callable[..., jax.Array], images: Any, kernel: Any, n
     return pull, images, kernel, towards
 
 
+def of_loops() -> dict[str, Any]:
+    """Frames/s of training steps, one after the other and in a loop of one program."""
+    row: dict[str, Any] = {}
+    images = np.random.default_rng(0).integers(0, 256, (LOOPED, *ATARI.shape), np.uint8)
+    for network in NETWORKS[:1] if SMOKE else NETWORKS[:2]:
+        calls: Calls = {}
+        for way, how in ways().items():
+            step, weights, batch = training_step(network, how[1], images)
+
+            def loop(weights: Any, batch: Any, step: Callable[..., Any] = step) -> Any:
+                return lax.scan(lambda w, _: (step(w, batch), None), weights, None, length=STEPS)[0]
+
+            once = compiled(how, step, weights, batch)
+            calls[way] = lambda once=once: [once() for _ in range(STEPS)]
+            calls[f"{way}, in a loop"] = compiled(how, loop, weights, batch)
+        found = rates(calls)
+        row[network] = {way: [round(rate * LOOPED * STEPS) for rate in found[way]] for way in calls}
+        print(network, row[network], flush=True)
+    return row
+
+
+@contextlib.contextmanager
+def core_taken() -> Iterator[None]:
+    """Something else computes all the time, on the last core."""
+    program = f"import os\nos.sched_setaffinity(0, {{{max(os.sched_getaffinity(0))}}})\nwhile True: pass"
+    busy = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def of_a_taken_core() -> dict[str, Any]:
+    """Frames/s of a training step where all cores are free, and where one is taken."""
+    row: dict[str, Any] = {}
+    images = np.random.default_rng(0).integers(0, 256, (TRAINED, *ATARI.shape), np.uint8)
+    for network in NETWORKS[:1]:
+        calls = {way: compiled(how, *training_step(network, how[1], images)) for way, how in ways().items()}
+        for name, around in (("free", contextlib.nullcontext), ("one core taken", core_taken)):
+            with around():
+                found = rates(calls)
+            row[f"{network}, {name}"] = {
+                way: [round(rate * TRAINED) for rate in few] for way, few in found.items()
+            }
+            print(f"{network}, {name}", row[f"{network}, {name}"], flush=True)
+    return row
+
+
+def of_runs() -> dict[str, Any]:
+    """Agent steps a second of whole runs, in turn."""
+    row: dict[str, Any] = {}
+    for network, flags in RUNS.items():
+        for name, around in (("free", contextlib.nullcontext), ("one core taken", core_taken)):
+            found: dict[str, list[int]] = {way: [] for way in ways()}
+            for _ in range(1 if SMOKE else 3):
+                for way, (switch, dtype) in ways().items():
+                    os.environ[library.SWITCH] = switch
+                    with around():
+                        rate = orchard(f"{flags} --compute-dtype {dtype}", 5.0 if SMOKE else RUN_SECONDS)
+                    found[way].append(round(rate))
+                    print(f"{network}, {name}, {way}: {rate:.0f} steps/s", flush=True)
+            os.environ[library.SWITCH] = "auto"
+            row[f"{network}, {name}"] = found
+    return row
+
+
+KINDS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+    "--layers": ("microseconds_a_frame", of_layers),
+    "--loops": ("frames_per_second_in_loops", of_loops),
+    "--taken": ("frames_per_second_beside_others", of_a_taken_core),
+    "--runs": ("agent_steps_per_second", of_runs),
+}
+
+
 def main() -> None:
     measured_on = provenance()
-    row: dict[str, Any]
-    if "--layers" in sys.argv:
-        row = {"frames": TRAINED, "microseconds_a_frame": of_layers()}
-    else:
-        row = {"frames_per_second": of_networks()}
+    unit, measure = next(
+        (KINDS[word] for word in sys.argv if word in KINDS), ("frames_per_second", of_networks)
+    )
+    row = {"frames": LOOPED if unit.endswith("loops") else TRAINED, unit: measure()}
     if not SMOKE:
         keep("convolutions.jsonl", {**row, "rounds": ROUNDS, **measured_on})
 

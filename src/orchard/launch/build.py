@@ -53,13 +53,15 @@ def _describe(config: RunConfig, found: Future[EnvSpec]) -> None:
 
 def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:
     """The run's agent; with ``values`` for some of its numbers, which may be traced, if they are given."""
+    lstm = {} if config.net.lstm is None else {"lstm": config.net.lstm}
     return load_agent(config.agent).make_agent(
         with_values(config.settings, values) if values else config.settings,
         spec,
         network=config.net.network,
         hidden=config.net.hidden,
+        compute_dtype=config.net.compute_dtype,
         total_updates=_total_updates(config, spec),
-        **({} if config.net.lstm is None else {"lstm": config.net.lstm}),
+        **lstm,
     )
 
 

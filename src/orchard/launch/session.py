@@ -40,6 +40,7 @@ from orchard.launch.folder import RunFolder
 from orchard.launch.forward_pool import START_SECONDS, ForwardPool
 from orchard.launch.hosts import Hosts
 from orchard.launch.logs import logging_to
+from orchard.launch.machine import convolving
 from orchard.launch.pools import Pools
 from orchard.launch.saver import Saver
 from orchard.launch.signals import heeding_signals
@@ -347,6 +348,7 @@ class Session:
         os._exit(1)
 
     def _announce(self) -> None:
+        _log.info("convolutions: %s", convolving())
         if self.checkpoint is None:
             if self.resumed:
                 self.display.note("the run stopped before its first checkpoint: it begins anew")
@@ -582,6 +584,7 @@ class Session:
             more={
                 "run_dir": str(self.folder.path),
                 "deterministic": config.deterministic,
+                "convolutions": convolving(),
                 "skipped_updates": arch.skipped,
                 **books,
                 **({"host": self.hosts.index, "hosts": self.hosts.count} if self.hosts.count > 1 else {}),

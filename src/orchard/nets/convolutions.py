@@ -1,9 +1,9 @@
 """The one seam of all convolutions and max-pools, so that a backend can lower them its own way.
 
-Images are ``[N, H, W, C]``, float32 or bfloat16, or uint8, which stands for 0 … 1; kernels ``[kh, kw, in, out]`` and biases
-``[out]`` are float32. On accelerators the lowering is XLA's. On a CPU, batches that are worth it go to oneDNN where it is
-there (:mod:`orchard.nets.native`), which is faster and does not mind loops. XLA's CPU backend, which takes the rest, is
-fast at plain forward convolutions and has four weak points, for which this module makes up:
+Images are ``[N, H, W, C]``, float32 or bfloat16, or uint8, which stands for 0 … 1; kernels ``[kh, kw, in, out]`` and
+biases ``[out]`` are float32. On accelerators the lowering is XLA's. On a CPU, batches that are worth it go to oneDNN
+where it is there (:mod:`orchard.nets.native`), which is faster and does not mind loops. XLA's CPU backend, which takes
+the rest, is fast at plain forward convolutions and has four weak points, for which this module makes up:
 
 - a convolution inside a loop (``while``, hence ``lax.scan``) is some twenty times slower: time is folded into
   N before anything comes here, and small convolutions, as of MinAtar's 10x10 images, are products of matrices (in
@@ -175,7 +175,7 @@ def _with_bias(layer: _Layer, images: jax.Array, kernel: jax.Array, bias: jax.Ar
         products = _convolve(layer, *_as_xla_multiplies(layer, images, kernel))
         return _finished(layer, products, bias)
 
-    return jnp.asarray(_lowered(geometry and native, otherwise, images, kernel, bias))
+    return jnp.asarray(_lowered(native if geometry else None, otherwise, images, kernel, bias))
 
 
 def _is_small(images: jax.Array, kernel: jax.Array, layer: _Layer) -> bool:
@@ -222,7 +222,9 @@ def _backward(
         gradients = _gradients(layer, images, kernel, gradient)
         return gradients[:2] if of_bytes else gradients
 
-    of_kernel, of_bias, *of_images = _lowered(geometry and native, otherwise, images, kernel, gradient)
+    of_kernel, of_bias, *of_images = _lowered(
+        native if geometry else None, otherwise, images, kernel, gradient
+    )
     return of_images[0] if of_images else None, of_kernel, of_bias
 
 

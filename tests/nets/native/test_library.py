@@ -5,9 +5,11 @@ import platform
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from orchard.errors import ConfigError
+from orchard.nets.convolutions import convolve
 from orchard.nets.native import build, library
 
 
@@ -83,6 +85,22 @@ def test_a_library_that_is_none_leaves_all_to_xla(monkeypatch, fresh):
     for proof in build.SOURCE.parent.glob("_proof-*.json"):
         if "why" in json.loads(proof.read_text()):
             proof.unlink()
+
+
+@pytest.mark.skipif(not library.find().dtypes, reason="needs the extension")
+def test_what_was_computed_before_a_second_look_is_computed_after_it():
+    """Layers are compiled once, for the library as it was opened."""
+    images = jnp.ones((16, 5, 5, 3))
+
+    def out():
+        return convolve(images, jnp.ones((3, 3, 3, 2)), jnp.zeros(2), 1, "VALID").sum()
+
+    before = out()
+    library._found.cache_clear()
+    assert library.find().dtypes
+    assert out() == before
+    with pytest.raises(OSError, match="stays so until the process ends"):
+        library.open_library(build.extension(), Path(sys.executable))
 
 
 def test_a_processor_that_ends_the_proof_does_not_end_the_process(monkeypatch, fresh):

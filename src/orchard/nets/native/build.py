@@ -1,8 +1,8 @@
 """``python -m orchard.nets.native.build``: compiles the extension, and proves it on this machine.
 
-It needs a C++ compiler, and the headers that jaxlib brings. It is compiled for the processor that it is compiled on. The
-file stands beside its source, and its name is a digest of that, of jaxlib's version and of the processor: what was built
-of or for others is not opened, but asked for anew.
+It needs a C++ compiler, and the headers that jaxlib brings. It is compiled for the processor that it is compiled on.
+The file stands beside its source, and its name is a digest of that, of jaxlib's version and of the processor: what was
+built of or for others is not opened, but asked for anew.
 """
 
 from __future__ import annotations

@@ -102,8 +102,10 @@ struct Library {
   void (*set_threads)(int) = nullptr;
   int (*get_threads)() = nullptr;
   Engine* engine = nullptr;
+  std::string path;
 };
 
+// The one that was opened. What is computed with it belongs to its engine, so there is no other until the process ends.
 inline Library library;
 
 struct Failure : std::runtime_error {
@@ -129,8 +131,11 @@ class OneThread {
   int before_;
 };
 
-// Opens a library; throws Failure if the file is none, lacks a function, or has another version.
+// Opens a library, if that has not been done; throws Failure if the file is none, lacks a function, or has another version,
+// or if another one is open.
 inline void open(const char* path) {
+  if (library.path == path) return;
+  if (library.engine != nullptr) throw Failure(library.path + " is open, and stays so until the process ends");
   void* file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (file == nullptr) throw Failure(dlerror());
   Library found;
@@ -145,6 +150,7 @@ inline void open(const char* path) {
     throw Failure(std::string(path) + " has version " + std::to_string(found.version()->major) + ", needed is 3");
   }
   check(found.engine_create(&found.engine, kCpu, 0), "make an engine");
+  found.path = path;
   library = found;
 }
 

@@ -1,7 +1,7 @@
 """The extension's functions, as JAX calls them: plain arithmetic on a CPU, with rules for vmap and without gradients.
 
-Images are ``[N, H, W, C]``, float32 or bfloat16, or uint8, which stands for 0 … 1; kernels ``[kh, kw, in, out]`` and biases
-``[out]`` float32, and so are their gradients. They may only be lowered for a CPU, after
+Images are ``[N, H, W, C]``, float32 or bfloat16, or uint8, which stands for 0 … 1; kernels ``[kh, kw, in, out]`` and
+biases ``[out]`` float32, and so are their gradients. They may only be lowered for a CPU, after
 :func:`orchard.nets.native.library.find` has found the dtype, and convolutions only if they are
 :attr:`usual <Geometry.is_usual>`.
 Computed in a loop they take no longer than outside of one, and twice the same inputs give the same bits, however many
@@ -27,8 +27,9 @@ class Geometry:
     """How a kernel or a window goes over an image: its stride, rows and columns of padding, and what comes out.
 
     Attributes:
-      is_usual: whether oneDNN is trusted with it: a kernel passes over no pixel, and is no larger than the image. Of others
-        it has code that reads beyond the image (3.2, bfloat16, images narrower than the stride), and no network has them.
+      is_usual: whether oneDNN is trusted with it: a kernel passes over no pixel, and is no larger than the image. Of
+        others it has code that reads beyond the image (3.2, bfloat16, images narrower than the stride), and no network
+        has them.
     """
 
     stride: int
