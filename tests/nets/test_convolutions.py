@@ -1,4 +1,4 @@
-"""Convolutions and max-pools, against XLA's own."""
+"""What Orchard makes of XLA's convolutions and max-pools, against them as they are."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,13 @@ from jax import lax
 
 from orchard.nets import convolutions
 from orchard.nets.convolutions import Conv, convolve, max_pool
+from orchard.nets.native import library
+
+
+@pytest.fixture(autouse=True)
+def without_extension(monkeypatch):
+    """What is tested here stands in where there is none."""
+    monkeypatch.setenv(library.SWITCH, "xla")
 
 
 @pytest.mark.parametrize("size", [(84, 84), (21, 21), (7, 10), (1, 2)])

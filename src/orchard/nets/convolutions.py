@@ -1,9 +1,9 @@
 """The one seam of all convolutions and max-pools, so that a backend can lower them its own way.
 
 Images are ``[N, H, W, C]``, float32 or bfloat16, or uint8, which stands for 0 … 1; kernels ``[kh, kw, in, out]`` and
-biases ``[out]`` are float32. On accelerators the lowering is XLA's. On a CPU, batches that are worth it go to oneDNN
-where it is there (:mod:`orchard.nets.native`), which is faster and does not mind loops. XLA's CPU backend, which takes
-the rest, is fast at plain forward convolutions and has four weak points, for which this module makes up:
+biases ``[out]`` are float32. On accelerators the lowering is XLA's. On a CPU they go to oneDNN where it is there
+(:mod:`orchard.nets.native`), which is faster and does not mind loops. XLA's CPU backend, which takes the rest, is fast
+at plain forward convolutions and has four weak points, for which this module makes up:
 
 - a convolution inside a loop (``while``, hence ``lax.scan``) is some twenty times slower: time is folded into
   N before anything comes here, and small convolutions, as of MinAtar's 10x10 images, are products of matrices (in
@@ -36,9 +36,6 @@ from orchard.nets.native import library, operations
 from orchard.nets.native.operations import Geometry
 
 Padding = Literal["SAME", "VALID"]
-
-_FEWEST_IMAGES = 16
-"""Below it XLA is faster: oneDNN brings the kernel into an order of its own in every call."""
 
 _LARGEST_WINDOW = 15
 """Its pixels are counted in a uint8 where the extension keeps which of them was the largest."""
@@ -79,8 +76,8 @@ def convolve(
 
     Args:
       images: as they are, see :func:`scaled`; they and the kernel are rounded to ``dtype``, and sums are float32.
-      kernel: float32.
-      bias: float32.
+      kernel: weights, as float32.
+      bias: as float32.
       stride: along both axes.
       padding: of both axes.
       rectified: whether what is negative becomes 0.
@@ -93,6 +90,7 @@ def convolve(
       SpecError: it is differentiated twice.
     """
     layer = _Layer(stride, padding, rectified, jnp.dtype(dtype))
+    kernel, bias = kernel.astype(jnp.float32), bias.astype(jnp.float32)
     if images.dtype != jnp.uint8:
         images = images.astype(dtype)
     if _is_small(images, kernel, layer):
@@ -107,7 +105,7 @@ def scaled(images: jax.Array) -> jax.Array:
 
 def _goes_to_extension(images: jax.Array, dtype: DTypeLike) -> bool:
     """Whether the extension computes with these images in a dtype, where they are on a CPU."""
-    return len(images) >= _FEWEST_IMAGES and images.size > 0 and str(dtype) in library.find().dtypes
+    return images.size > 0 and str(dtype) in library.find().dtypes
 
 
 def _lowered(native: Callable[..., Any] | None, otherwise: Callable[..., Any], *arrays: Any) -> Any:

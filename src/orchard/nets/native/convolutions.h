@@ -25,7 +25,7 @@
 
 namespace convolutions {
 
-constexpr int64_t kImagesInAPiece = 8;
+constexpr int64_t kImagesInAPiece = 8, kPiecesOfAFew = 4;  // a batch of a few images is cut into so many
 constexpr int64_t kBytesOfRoom = 1 << 19;  // for a piece's images as numbers, if they are bytes: half of a core's cache
 // The gradient of a kernel is a sum over pieces, and takes the memory of a kernel for each.
 constexpr int64_t kImagesInASummand = 16, kMostSummands = 32;
@@ -277,8 +277,12 @@ inline int64_t images_at_once(const Layer& layer) {
   return std::clamp<int64_t>(kBytesOfRoom / (layer.numbers() * layer.bytes()), 1, kImagesInAPiece);
 }
 
+// In pieces of `most` images, or smaller ones if those would be too few for the cores that there may be.
+inline int64_t images_in_each(int64_t n, int64_t most) { return std::clamp<int64_t>(n / kPiecesOfAFew, 1, most); }
+
 inline Pieces cut(const Layer& layer) {
-  return Pieces::of(layer.n, layer.of_bytes ? images_at_once(layer) : kImagesInAPiece, layer.n);
+  int64_t most = layer.of_bytes ? images_at_once(layer) : kImagesInAPiece;
+  return Pieces::of(layer.n, images_in_each(layer.n, most), layer.n);
 }
 
 // ---- What is computed: of one image or more, all of it usual -----------------------------------------------------------
@@ -367,7 +371,7 @@ void differentiate_by_kernel(Pool& pool, const Layer& layer, const void* images,
   size_t weights = Arena::aligned(layer.weights() * sizeof(float));
   size_t summand = weights + Arena::aligned(layer.features * sizeof(float));
   int64_t affordable = std::max<int64_t>(1, kBytesOfSummands / static_cast<int64_t>(2 * summand));
-  Pieces pieces = Pieces::of(layer.n, kImagesInASummand, std::min(kMostSummands, affordable));
+  Pieces pieces = Pieces::of(layer.n, images_in_each(layer.n, kImagesInASummand), std::min(kMostSummands, affordable));
   int64_t at_once = layer.of_bytes ? images_at_once(layer) : pieces.images;
   char* summands = call_memory.reserve(2 * pieces.count * summand);
   in_parallel(pool, pieces.count, [&](int64_t piece) {

@@ -166,7 +166,8 @@ Pooling pooling_of(const Array& images, const Array& out, int64_t side, int64_t 
 template <typename Work>
 void each_image(ffi::ThreadPool& pool, const Pooling& pooling, const Work& work) {
   if (pooling.n == 0) return;
-  Pieces pieces = Pieces::of(pooling.n, convolutions::kImagesInAPiece, pooling.n);
+  int64_t least = convolutions::images_in_each(pooling.n, convolutions::kImagesInAPiece);
+  Pieces pieces = Pieces::of(pooling.n, least, pooling.n);
   in_parallel(pool, pieces.count, [&](int64_t piece) {
     int64_t begin = piece * pieces.images, end = begin + pieces.size_of(piece);
     for (int64_t image = begin; image < end; ++image) {
