@@ -3,7 +3,8 @@
     .venv/bin/python tools/sanitize.py
 
 Needs GCC with both (Debian: they come with g++). oneDNN's own machine code is not instrumented: what is checked is
-what the extension hands it, and all that it does itself. What was built before is put back at the end.
+what the extension hands it, and all that it does itself (``tests/nets/native/guarded.cc`` sees oneDNN's too). What was
+built before is put back at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from orchard.nets.native import build, library
 
-TESTS = ("tests/nets/test_large_batches.py", "tests/nets/native/test_refusals.py")
+TESTS = ("tests/nets/native/test_against_xla.py", "tests/nets/native/test_refusals.py")
 FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 ROOT = Path(__file__).parent.parent
 
