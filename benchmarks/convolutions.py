@@ -43,7 +43,7 @@ NETWORKS = ("nature", "shallow", "deep")
 FORWARD = (1, 8, 32, 128, 640)
 TRAINED = 16 if SMOKE else 32 * 21
 LOOPED, STEPS = (16, 2) if SMOKE else (128, 2)  # XLA makes some 50 frames/s in a loop
-RUN_SECONDS = 25.0
+RUN_SECONDS = 20.0
 RUNS = {
     "nature": "ALE/Breakout-v5 --network nature --actors 2 --envs-per-actor 32",
     "deep": "ALE/Breakout-v5 --network deep --actors 2 --envs-per-actor 16 --batch-size 8",

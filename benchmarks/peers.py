@@ -1,7 +1,8 @@
 """Orchard beside the fastest peer on this machine: Breakout from pixels, Nature CNN, one pass over each frame.
 
-``.venv/bin/python benchmarks/peers.py PYTHON_OF_THE_PEER`` runs the two in turn and appends a row to
-``benchmarks/results/peers.jsonl``; what the peer needs stands in ``benchmarks/peers/sb3_a2c.py``.
+``.venv/bin/python benchmarks/peers.py PYTHON_OF_THE_PEER`` runs the two in turn, Orchard in float32 and with
+convolutions in bfloat16, and appends a row to ``benchmarks/results/peers.jsonl``; what the peer needs stands in
+``benchmarks/peers/sb3_a2c.py``.
 """
 
 from __future__ import annotations
@@ -23,24 +24,27 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45.0)
     arguments = parser.parse_args()
     machine = measured_on()
-    ours, theirs, versions = [], [], {}
+    ours: dict[str, list[float]] = {dtype: [] for dtype in ("float32", "bfloat16")}
+    theirs, versions = [], {}
     for _ in range(arguments.rounds):
-        ours.append(orchard(FLAGS, arguments.seconds))
+        for dtype, rates in ours.items():
+            rates.append(orchard(f"{FLAGS} --compute-dtype {dtype}", arguments.seconds))
+            print(f"orchard, {dtype}: {rates[-1]:.0f} steps/s", flush=True)
         peer = last_line(
             arguments.python, str(HERE / "peers" / "sb3_a2c.py"), "--seconds", str(arguments.seconds)
         )
         theirs.append(peer["steps_per_second"])
         versions = peer["versions"]
-        print(f"orchard {ours[-1]:.0f} steps/s, Stable-Baselines3 A2C {theirs[-1]:.0f} steps/s", flush=True)
-    ratio = median(ours) / median(theirs)
-    print(f"medians {median(ours):.0f} and {median(theirs):.0f}: {ratio:.2f} times")
+        print(f"Stable-Baselines3 A2C: {theirs[-1]:.0f} steps/s", flush=True)
+    ratios = {dtype: round(median(rates) / median(theirs), 2) for dtype, rates in ours.items()}
+    print(f"medians, in times of the peer's {median(theirs):.0f} steps/s: {ratios}")
     row = {
         "peer": "Stable-Baselines3 A2C, 32 environments in one process",
         "peer_versions": versions,
         "command": f"orchard train {FLAGS}",
-        "orchard": [round(rate) for rate in ours],
+        "orchard": {dtype: [round(rate) for rate in rates] for dtype, rates in ours.items()},
         "theirs": [round(rate) for rate in theirs],
-        "ratio": round(ratio, 2),
+        "ratio": ratios,
         **machine,
     }
     keep("peers.jsonl", row)
