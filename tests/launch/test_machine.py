@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_runs import run
 
 import orchard
 from orchard.cli.main import main
@@ -57,6 +58,12 @@ def test_what_convolves_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == "XLA" and "auto or xla" in advice
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     assert machine.convolving() == "XLA"
+
+
+def test_a_run_says_what_convolves(tmp_path: Path) -> None:
+    summary = run(tmp_path, batches=2).to_json()
+    assert summary["convolutions"] == machine.convolving()
+    assert f"convolutions: {machine.convolving()}" in (tmp_path / "logs/learner.log").read_text()
 
 
 def test_a_broken_jax_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
