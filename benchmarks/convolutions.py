@@ -254,9 +254,11 @@ def main() -> None:
     unit, measure = next(
         (KINDS[word] for word in sys.argv if word in KINDS), ("frames_per_second", of_networks)
     )
-    row = {"frames": LOOPED if unit.endswith("loops") else TRAINED, unit: measure()}
+    row: dict[str, Any] = {unit: measure()}
+    if unit != "agent_steps_per_second":
+        row |= {"frames": LOOPED if unit.endswith("loops") else TRAINED, "rounds": ROUNDS}
     if not SMOKE:
-        keep("convolutions.jsonl", {**row, "rounds": ROUNDS, **measured_on})
+        keep("convolutions.jsonl", {**row, **measured_on})
 
 
 if __name__ == "__main__":

@@ -40,6 +40,9 @@ Padding = Literal["SAME", "VALID"]
 _LARGEST_WINDOW = 15
 """Its pixels are counted in a uint8 where the extension keeps which of them was the largest."""
 
+_INFINITE_BFLOAT16 = 0x7F80
+"""Its bits; those of NaN are larger numbers, and those of what is negative are negative."""
+
 _CACHE_BYTES = 2 << 20
 """About what a core has for itself; measured with benchmarks/convolutions.py."""
 
@@ -75,7 +78,8 @@ def convolve(
     It can be differentiated in reverse mode, once, by all that is no uint8.
 
     Args:
-      images: as they are, see :func:`scaled`; they and the kernel are rounded to ``dtype``, and sums are float32.
+      images: as they are, see :func:`scaled`; they and the kernel are rounded to ``dtype``. On a CPU all sums are
+        float32; on accelerators, gradients of weights have passed through ``dtype``.
       kernel: weights, as float32.
       bias: as float32.
       stride: along both axes.
@@ -126,8 +130,8 @@ def _lowered(native: Callable[..., Any] | None, otherwise: Callable[..., Any], *
 
 def _refuse(*_: Any) -> Any:
     raise SpecError(
-        "a convolution or a max-pool was differentiated twice, or forward; it can be once, in reverse mode: write the"
-        " network with jax.lax's own where second derivatives are needed"
+        "a convolution or a max-pool was differentiated twice; it can be once, in reverse mode: write the network with"
+        " jax.lax's own where second derivatives are needed"
     )
 
 
@@ -227,8 +231,11 @@ def _backward(
 
 
 def _is_positive(out: jax.Array) -> jax.Array:
-    """Of what comes out of a rectifier; as bits, since XLA's CPU backend widens bfloat16 first."""
-    return lax.bitcast_convert_type(out, jnp.int16) > 0 if out.dtype == jnp.bfloat16 else out > 0
+    """What is larger than 0, which NaN is not; of bfloat16 by its bits, which XLA's CPU backend would widen first."""
+    if out.dtype != jnp.bfloat16:
+        return out > 0
+    bits = lax.bitcast_convert_type(out, jnp.int16)
+    return (bits > 0) & (bits <= _INFINITE_BFLOAT16)
 
 
 def _gradients(

@@ -158,6 +158,23 @@ def test_a_pool_of_nothing_finite_stays_so():
         assert jnp.isnan(out).any()
 
 
+def test_a_sum_over_more_pieces_than_are_kept_apart():
+    check((5, 5, 3), (2, 2), 5, 1, "VALID", "float32", n=610)
+
+
+def test_nothing_comes_back_through_a_rectifier_from_what_is_no_number():
+    images = jnp.asarray([[-1.0], [1.0], [jnp.nan], [-jnp.nan]]).reshape(4, 1, 1, 1)
+    one = jnp.ones((1, 1, 1, 1))
+
+    def rectified(images, dtype):
+        out = convolve(images, one, jnp.zeros(1), 1, "SAME", rectified=True, dtype=dtype)
+        return out.astype("float32").sum()
+
+    for dtype in DTYPES:
+        of_images = jax.grad(rectified)(images, dtype)
+        np.testing.assert_array_equal(of_images.reshape(-1), [0, 1, 0, 0])
+
+
 @pytest.mark.parametrize("shape", [(0, 8, 8, 3), (2, 8, 8, 0)])
 def test_batches_and_images_of_nothing(shape):
     images, kernel, bias = jnp.zeros(shape), jnp.zeros((3, 3, shape[-1], 4)), jnp.ones(4)
@@ -189,6 +206,21 @@ def test_twice_the_same_is_bit_identical_also_in_several_threads():
     with ThreadPoolExecutor(4) as threads:
         for other in threads.map(again, range(40)):
             jax.tree.map(np.testing.assert_array_equal, first, other)
+
+
+def test_acting_and_training_at_once_change_no_bit_of_each_other():
+    train = jax.jit(jax.value_and_grad(loss))
+    act = jax.jit(lambda kernel, images: convolve(images, kernel, BIAS, 1, "SAME", rectified=True))
+    tasks = [(train, KERNEL, IMAGES), (act, KERNEL, IMAGES[:9]), (act, 2 * KERNEL, IMAGES[:16])]
+    alone = [jax.tree.map(np.array, task(*inputs)) for task, *inputs in tasks]
+
+    def again(index):
+        task, *inputs = tasks[index % len(tasks)]
+        return jax.tree.map(np.array, task(*inputs))
+
+    with ThreadPoolExecutor(4) as threads:
+        for index, found in enumerate(threads.map(again, range(60))):
+            jax.tree.map(np.testing.assert_array_equal, alone[index % len(tasks)], found)
 
 
 DIGEST = """
@@ -238,6 +270,8 @@ def test_vmap_over_images_and_over_kernels():
 
     convolved = jax.vmap(lambda x: convolve(x, KERNEL, BIAS, 1, "SAME"))(batches)
     require_close(convolved, each(lambda x: plain(x, KERNEL, BIAS, 1, "SAME"), batches), 1e-5)
+    none = jax.vmap(lambda x: convolve(x, KERNEL, BIAS, 1, "SAME"))(batches[:0])
+    assert none.shape == (0, *convolved.shape[1:])
     of_kernels = jax.vmap(jax.grad(loss))(kernels)
     require_close(of_kernels, each(jax.grad(plain_loss), kernels), 1e-5)
     both = jax.vmap(jax.grad(loss))(kernels, batches)

@@ -126,7 +126,23 @@ def test_whatever_fits_is_computed(shape, window, stride, features, data):
     )
     _, of_bias = call("orchard_convolution_by_kernel", (images, jnp.ones(out.shape)), results, **attributes)
     np.testing.assert_array_equal(of_bias, np.full(features, float(n * rows * columns)))
-    pooled = jax.ShapeDtypeStruct((n, rows, columns, channels), jnp.float32)
-    np.testing.assert_array_equal(
-        call("orchard_max_pool", (images,), pooled, **attributes), np.ones(pooled.shape)
+    of_images = call(
+        "orchard_convolution_by_images", (jnp.ones(out.shape), kernel), _like(images), **attributes
     )
+    assert float(of_images.sum()) <= n * rows * columns * features * kernel[..., 0].size
+    for dtype in ("float32", "bfloat16", "uint8"):
+        ones = images.astype(dtype)
+        pooled = jax.ShapeDtypeStruct((n, rows, columns, channels), ones.dtype)
+        np.testing.assert_array_equal(
+            call("orchard_max_pool", (ones,), pooled, **attributes), np.ones(pooled.shape)
+        )
+        places = jax.ShapeDtypeStruct(pooled.shape, jnp.uint8)
+        _, kept = call("orchard_max_pool_keeping", (ones,), (pooled, places), **attributes)
+        if dtype != "uint8":
+            towards = jnp.ones(pooled.shape, dtype)
+            back = call("orchard_max_pool_by_images", (towards, kept), _like(ones), **attributes)
+            assert float(back.astype("float32").sum()) == towards.size
+
+
+def _like(array):
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)

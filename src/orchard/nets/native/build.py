@@ -39,11 +39,13 @@ def processor() -> str:
 
 
 def extension() -> Path:
-    """Where the extension is, once it is built, for this source, this jaxlib and this machine's processor."""
-    digest = hashlib.sha256(f"{metadata.version('jaxlib')} {processor()}".encode())
-    for source in SOURCES:
-        digest.update(source.read_bytes())
-    return _FOLDER / f"_handlers-{digest.hexdigest()[:16]}.so"
+    """Where the extension is, once it is built, for this machine's processor, this source and this jaxlib."""
+    source = [metadata.version("jaxlib"), *_FLAGS, *(file.read_text() for file in SOURCES)]
+    return _FOLDER / f"_handlers-{_digest(processor())}-{_digest(*source)}.so"
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 def compiler() -> str | None:
@@ -87,21 +89,22 @@ def compile_source(source: Path, to: Path, *flags: str) -> None:
 
 
 def main() -> None:
-    """Builds what is not built, forgets what was built of other sources, and says what convolves from now on."""
+    """Builds what is not built, forgets what was built here before, and says what convolves from now on."""
     from orchard.nets.native import library
 
     wanted = extension()
-    if not wanted.exists():
-        try:
+    try:
+        if not wanted.exists():
             compile_extension(wanted)
-        except (ConfigError, OSError) as error:
-            print(f"Convolutions stay XLA's own: {error}")  # noqa: T201
-            return
-    for other in _FOLDER.glob("_handlers-*.so"):
-        if other != wanted:
-            other.unlink()
-    library.forget_proofs()
-    found = library.find()
+        # Those of other processors may be in use where this folder is shared.
+        for other in _FOLDER.glob(f"_handlers-{_digest(processor())}-*"):
+            if other != wanted:
+                other.unlink(missing_ok=True)
+        library.forget_proofs()
+        found = library.find()
+    except (ConfigError, OSError) as error:
+        print(f"Convolutions stay XLA's own: {error}")  # noqa: T201
+        return
     print(f"Convolutions on this CPU: {found}" + (f" ({found.advice})" if found.advice else ""))  # noqa: T201
 
 

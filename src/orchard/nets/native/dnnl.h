@@ -18,6 +18,7 @@
 namespace dnnl {
 
 constexpr int kMajorVersion = 3;
+constexpr unsigned kSequential = 1;
 constexpr int kMaxAxes = 12;
 
 using Status = int;
@@ -31,7 +32,9 @@ struct Primitive;
 struct PrimitiveDesc;
 struct Attributes;
 struct Version {
-  int major, minor, patch;  // more follows
+  int major, minor, patch;
+  const char* hash;
+  unsigned cpu_runtime;  // more follows
 };
 struct Argument {
   int name;
@@ -148,6 +151,9 @@ inline void open(const char* path) {
   found.get_threads = reinterpret_cast<int (*)()>(dlsym(file, "omp_get_max_threads"));
   if (found.version()->major != kMajorVersion) {
     throw Failure(std::string(path) + " has version " + std::to_string(found.version()->major) + ", needed is 3");
+  }
+  if (found.version()->cpu_runtime != kSequential && found.set_threads == nullptr) {
+    throw Failure(std::string(path) + " is built on other threads than OpenMP's, which cannot be kept to one");
   }
   check(found.engine_create(&found.engine, kCpu, 0), "make an engine");
   found.path = path;

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -30,8 +31,12 @@ from orchard.nets.native import build
 SWITCH, LIBRARY = "ORCHARD_CONVOLUTIONS", "ORCHARD_ONEDNN"
 """Environment variables: ``auto`` or ``xla``, and the path of a oneDNN of one's own."""
 _WHEEL, _FILE = "onednn-cpu-gomp", "libdnnl.so.3"
-_ISA_LIMIT = "ONEDNN_MAX_CPU_ISA"
+_FAULTS = tuple(
+    -fault for fault in (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
+)
 _PROOF_SECONDS = 120.0
+DIFFERS = 3
+"""With what status a proof ends that has come to other numbers than XLA."""
 TARGETS = (
     "orchard_convolve",
     "orchard_convolution_by_images",
@@ -130,50 +135,57 @@ def open_library(extension: Path, library: Path) -> ctypes.CDLL:
 
 def _proof(extension: Path, library: Path) -> dict[str, Any]:
     """What :mod:`~orchard.nets.native.proof` says of the two on this processor; kept, where that can be written."""
-    kept = extension.with_name(f"_proof-{_machine(extension, library)}.json")
+    kept = extension.with_suffix(f".{_digest_of(library)}.json")
     with contextlib.suppress(OSError, ValueError):
         known: dict[str, Any] = json.loads(kept.read_text())
         return known
-    proof = _prove(extension, library)
-    with contextlib.suppress(OSError):
-        draft = kept.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(proof))
-        draft.replace(kept)
+    proof, lasts = _prove(extension, library)
+    if lasts:
+        with contextlib.suppress(OSError):
+            draft = kept.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps(proof))
+            draft.replace(kept)
     return proof
 
 
-def _machine(extension: Path, library: Path) -> str:
-    """A digest of all that a proof depends on; the extension's name has the processor in it."""
-    of_library = library.stat()
-    parts = (
-        extension.name,
-        str(library),
-        of_library.st_size,
-        of_library.st_mtime_ns,
-        os.environ.get(_ISA_LIMIT),
-    )
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+def _digest_of(library: Path) -> str:
+    """A digest of all that a proof depends on beside the extension, whose name has the processor in it."""
+    file = library.stat()
+    settings = sorted(x for x in os.environ.items() if x[0].startswith(("ONEDNN_", "DNNL_")))
+    parts = (str(library), file.st_size, file.st_mtime_ns, settings)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _prove(extension: Path, library: Path) -> dict[str, Any]:
-    """Runs the proof in a process of its own: ``{"version", "dtypes"}``, or ``{"why"}``."""
+def _prove(extension: Path, library: Path) -> tuple[dict[str, Any], bool]:
+    """Runs the proof in a process of its own.
+
+    Returns:
+      ``{"version", "dtypes"}`` or ``{"why"}``, and whether it would come to the same again: a time that ran out, or a
+      library that another one lacks, is no property of the machine.
+    """
     command = [sys.executable, "-m", "orchard.nets.native.proof", str(extension), str(library)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", SWITCH: "xla"}
+    ours = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0", "XLA_FLAGS": "", SWITCH: "xla"}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=_PROOF_SECONDS
+            command,
+            env={**os.environ, **ours},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PROOF_SECONDS,
         )
         if done.returncode == 0:
-            proof: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-            return proof
+            return json.loads(done.stdout.splitlines()[-1]), True
         said = (done.stderr.strip().splitlines() or [""])[-1]
-        return {"why": f"oneDNN's proof on this machine ended with status {done.returncode}: {said}"}
+        why = f"oneDNN's proof on this machine ended with status {done.returncode}: {said}"
+        return {"why": f"{why} ({build.COMMAND} tries it anew)"}, done.returncode in (DIFFERS, *_FAULTS)
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        return {"why": f"oneDNN's proof on this machine did not end: {error}"}
+        return {"why": f"oneDNN's proof on this machine did not end: {error}"}, False
 
 
 def forget_proofs() -> None:
     """Has the next process that asks prove everything anew."""
-    for proof in build.extension().parent.glob("_proof-*.json"):
-        proof.unlink(missing_ok=True)
+    extension = build.extension()
+    for kept in extension.parent.glob(f"{extension.stem}.*.json"):
+        kept.unlink(missing_ok=True)
     _found.cache_clear()

@@ -178,7 +178,8 @@ def _batched(call: Callable[..., Any], axes: str) -> Callable[..., Any]:
                 x.reshape(size * x.shape[1], *x.shape[2:]) if fold else x
                 for x, fold in zip(arrays, folds, strict=True)
             ]
-            out = jax.tree.map(lambda y: y.reshape(size, len(y) // size, *y.shape[1:]), mapped(*merged))
+            n = arrays[folds.index(True)].shape[1]
+            out = jax.tree.map(lambda y: y.reshape(size, n, *y.shape[1:]), mapped(*merged))
         else:
             out = lax.map(lambda some: mapped(*_merge(batched, arrays, some)), _split(batched, arrays))
         return out, jax.tree.map(lambda _: True, out)

@@ -100,7 +100,8 @@ def _compare(what: str, found: Any, wanted: Any, tolerance: float) -> None:
     one, other = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     off = float(np.max(np.abs(one - other))) / max(1.0, float(np.max(np.abs(other))))
     if not off <= tolerance:
-        sys.exit(f"{what} differs from XLA's by {off:.2g} of the largest number")
+        print(f"{what} differs from XLA's by {off:.2g} of the largest number", file=sys.stderr)  # noqa: T201
+        sys.exit(library.DIFFERS)
 
 
 if __name__ == "__main__":
