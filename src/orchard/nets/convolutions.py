@@ -97,9 +97,18 @@ def convolve(
     kernel, bias = kernel.astype(jnp.float32), bias.astype(jnp.float32)
     if images.dtype != jnp.uint8:
         images = images.astype(dtype)
+    if padding == "VALID":
+        images = _seen(images, kernel, stride)
     if _is_small(images, kernel, layer):
         return _multiply(layer, images, kernel, bias)
     return jnp.asarray(_with_gradients(layer, images, kernel, bias))
+
+
+def _seen(images: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    """Without the last rows and columns, which no kernel reaches if strides do not divide what is left of the image."""
+    sides = zip(images.shape[1:3], kernel.shape[:2], strict=True)
+    height, width = ((size - side) // stride * stride + side for size, side in sides)
+    return images[:, :height, :width]
 
 
 def scaled(images: jax.Array) -> jax.Array:

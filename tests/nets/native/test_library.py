@@ -20,6 +20,7 @@ def fresh(monkeypatch, tmp_path):
     monkeypatch.delenv(library.LIBRARY, raising=False)
     extension = tmp_path / "_handlers-of-a-test.so"
     monkeypatch.setattr(build, "extension", lambda: extension)
+    monkeypatch.setattr(build, "_FOLDER", tmp_path)
     monkeypatch.setattr(library, "file", lambda: Path(sys.executable))
     library._found.cache_clear()
     yield extension

@@ -58,6 +58,12 @@ OUT = jax.ShapeDtypeStruct((2, 5, 5, 4), jnp.float32)
             {},
             "no larger than the image",
         ),
+        (
+            (jnp.ones((2, 6, 6, 3)), KERNEL, BIAS),
+            jax.ShapeDtypeStruct((2, 2, 2, 4), jnp.float32),
+            {"stride": 2, "top": 0, "bottom": 0, "left": 0, "right": 0},
+            "see every pixel",
+        ),
         ((IMAGES, KERNEL, BIAS), OUT, {"stride": 0}, "do not follow"),
         ((IMAGES, KERNEL, BIAS), OUT, {"top": -1, "bottom": 3}, "do not follow"),
         ((IMAGES, KERNEL, BIAS), OUT, {"left": 2**62, "right": 2**62}, "do not follow"),
@@ -114,6 +120,11 @@ def test_whatever_fits_is_computed(shape, window, stride, features, data):
     sides = [(size + sum(pad) - window) for size, pad in ((height, pads[:2]), (width, pads[2:]))]
     if min(sides) < 0:
         return
+    pads[1] += -sides[0] % stride
+    pads[3] += -sides[1] % stride
+    if max(pads) >= window:
+        return
+    sides = [(size + sum(pad) - window) for size, pad in ((height, pads[:2]), (width, pads[2:]))]
     attributes = fields(window, stride, *pads)
     rows, columns = (side // stride + 1 for side in sides)
     images, kernel = jnp.ones(shape), jnp.ones((window, window, channels, features))

@@ -66,10 +66,12 @@ struct Layer {
   }
 };
 
-// Whether oneDNN is trusted with a layer: a kernel passes over no pixel, and is no larger than the image. Of others it has
-// kernels that read beyond the image (3.2, bfloat16: images narrower than the stride), and no network has them.
+// Whether oneDNN is trusted with a layer: a kernel passes over no pixel, also not at the edges, and is no larger than the
+// image. Of others it has code that reads and writes beyond the image (3.2, bfloat16).
 inline bool is_usual(const Layer& layer) {
-  return layer.stride <= std::min(layer.rows, layer.columns) && layer.rows <= layer.height &&
+  bool sees_all = (layer.out_height - 1) * layer.stride + layer.rows >= layer.height + layer.padding.top &&
+                  (layer.out_width - 1) * layer.stride + layer.columns >= layer.width + layer.padding.left;
+  return sees_all && layer.stride <= std::min(layer.rows, layer.columns) && layer.rows <= layer.height &&
          layer.columns <= layer.width;
 }
 

@@ -71,7 +71,7 @@ Layer layer_of(const Array& images, const Array& out, Shape kernel, int64_t stri
 
 Layer convolution_of(const Array& images, const Array& out, Shape kernel, int64_t stride, Padding padding) {
   Layer layer = layer_of(images, out, kernel, stride, padding);
-  require(convolutions::is_usual(layer), "a kernel has to be as large as the stride, and no larger than the image");
+  require(convolutions::is_usual(layer), "a kernel has to see every pixel, and be no larger than the image");
   return layer;
 }
 

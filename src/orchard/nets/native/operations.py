@@ -27,9 +27,8 @@ class Geometry:
     """How a kernel or a window goes over an image: its stride, rows and columns of padding, and what comes out.
 
     Attributes:
-      is_usual: whether oneDNN is trusted with it: a kernel passes over no pixel, and is no larger than the image. Of
-        others it has code that reads beyond the image (3.2, bfloat16, images narrower than the stride), and no network
-        has them.
+      is_usual: whether oneDNN is trusted with it: a kernel passes over no pixel, at the edges neither, and is no larger
+        than the image. Of others it has code that reads and writes beyond the image (3.2, bfloat16).
     """
 
     stride: int
@@ -46,7 +45,10 @@ class Geometry:
         """Of images ``[N, H, W, C]`` and a window ``[height, width]`` that is not larger, unless ``SAME``."""
         sides = list(zip(images[1:3], window, strict=True))
         rows, columns = (_along(size, side, stride, padding) for size, side in sides)
-        usual = all(stride <= side <= size for size, side in sides)
+        usual = all(stride <= side <= size for size, side in sides) and all(
+            (out - 1) * stride + side >= size + before
+            for (size, side), (out, before, _) in zip(sides, (rows, columns), strict=True)
+        )
         return cls(stride, *rows[1:], *columns[1:], rows[0], columns[0], usual)
 
     def attributes(self) -> dict[str, np.int64]:
