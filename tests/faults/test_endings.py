@@ -92,7 +92,7 @@ def _makefile(folder: Path) -> None:
     shutil.copy(ROOT / "Makefile", folder)
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / ".venv/bin/orchard").symlink_to(ORCHARD)
-    for name in ("pyproject.toml", "constraints.txt", ".venv/.created", ".venv/.installed"):
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.created", ".venv/.installed", ".venv/.native"):
         (folder / name).touch()
 
 
