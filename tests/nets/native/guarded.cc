@@ -220,9 +220,13 @@ void check_convolution(const Layer& l, bool at_end) {
   if (!l.of_bytes) compare("gradient of the images", l, of_images, bytes, image);
 }
 
+pools::Window window_of(const Layer& l) {
+  return {l.height, l.width, l.channels, l.out_height, l.out_width, l.rows, l.stride, l.padding.top, l.padding.left};
+}
+
 template <typename T>
 void check_pool(const Layer& l, bool at_end) {
-  pools::Window w{l.height, l.width, l.channels, l.out_height, l.out_width, l.rows, l.stride, l.padding.top, l.padding.left};
+  pools::Window w = window_of(l);
   auto own = [&] { return rounded(number(), l.type); };
   Filled image(w.image(), sizeof(T), at_end, own), towards(w.out_image(), sizeof(T), at_end, own);
   Guarded out(w.out_image() * sizeof(T), at_end), places(w.out_image(), at_end), of_image(w.image() * sizeof(T), at_end);
@@ -241,6 +245,25 @@ void check_pool(const Layer& l, bool at_end) {
   for (size_t i = 0; i < from.size(); ++i) back[from[i]] += towards.numbers[i];
   compare("max-pool", l, out, sizeof(T), wanted);
   compare("gradient of a max-pool", l, of_image, sizeof(T), back);
+}
+
+void check_pool_of_bytes(const Layer& l, bool at_end) {
+  pools::Window w = window_of(l);
+  Filled image(w.image(), 1, at_end, [] { return static_cast<double>(between(0, 255)); });
+  Guarded out(w.out_image(), at_end);
+  Arena memory;
+  pools::pool_bytes(w, image.guarded.as<const uint8_t>(), out.as<uint8_t>(), memory);
+  for (int64_t row = 0, at = 0; row < w.out_height; ++row) {
+    for (int64_t column = 0; column < w.out_width; ++column) {
+      for (int64_t c = 0; c < w.channels; ++c, ++at) {
+        double wanted = -1;
+        pools::each_pixel(w, row, column, [&](int64_t pixel, int32_t) { wanted = std::max(wanted, image.numbers[pixel + c]); });
+        if (out.as<uint8_t>()[at] == wanted) continue;
+        ++failures;
+        std::printf("a max-pool of bytes gave %d for %g\n", out.as<uint8_t>()[at], wanted);
+      }
+    }
+  }
 }
 
 // Several threads that meet a layer for the first time at once get the bits that one alone gets.
@@ -293,6 +316,7 @@ int main(int count, char** arguments) {
     } else {
       check_pool<uint16_t>(layer, at_end);
     }
+    check_pool_of_bytes(layer, at_end);
   }
   check_threads(layer_of(37, 23, 5, 3, 7, 2, true));
   std::printf("%d differ\n", failures);

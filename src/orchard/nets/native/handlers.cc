@@ -182,16 +182,20 @@ void each_image(ffi::ThreadPool& pool, const Pooling& pooling, const Work& work)
   });
 }
 
-// `places` may be null: then they are not kept.
+// `places` may be null: then they are not kept. Those of bytes are never.
 void max_pool(ffi::ThreadPool& pool, const Pooling& pooling, const Array& images, const Array& out, uint8_t* places) {
   require(pooling.type == ffi::F32 || pooling.type == ffi::BF16 || pooling.type == ffi::U8,
           "images have to be float32, bfloat16 or uint8");
   const pools::Window& window = pooling.window;
   each_image(pool, pooling, [&](int64_t image, auto number) {
     using T = decltype(number);
-    pools::pool(window, static_cast<const T*>(images.untyped_data()) + image * window.image(),
-                static_cast<T*>(out.untyped_data()) + image * window.out_image(),
-                places == nullptr ? nullptr : places + image * window.out_image());
+    const T* from = static_cast<const T*>(images.untyped_data()) + image * window.image();
+    T* to = static_cast<T*>(out.untyped_data()) + image * window.out_image();
+    if constexpr (sizeof(T) == 1) {
+      pools::pool_bytes(window, from, to, convolutions::piece_memory);
+    } else {
+      pools::pool(window, from, to, places == nullptr ? nullptr : places + image * window.out_image());
+    }
   });
 }
 
@@ -214,6 +218,7 @@ ffi::Error MaxPoolKeeping(ffi::ThreadPool pool, Array images, Result out, Result
                           int64_t top, int64_t bottom, int64_t left, int64_t right) {
   return guarded([&] {
     Pooling pooling = pooling_of(images, *out, window, stride, {top, bottom, left, right});
+    require(pooling.type != ffi::U8, "uint8 has no gradient");
     max_pool(pool, pooling, images, *out, places_of(*places, pooling));
   });
 }

@@ -76,6 +76,31 @@ void pool(const Window& w, const T* image, T* out, uint8_t* places) {
   }
 }
 
+// One image of bytes, which have no gradient: all windows of a row are as tall, so that rows come first and fill registers.
+inline void pool_bytes(const Window& w, const uint8_t* image, uint8_t* out, Arena& memory) {
+  int64_t numbers = w.width * w.channels;
+  auto* tallest = reinterpret_cast<uint8_t*>(memory.reserve(numbers));
+  auto take_larger = [](const uint8_t* from, uint8_t* best, int64_t count) ORCHARD_ALWAYS {
+    each_block(count, [=](int64_t i, auto n) ORCHARD_ALWAYS {
+      auto number = read<n>(from + i), so_far = read<n>(best + i);
+      auto larger = number > so_far ? number : so_far;
+      std::memcpy(best + i, &larger, sizeof larger);
+    });
+  };
+  for (int64_t row = 0; row < w.out_height; ++row) {
+    Span rows(row * w.stride - w.top, w.side, w.height);
+    const uint8_t* first = image + (row * w.stride - w.top) * numbers;
+    std::copy_n(first + rows.first * numbers, numbers, tallest);
+    for (int64_t y = rows.first + 1; y < rows.last; ++y) take_larger(first + y * numbers, tallest, numbers);
+    for (int64_t column = 0; column < w.out_width; ++column, out += w.channels) {
+      Span columns(column * w.stride - w.left, w.side, w.width);
+      const uint8_t* leftmost = tallest + (column * w.stride - w.left) * w.channels;
+      std::copy_n(leftmost + columns.first * w.channels, w.channels, out);
+      for (int64_t x = columns.first + 1; x < columns.last; ++x) take_larger(leftmost + x * w.channels, out, w.channels);
+    }
+  }
+}
+
 // The gradient of one image: what goes to each pixel, out of all windows that hold it.
 template <typename T>
 void differentiate(const Window& w, const T* gradient, const uint8_t* places, T* of_image, Arena& memory) {
