@@ -230,6 +230,18 @@ def test_each_pass_trains_once_on_each_unroll_in_minibatches_of_its_own() -> Non
     assert len({tuple(sorted(rows)) for rows in passes}) == 6, "other minibatches at every pass"
 
 
+def test_a_minibatch_has_whole_unrolls() -> None:
+    unroll, rows = batch(), np.array([5, 2])
+    part = jax.jit(Update(in_parts(minibatches=4), jax.devices()[:1]).minibatch)(unroll, rows)
+    wanted = Unroll(
+        *(jax.tree.map(lambda array: array[:, rows], field) for field in unroll[:3]),
+        {"h": unroll.state["h"][rows]},
+        unroll.version[:, rows],
+    )
+    assert jax.tree.structure(part) == jax.tree.structure(wanted)
+    assert values(part) == values(wanted)
+
+
 def test_passes_end_when_the_policy_has_gone_too_far_and_the_version_does_not_notice() -> None:
     learner = Learner(in_parts(reuse=5, minibatches=2, most_kl=0.0), jax.devices()[:1], jax.random.key(0))
     assert [last for _, last in learner.updates(learner.put(batch()))] == [False, True]
