@@ -341,8 +341,6 @@ def _pool_forward(
     window: int, stride: int, images: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Keeps the images, from which XLA sees what was largest, and where that was, which the extension reads."""
-    if images.dtype == jnp.uint8:  # which has no gradient
-        return _pool_only(window, stride, images), (images, images)
 
     def native(images: jax.Array) -> tuple[jax.Array, jax.Array]:
         return operations.pool_keeping(images, window, _over(images, window, stride))

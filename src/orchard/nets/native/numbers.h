@@ -69,6 +69,7 @@ ORCHARD_INLINE void store(const Vector<float, N>& x, uint16_t* to) {  // to the 
   auto narrow = __builtin_convertvector((x == x ? rounded : bits | 0x400000) >> 16, Vector<uint16_t, N>);
   std::memcpy(to, &narrow, sizeof narrow);
 }
+
 // Calls work(first, how many) for all of `count` numbers; how many is a constant.
 template <typename Work>
 ORCHARD_INLINE void each_block(int64_t count, const Work& work) {
