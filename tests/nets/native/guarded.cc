@@ -37,7 +37,7 @@ class Threads {
 // Some bytes with a forbidden page right before them or right after them.
 class Guarded {
  public:
-  Guarded(size_t bytes, bool at_end) : bytes_(bytes) {
+  Guarded(size_t bytes, bool at_end) {
     size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), inner = (bytes + page - 1) / page * page;
     mapped_ = inner + 2 * page;
     all_ = static_cast<char*>(mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -56,7 +56,7 @@ class Guarded {
   void forbid_writing() const { mprotect(all_ + sysconf(_SC_PAGESIZE), mapped_ - 2 * sysconf(_SC_PAGESIZE), PROT_READ); }
 
  private:
-  size_t bytes_, mapped_;
+  size_t mapped_;
   char *all_, *data_;
 };
 
