@@ -96,7 +96,8 @@ def page() -> str:
     parts.append("\n## Presets\n\n| preset | chosen for | about | settings |\n|---|---|---|---|\n")
     for name, preset in sorted(presets().items()):
         match = ", ".join(f"`{pattern}`" for pattern in preset.match) or "only by name"
-        values = _pairs(preset.settings)
+        agent = {"agent": preset.agent} if preset.agent else {}
+        values = _pairs(agent | dict(preset.settings))
         for part, settings in [*preset.archs.items(), *preset.agents.items()]:
             values += f"; with `{part}` {_pairs(settings)}"
         parts.append(f"| `{name}` | {match} | {preset.about} | {values} |\n")

@@ -51,6 +51,16 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --discount 2", "discount is 2.0"),
         ("train --agent ppo --clip 2", "clip is 2.0"),
         ("train --agent=a2c --reuse 2", "reuse is 2"),
+        (
+            "train ALE/Pong-v5 --kl-cost 1",
+            "--kl-cost is a setting of vtrace, and the agent of this run is ppo",
+        ),
+        ("train --agent a2c --no-double", "--no-double is a setting of dqn and r2d2"),
+        ("bench ALE/Pong-v5 --seconds 1 --kl-cost=1", "--kl-cost is a setting of vtrace"),
+        (
+            "train --agent ppo --replay-size=9",
+            "of dqn and r2d2, and the agent of this run is ppo: leave it out, or add",
+        ),
         ("train --prefetch -1", "prefetch is -1"),
         ("train --training-devices 1,x", "--training-devices"),
         ("train --lag 0 --listen :7777", "only a run's own actors keep an exact lag"),
@@ -173,6 +183,21 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     verb.stdout.close()
     _, said = verb.communicate(timeout=60)
     assert said == b""
+
+
+def test_the_flags_are_those_of_the_agent_that_the_preset_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert configuration(["ALE/Pong-v5"]) == configure("ALE/Pong-v5", agent="ppo")
+    assert configuration([]) == configuration(["ALE/Pong-v5"]), "the environment of a bare command"
+    for words in (["ALE/Pong-v5", "--clip", "0.3"], ["--clip", "0.3", "ALE/Pong-v5"]):
+        assert configuration(words) == configure("ALE/Pong-v5", agent="ppo", clip=0.3)
+    assert configuration(["--agent", "vtrace", "ALE/Pong-v5"]).agent == "vtrace"
+    assert configuration(["ALE/Breakout-v5", "--preset", "pong"]).agent == "ppo"
+    for env, has, has_not in (
+        ("ALE/Pong-v5", "--clip ", "--clip-rho"),
+        ("CartPole-v1", "--clip-rho", "--clip "),
+    ):
+        _, out, _ = run(capsys, "train", env, "--help")
+        assert has in out and has_not not in out
 
 
 def test_flags_go_over_the_preset_of_the_environment_that_they_name() -> None:

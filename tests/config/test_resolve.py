@@ -203,6 +203,24 @@ def test_a_preset_may_have_settings_of_one_agent_under_one_architecture() -> Non
     assert preset.settings_for("vtrace", "sebulba") == {"actors": 9, "frames": 6}
 
 
+def test_a_preset_may_name_the_agent_of_runs_that_name_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = Preset("p", "P.", ("world",), {"frames": 5}, {"dqn": {"frames": 6}}, agent="dqn")
+    monkeypatch.setattr(resolve, "presets", lambda: {"p": preset})
+    assert configure("world") == configure("world", agent="dqn")
+    assert (configure("world").agent, configure("world").stop.frames) == ("dqn", 6)
+    assert (configure("world", agent="ppo").agent, configure("world", agent="ppo").stop.frames) == ("ppo", 5)
+    assert configure("another", preset="p").agent == "dqn"
+    for without in (configure("world", preset="none"), configure("another")):
+        assert without.agent == RunConfig.agent
+
+
+def test_presets_name_agents_that_there_are_and_that_they_have_tuned() -> None:
+    named = {preset.name: preset.agent for preset in presets().values() if preset.agent}
+    assert named["pong"] == "ppo"
+    for name, agent in named.items():
+        assert presets()[name].agents[agent], f"{name} sets nothing for {agent}"
+
+
 def test_another_agent_brings_its_own_settings() -> None:
     config = configure("CartPole-v1", agent="ppo", minibatches=2)
     assert isinstance(config.settings, PPOSettings)

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchard.cli.defaults import defaults_of
 from orchard.cli.parse import parse, print_line
-from orchard.cli.train import agent_named
-from orchard.config.resolve import defaults
 from orchard.config.settings import RunConfig
 from orchard.errors import ConfigError, RunFailed
 from orchard.launch.allocator import restart_tuned
@@ -44,9 +43,9 @@ class BenchFlags:
 
 def run(arguments: list[str]) -> None:
     """Times, prints the table and appends the row."""
-    first = parse("bench", BenchFlags, arguments, BenchFlags(run=agent_named(arguments)), ABOUT).run
-    preset = BenchFlags(run=defaults(first.env, first.preset, first.agent, first.arch))
-    flags = parse("bench", BenchFlags, arguments, preset, ABOUT)
+    flags = parse(
+        "bench", BenchFlags, arguments, BenchFlags(run=defaults_of("bench", arguments, BenchFlags)), ABOUT
+    )
     # One word with commas is several, as in --compare seed,impala.
     archs = [arch for word in flags.compare for arch in word.split(",") if arch]
     restart_tuned()

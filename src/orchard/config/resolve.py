@@ -28,6 +28,7 @@ class Preset:
       settings: setting names and values, for every agent.
       agents: more of them for single agents, by the agent's name.
       archs: more of them for single architectures, by the architecture's name; a table in one is for an agent there.
+      agent: the one that is trained if none is named; None for the built-in one.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Preset:
     settings: Mapping[str, Any]
     agents: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     archs: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    agent: str | None = None
 
     def settings_for(self, agent: str, arch: str) -> dict[str, Any]:
         """Names and values for one agent under one architecture."""
@@ -52,10 +54,11 @@ def presets() -> dict[str, Preset]:
         if file.name.endswith(".toml"):
             content = tomllib.loads(file.read_text())
             name = file.name.removesuffix(".toml")
-            agents = {agent: content[agent] for agent in SETTINGS if agent in content}
+            agents = {name: content[name] for name in SETTINGS if name in content}
             match = tuple(content.get("match", ()))
             archs = content.get("arch", {})
-            found[name] = Preset(name, content["about"], match, content["settings"], agents, archs)
+            about, settings, agent = content["about"], content["settings"], content.get("agent")
+            found[name] = Preset(name, about, match, settings, agents, archs, agent)
     return found
 
 
@@ -71,30 +74,39 @@ def preset_for(env: str) -> Preset | None:
 
 
 def defaults(
-    env: str, preset: str = "auto", agent: str = RunConfig.agent, arch: str = RunConfig.arch
+    env: str, preset: str = "auto", agent: str | None = None, arch: str = RunConfig.arch
 ) -> RunConfig:
-    """The configuration that ``env`` starts from: the preset's settings over the built-in ones."""
+    """The configuration that ``env`` starts from: the preset's settings over the built-in ones.
+
+    ``agent`` None stands for the preset's agent, or the built-in one where it names none.
+    """
+    chosen = _chosen(env, preset)
+    agent = agent or (chosen and chosen.agent) or RunConfig.agent
     base = replace(RunConfig(env=env, preset=preset), agent=agent, arch=arch)
-    if preset == "none":
-        return base
-    if preset == "auto":
-        chosen = preset_for(env)
-    elif preset in presets():
-        chosen = presets()[preset]
-    else:
-        raise ConfigError(unknown_name("preset", preset, [*presets(), "auto", "none"]))
     return replace(base, **chosen.settings_for(agent, arch)) if chosen else base
+
+
+def _chosen(env: str, preset: str) -> Preset | None:
+    if preset == "none":
+        return None
+    if preset == "auto":
+        return preset_for(env)
+    if preset not in presets():
+        raise ConfigError(unknown_name("preset", preset, [*presets(), "auto", "none"]))
+    return presets()[preset]
 
 
 def configure(
     env: str = RunConfig.env,
     *,
     preset: str = "auto",
-    agent: str = RunConfig.agent,
+    agent: str | None = None,
     arch: str = RunConfig.arch,
     **settings: Any,
 ) -> RunConfig:
     """A configuration as the command line would make it: ``configure("CartPole-v1", actors=4)``.
+
+    ``agent`` None stands for the preset's.
 
     Raises:
       ConfigError: a setting does not exist (the nearest name is given) or has a value of the wrong type.

@@ -266,7 +266,7 @@ class RunConfig:
     ] = "seed"
     """Where the parts run."""
     agent: Literal["vtrace", "ppo", "a2c", "dqn", "r2d2", "bc"] = "vtrace"
-    """What is computed."""
+    """What is computed; a preset may name another one to start from."""
     preset: str = "auto"
     """Defaults to start from: auto (by the environment), none, or a name."""
     seed: int = 0
