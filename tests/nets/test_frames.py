@@ -11,6 +11,7 @@ from orchard.types import ArraySpec
 
 SPEC = {
     "image": ArraySpec((2, 3, 2), "uint8"),
+    "grey": ArraySpec((2, 3, 1), "uint8"),
     "goal": ArraySpec((), "int32", (4,)),
     "time": ArraySpec((), "float32"),
 }
@@ -23,6 +24,7 @@ def observation():
     rng = np.random.default_rng(0)
     return {
         "image": rng.integers(0, 256, (T, B, 2, 3, 2), dtype=np.uint8),
+        "grey": rng.integers(0, 256, (T, B, 2, 3, 1), dtype=np.uint8),
         "goal": rng.integers(0, 4, (T, B), dtype=np.int32),
         "time": rng.normal(size=(T, B)).astype(np.float32),
     }
@@ -44,10 +46,11 @@ def deque_stack(images, first, count):
 def test_all_at_once_equals_a_deque(count):
     seen = observation()
     stacked, _ = stack_observation(initial_frames(SPEC, count, B), seen, jnp.asarray(FIRST), count)
-    np.testing.assert_array_equal(stacked["image"], deque_stack(seen["image"], FIRST, count))
+    for name in ("image", "grey"):
+        np.testing.assert_array_equal(stacked[name], deque_stack(seen[name], FIRST, count))
+        assert stacked[name].dtype == np.uint8
+        assert stacked[name].shape[2:] == stacked_spec(SPEC, count)[name].shape
     np.testing.assert_array_equal(stacked["goal"], seen["goal"])
-    assert stacked["image"].dtype == np.uint8
-    assert stacked["image"].shape[2:] == stacked_spec(SPEC, count)["image"].shape
 
 
 @pytest.mark.parametrize("cut", range(1, T))
@@ -59,9 +62,10 @@ def test_pieces_equal_the_whole(cut):
     for start in range(0, T, cut):
         part = {name: x[start : start + cut] for name, x in seen.items()}
         stacked, state = stack_observation(state, part, jnp.asarray(FIRST[start : start + cut]), 4)
-        pieces.append(stacked["image"])
-    np.testing.assert_array_equal(np.concatenate(pieces), whole["image"])
-    np.testing.assert_array_equal(state["image"], end["image"])
+        pieces.append(stacked)
+    for name in ("image", "grey"):
+        np.testing.assert_array_equal(np.concatenate([piece[name] for piece in pieces]), whole[name])
+        np.testing.assert_array_equal(state[name], end[name])
 
 
 def test_a_lone_leaf_is_stacked_too():

@@ -40,9 +40,6 @@ Padding = Literal["SAME", "VALID"]
 _LARGEST_WINDOW = 15
 """Its pixels are counted in a uint8 where the extension keeps which of them was the largest."""
 
-_INFINITE_BFLOAT16 = 0x7F80
-"""Its bits; those of NaN are larger numbers, and those of what is negative are negative."""
-
 _CACHE_BYTES = 2 << 20
 """About what a core has for itself; measured with benchmarks/convolutions.py."""
 
@@ -220,7 +217,7 @@ def _backward(
     images, kernel, *rectified = kept
     geometry, of_bytes = _geometry(layer, images, kernel), images.dtype == jnp.uint8
     for out in rectified:
-        gradient = jnp.where(_is_positive(out), gradient, 0)
+        gradient = _where_positive(out, gradient)
 
     def native(images: jax.Array, kernel: jax.Array, gradient: jax.Array) -> tuple[jax.Array, ...]:
         assert geometry is not None
@@ -239,12 +236,13 @@ def _backward(
     return of_images[0] if of_images else None, of_kernel, of_bias
 
 
-def _is_positive(out: jax.Array) -> jax.Array:
-    """What is larger than 0, which NaN is not; of bfloat16 by its bits, which XLA's CPU backend would widen first."""
-    if out.dtype != jnp.bfloat16:
-        return out > 0
-    bits = lax.bitcast_convert_type(out, jnp.int16)
-    return (bits > 0) & (bits <= _INFINITE_BFLOAT16)
+def _where_positive(out: jax.Array, gradient: jax.Array) -> jax.Array:
+    """``gradient`` where ``out`` is larger than 0, which NaN is not, else 0.
+
+    Widened first: XLA's CPU backend takes many times as long to choose between numbers of 16 bits.
+    """
+    chosen = jnp.where(out.astype(jnp.float32) > 0, gradient.astype(jnp.float32), 0)
+    return chosen.astype(gradient.dtype)
 
 
 def _gradients(

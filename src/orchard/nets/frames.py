@@ -13,6 +13,7 @@ first.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -81,5 +82,17 @@ def _stack(before: jax.Array, newest: jax.Array, first: jax.Array, count: int) -
     for older in jnp.split(before, count - 1, axis=-1)[::-1]:
         shifted = jnp.concatenate([older[None], lags[-1][:-1]])
         lags.append(jnp.where(first, newest, shifted))
-    stack = jnp.concatenate(lags[::-1], axis=-1)
+    stack = _side_by_side(lags[::-1])
     return stack, stack[-1, ..., channels:]
+
+
+def _side_by_side(frames: list[jax.Array]) -> jax.Array:
+    """All along the last axis, as a concatenation would put them.
+
+    Four frames of one byte a pixel, which are Atari's, are the bytes of a word: to write words takes a third of the time.
+    """
+    newest = frames[-1]
+    if (len(frames), newest.shape[-1], newest.dtype) != (4, 1, jnp.uint8):
+        return jnp.concatenate(frames, axis=-1)
+    words = [frame[..., 0].astype(jnp.uint32) << 8 * place for place, frame in enumerate(frames)]
+    return jax.lax.bitcast_convert_type(functools.reduce(jnp.bitwise_or, words), jnp.uint8)
