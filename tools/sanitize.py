@@ -10,6 +10,7 @@ built before is put back at the end.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,8 @@ def runtime(name: str) -> str:
 
 def main() -> int:
     """The exit status of the tests."""
+    # Ended from outside it puts back what was there, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     extension = build.extension()
     kept = extension.with_suffix(".kept")
     if extension.exists():

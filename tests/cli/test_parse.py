@@ -44,7 +44,11 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --lag loose", "--lag"),
         ("train --hidden 1 x", "--hidden"),
         ("train --arch sed", "'seed'"),
-        ("train --agent vtrac", "'vtrace'"),
+        ("train --agent vtrac", "unknown agent 'vtrac': did you mean vtrace"),
+        (
+            "train --agent ppo --agent dqn --clip 1",
+            "--clip is a setting of ppo, and the agent of this run is dqn",
+        ),
         ("train --transport tcp", "'shm'"),
         ("train CartPole-v1 Acrobot-v1", "Acrobot-v1"),
         ("train --preset pongg", "did you mean pong?"),
@@ -57,10 +61,9 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("train --agent a2c --no-double", "--no-double is a setting of dqn and r2d2"),
         ("bench ALE/Pong-v5 --seconds 1 --kl-cost=1", "--kl-cost is a setting of vtrace"),
-        (
-            "train --agent ppo --replay-size=9",
-            "of dqn and r2d2, and the agent of this run is ppo: leave it out, or add",
-        ),
+        ("train --agent ppo --replay-size=9", "of dqn and r2d2, and the agent of this run is ppo"),
+        ("train --agent a2c --no_double", "or choose --agent dqn"),
+        ("train HalfCheetah-v5 --listen :7777", "give --lag free (a preset may have set another)"),
         ("train --prefetch -1", "prefetch is -1"),
         ("train --training-devices 1,x", "--training-devices"),
         ("train --lag 0 --listen :7777", "only a run's own actors keep an exact lag"),
@@ -93,7 +96,13 @@ def test_wrong_input_is_one_line_and_status_2(
 
 
 @pytest.mark.parametrize(
-    "words", ["--training-devices 1,2,3", "--training-devices 1 2 3", "--training-devices=1,2,3"]
+    "words",
+    [
+        "--training-devices 1,2,3",
+        "--training-devices 1 2 3",
+        "--training-devices=1,2,3",
+        "--training_devices 1,2,3",
+    ],
 )
 def test_devices_are_listed_with_commas_or_spaces(words: str) -> None:
     config = configuration(["toy:catch", "--inference-devices", "0", *words.split(), "--frames", "7"])
@@ -198,6 +207,18 @@ def test_the_flags_are_those_of_the_agent_that_the_preset_names(capsys: pytest.C
     ):
         _, out, _ = run(capsys, "train", env, "--help")
         assert has in out and has_not not in out
+
+
+@pytest.mark.parametrize("mistake", ["--nope 3", "--kl-cost 3 ALE/Pong-v5"])
+def test_help_is_given_whatever_else_is_wrong(mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, error = run(capsys, "train", *mistake.split(), "--help")
+    assert (status, error) == (0, "") and "usage: orchard train" in out
+
+
+def test_settings_are_checked_over_those_of_the_preset_and_not_before() -> None:
+    """CartPole's preset has 64 environments for dqn under apex, and the built-in default 32 of them."""
+    words = ["CartPole-v1", "--arch", "apex", "--agent", "dqn", "--eval-envs", "32"]
+    assert configuration(words).placement.eval_envs == 32
 
 
 def test_flags_go_over_the_preset_of_the_environment_that_they_name() -> None:

@@ -32,7 +32,8 @@ class BenchFlags:
     """File that the row is appended to; none: benchmarks/results/bench.jsonl, or compare.jsonl there."""
     compare: tuple[str, ...] = ()
     """Architectures to compare instead, with a small, a medium and a large network: some of seed, impala and apex.
-    An agent of the other kind is compared as well (vtrace and dqn), since impala and apex have none in common. Or all:
+    An agent of the other kind is compared as well (dqn beside the run's own, or vtrace beside one with a replay), since
+    impala and apex have none in common. Or all:
     every agent under every architecture that can run it, each as its preset has it, for as many --frames."""
     rounds: int = 1
     """How often each run of a comparison is made, in turn."""

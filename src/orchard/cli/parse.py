@@ -18,7 +18,13 @@ _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
 """What tyro draws boxes with, on terminals with and without UTF-8."""
 
 
-_LISTS = ("--inference-devices", "--actor-devices", "--training-devices", "--learner-devices", "--hidden")
+_WITH_COMMAS = (
+    "--inference-devices",
+    "--actor-devices",
+    "--training-devices",
+    "--learner-devices",
+    "--hidden",
+)
 """Flags that take whole numbers, with spaces between them or commas."""
 
 
@@ -52,11 +58,15 @@ def _with_spaces(arguments: Sequence[str]) -> Iterator[str]:
     flag = ""
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if equals and name in _LISTS:
+        if equals and _takes_commas(name):
             yield from (name, *value.split(","))
             continue
         flag = argument if argument.startswith("--") else flag
-        yield from argument.split(",") if flag in _LISTS else [argument]
+        yield from argument.split(",") if _takes_commas(flag) else [argument]
+
+
+def _takes_commas(flag: str) -> bool:
+    return flag.replace("_", "-") in _WITH_COMMAS
 
 
 def one_line(complaint: str, verb: str) -> str:

@@ -52,7 +52,7 @@ def presets() -> dict[str, Preset]:
     found = {}
     for file in (resources.files("orchard.config") / "presets").iterdir():
         if file.name.endswith(".toml"):
-            content = tomllib.loads(file.read_text())
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
             name = file.name.removesuffix(".toml")
             agents = {name: content[name] for name in SETTINGS if name in content}
             match = tuple(content.get("match", ()))

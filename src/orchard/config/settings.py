@@ -306,5 +306,5 @@ class RunConfig:
         if self.placement.listen and (self.deterministic or self.placement.lag != "free"):
             raise ConfigError(
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: "
-                "leave --listen out, or --deterministic and --lag"
+                "leave --listen out, or --deterministic, and give --lag free (a preset may have set another)"
             )

@@ -37,6 +37,9 @@ class Player:
     Args:
       path: the run folder.
       greedy: take the policy's most likely action instead of drawing from it.
+
+    Attributes:
+      agent, params: what it plays with; there once :meth:`make` was called.
     """
 
     def __init__(self, path: str | Path, *, greedy: bool = False) -> None:
@@ -46,8 +49,8 @@ class Player:
         self.version = int(checkpoint.meta["version"])
         self._greedy = greedy
         self._checkpoint = checkpoint
-        self._params: Tree = None
-        self._agent: Agent | None = None
+        self.params: Tree = None
+        self.agent: Agent | None = None
 
     def make(self, num_envs: int, *, render: bool = False) -> Environment:
         """The run's environment; also builds the agent for its spec."""
@@ -55,10 +58,10 @@ class Player:
         # What counts is the whole game, also for an agent that was trained on single lives.
         options.pop("episodic_life", None)
         environment = make(self.config.env, num_envs, options, render=render)
-        if self._agent is None:
-            self._agent = build_agent(self.config, environment.spec)
-            like = Learner(self._agent, jax.local_devices()[:1], key(0, "template")).state
-            self._params = self._checkpoint.tree("train", like).params
+        if self.agent is None:
+            self.agent = build_agent(self.config, environment.spec)
+            like = Learner(self.agent, jax.local_devices()[:1], key(0, "template")).state
+            self.params = self._checkpoint.tree("train", like).params
         return environment
 
     def play(self, environment: Environment, seed: int) -> Iterator[tuple[TimeStep, ActOutput]]:
@@ -66,9 +69,9 @@ class Player:
 
         The time step may be written over when the next one is asked for.
         """
-        assert self._agent is not None
-        decide = _decider(self._agent, environment.spec, self._params, self._greedy)
-        state = self._agent.initial_state(environment.num_envs)
+        assert self.agent is not None
+        decide = _decider(self.agent, environment.spec, self.params, self._greedy)
+        state = self.agent.initial_state(environment.num_envs)
         timestep = environment.reset(integer(seed, "evaluation", bits=30))
         root = key(seed, "evaluation")
         step = 0

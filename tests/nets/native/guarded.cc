@@ -302,8 +302,14 @@ int main(int count, char** arguments) {
   dnnl::open(arguments[1]);
   random_bits.seed(static_cast<unsigned>(std::atoi(arguments[2])));
   std::vector<Layer> layers = layers_of_networks(between(1, 9));
-  for (Layer& layer : layers) layer.type = count > 4 && between(0, 1) == 0 ? dnnl::kBFloat16 : dnnl::kFloat32;
-  for (int layer = std::atoi(arguments[3]); layer > 0; --layer) layers.push_back(random_layer(count > 4));
+  bool has_bfloat16 = count > 4;
+  if (has_bfloat16) {
+    for (Layer layer : std::vector<Layer>(layers)) {
+      layer.type = dnnl::kBFloat16;
+      layers.push_back(layer);
+    }
+  }
+  for (int layer = std::atoi(arguments[3]); layer > 0; --layer) layers.push_back(random_layer(has_bfloat16));
   for (Layer& layer : layers) {
     bool at_end = between(0, 1) == 0;
     check_convolution(layer, at_end);

@@ -1,7 +1,9 @@
 """Whether the extension is there where it could be, and what is said where it is not."""
 
 import json
+import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,7 +34,7 @@ def test_what_can_be_built_is_built(monkeypatch):
     monkeypatch.delenv(library.SWITCH, raising=False)
     found = library.find()
     if sys.platform == "linux" and platform.machine() == "x86_64" and build.compiler():
-        assert "float32" in found.dtypes, f"{found.advice}; make install builds it"
+        assert "float32" in found.dtypes, found.advice
     if found.dtypes:
         assert str(found).startswith(f"oneDNN {found.version}, float32") and not found.advice
     else:
@@ -174,6 +176,61 @@ def test_a_compiler_that_refuses_is_quoted(monkeypatch, fresh, capsys):
     build.main()
     assert "internal error of the test" in capsys.readouterr().out
     assert list(fresh.parent.iterdir()) == [refuses]
+
+
+def test_a_compiler_that_is_none_is_named(monkeypatch, fresh, capsys):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    build.main()
+    assert "CXX is 'no-such-compiler', which is no command" in capsys.readouterr().out
+
+
+def test_who_cannot_have_onednn_is_not_sent_for_a_compiler(monkeypatch, fresh, capsys):
+    monkeypatch.setattr(library, "file", lambda: None)
+    monkeypatch.setattr(build, "_COMPILERS", ())
+    build.main()
+    assert "no oneDNN: pip install" in capsys.readouterr().out
+
+
+def test_a_build_leaves_what_another_jaxlib_needs(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(build, "_FOLDER", tmp_path)
+    monkeypatch.setattr(library, "file", lambda: Path(sys.executable))
+    monkeypatch.setattr(build, "compile_extension", lambda to: to.touch())
+    monkeypatch.setattr(library, "find", library.Found)
+    older = build.extension()
+    with monkeypatch.context() as with_another:
+        with_another.setattr(build.metadata, "version", lambda name: "0.0.1")
+        others = build.extension()
+    with monkeypatch.context() as before:
+        before.setattr(build, "_FLAGS", ("-O0",))
+        replaced = build.extension()
+    for there in (others, replaced):
+        there.touch()
+    build.main()
+    assert older.exists() and others.exists() and not replaced.exists()
+
+
+def test_a_source_that_cannot_be_read_leaves_all_to_xla(monkeypatch):
+    monkeypatch.setattr(build, "SOURCES", (Path("/no/such/handlers.cc"),))
+    library._found.cache_clear()
+    assert "/no/such/handlers.cc" in library.find().advice
+    library._found.cache_clear()
+
+
+def test_a_kept_proof_that_is_none_is_made_anew(monkeypatch, fresh):
+    fresh.touch()
+    kept = fresh.with_suffix(f".{library._digest_of(Path(sys.executable))}.json")
+    for nonsense in ("[]", '{"version": "3"}', "7", "{"):
+        kept.write_text(nonsense)
+        monkeypatch.setattr(library, "_prove", lambda *_: ({"why": "of the test"}, False))
+        library._found.cache_clear()
+        assert library.find().advice == "of the test"
+
+
+def test_the_source_is_read_in_any_locale():
+    program = "from orchard.nets.native import build; print(build.extension().name)"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    said = subprocess.check_output([sys.executable, "-c", program], env={**os.environ, **plain}, text=True)
+    assert said.strip() == build.extension().name
 
 
 def test_the_name_of_the_extension_follows_its_source(monkeypatch, tmp_path):

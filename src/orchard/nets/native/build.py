@@ -1,8 +1,8 @@
 """``python -m orchard.nets.native.build``: compiles the extension, and proves it on this machine.
 
 It needs a C++ compiler, and the headers that jaxlib brings. It is compiled for the processor that it is compiled on.
-The file stands beside its source, and its name is a digest of that, of jaxlib's version and of the processor: what was
-built of or for others is not opened, but asked for anew.
+The file stands beside its source, and its name has digests of the processor, of jaxlib's version and of the source:
+what was built of or for others is not opened, but asked for anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchard.errors import ConfigError
 _FOLDER = Path(__file__).parent
 SOURCE = _FOLDER / "handlers.cc"
 SOURCES = (SOURCE, *sorted(_FOLDER.glob("*.h")))
-COMMAND = f"{Path(sys.executable).name} -m orchard.nets.native.build"
+COMMAND = f"{sys.executable or 'python'} -m orchard.nets.native.build"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-g0", "-march=native", "-Wall", "-Wextra", "-Wno-psabi")
 _SECONDS = 600.0
@@ -40,8 +40,13 @@ def processor() -> str:
 
 def extension() -> Path:
     """Where the extension is, once it is built, for this machine's processor, this source and this jaxlib."""
-    source = [metadata.version("jaxlib"), *_FLAGS, *(file.read_text() for file in SOURCES)]
-    return _FOLDER / f"_handlers-{_digest(processor())}-{_digest(*source)}.so"
+    source = [*_FLAGS, *(file.read_text(encoding="utf-8") for file in SOURCES)]
+    return _FOLDER / f"{_of_this_machine()}-{_digest(*source)}.so"
+
+
+def _of_this_machine() -> str:
+    """How the names of extensions begin that are for this processor and this jaxlib."""
+    return f"_handlers-{_digest(processor())}-{_digest(metadata.version('jaxlib'))}"
 
 
 def _digest(*texts: str) -> str:
@@ -50,7 +55,8 @@ def _digest(*texts: str) -> str:
 
 def compiler() -> str | None:
     """The C++ compiler of this machine: ``CXX``, else the first of the usual ones; None if there is none."""
-    return next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), *_COMPILERS))), None)
+    named = os.environ.get("CXX")
+    return next(filter(None, map(shutil.which, [named] if named else _COMPILERS)), None)
 
 
 def compile_extension(to: Path, *flags: str) -> None:
@@ -73,9 +79,13 @@ def compile_source(source: Path, to: Path, *flags: str) -> None:
     """
     found = compiler()
     if found is None:
-        raise ConfigError(
-            f"no C++ compiler (looked for CXX, {', '.join(_COMPILERS)}): install one, as g++, to convolve by oneDNN"
+        named = os.environ.get("CXX")
+        what = (
+            f"CXX is {named!r}, which is no command"
+            if named
+            else f"no C++ compiler ({', '.join(_COMPILERS)})"
         )
+        raise ConfigError(f"{what}: install one, as g++, to convolve by oneDNN, and then {COMMAND}")
     with tempfile.TemporaryDirectory(dir=to.parent) as scratch:
         draft = Path(scratch) / to.name
         command = [found, *_FLAGS, f"-I{_FOLDER}", *flags, str(source), "-o", str(draft), "-ldl", "-pthread"]
@@ -94,10 +104,13 @@ def main() -> None:
 
     wanted = extension()
     try:
-        if not wanted.exists():
+        if not os.access(_FOLDER, os.W_OK):
+            raise ConfigError(f"nothing can be written to {_FOLDER}: have its owner call {COMMAND}")
+        # To be without a oneDNN comes first: whoever cannot have one needs no compiler.
+        if library.file() is not None and not wanted.exists():
             compile_extension(wanted)
-        # Those of other processors may be in use where this folder is shared.
-        for other in _FOLDER.glob(f"_handlers-{_digest(processor())}-*"):
+        # Those of other processors and other versions of jaxlib may be in use where this folder is shared.
+        for other in _FOLDER.glob(f"{_of_this_machine()}-*"):
             if other != wanted:
                 other.unlink(missing_ok=True)
         library.forget_proofs()

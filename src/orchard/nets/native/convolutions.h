@@ -287,30 +287,44 @@ inline Pieces cut(const Layer& layer) {
   return Pieces::of(layer.n, images_in_each(layer.n, most), layer.n);
 }
 
+// A piece of a batch: `count` images from `begin` on, and what computes them.
+struct Piece {
+  const Plan& plan;
+  const char* kernel;
+  int64_t begin, count;
+};
+
+// Computes a batch piece by piece, each in one thread.
+template <typename Pool, typename Compute>
+void each_piece(Pool& pool, Operation operation, const Layer& layer, const float* kernel, const Compute& compute) {
+  Plans plans(operation, layer, cut(layer));
+  OrderedKernel ordered(plans, kernel);
+  in_parallel(pool, plans.pieces.count, [&](int64_t i) {
+    dnnl::OneThread one_thread;
+    compute(Piece{plans.of(i), ordered.of(i), plans.pieces.begin(i), plans.pieces.size_of(i)});
+  });
+}
+
 // ---- What is computed: of one image or more, all of it usual -----------------------------------------------------------
 
 // images * kernel + bias, rectified if so wanted.
 template <typename Pool>
 void convolve(Pool& pool, const Layer& layer, const void* images, const float* kernel, const float* bias, bool rectified,
               void* out) {
-  Plans plans(kForward, layer, cut(layer));
-  OrderedKernel ordered(plans, kernel);
-  in_parallel(pool, plans.pieces.count, [&](int64_t piece) {
-    dnnl::OneThread one_thread;
-    const Plan& plan = plans.of(piece);
-    int64_t begin = piece * plans.pieces.images, count = plans.pieces.size_of(piece);
-    auto [scratch, room] = piece_memory.rooms(plan.scratch_bytes, room_for_images(layer, count));
-    const void* source = as_numbers(layer, at(images, begin * layer.image()), count, room);
-    char* here = at(out, begin * layer.out_image());
+  each_piece(pool, kForward, layer, kernel, [&](const Piece& piece) {
+    const Plan& plan = piece.plan;
+    auto [scratch, room] = piece_memory.rooms(plan.scratch_bytes, room_for_images(layer, piece.count));
+    const void* source = as_numbers(layer, at(images, piece.begin * layer.image()), piece.count, room);
+    char* here = at(out, piece.begin * layer.out_image());
     dnnl::execute(plan.primitive.get(), {{dnnl::kSource, plan.images.get(), source},
-                                         {dnnl::kWeights, plan.ordered_kernel.get(), ordered.of(piece)},
+                                         {dnnl::kWeights, plan.ordered_kernel.get(), piece.kernel},
                                          {dnnl::kBias, plan.bias.get(), bias},
                                          {dnnl::kDestination, plan.out.get(), here},
                                          {dnnl::kScratchpad, plan.scratchpad.get(), scratch}});
     if (!rectified) return;
     with_type(layer, [&](auto number) {
       using T = decltype(number);
-      numbers::rectify(reinterpret_cast<T*>(here), count * layer.out_numbers());
+      numbers::rectify(reinterpret_cast<T*>(here), piece.count * layer.out_numbers());
     });
   });
 }
@@ -319,17 +333,13 @@ void convolve(Pool& pool, const Layer& layer, const void* images, const float* k
 template <typename Pool>
 void differentiate_by_images(Pool& pool, const Layer& layer, const void* gradient, const float* kernel,
                              void* of_images) {
-  Plans plans(kOfImages, layer, cut(layer));
-  OrderedKernel ordered(plans, kernel);
-  in_parallel(pool, plans.pieces.count, [&](int64_t piece) {
-    dnnl::OneThread one_thread;
-    const Plan& plan = plans.of(piece);
-    int64_t begin = piece * plans.pieces.images;
+  each_piece(pool, kOfImages, layer, kernel, [&](const Piece& piece) {
+    const Plan& plan = piece.plan;
     auto [scratch] = piece_memory.rooms(plan.scratch_bytes);
     dnnl::execute(plan.primitive.get(),
-                  {{dnnl::kDiffDestination, plan.out.get(), at(gradient, begin * layer.out_image())},
-                   {dnnl::kWeights, plan.ordered_kernel.get(), ordered.of(piece)},
-                   {dnnl::kDiffSource, plan.images.get(), at(of_images, begin * layer.image())},
+                  {{dnnl::kDiffDestination, plan.out.get(), at(gradient, piece.begin * layer.out_image())},
+                   {dnnl::kWeights, plan.ordered_kernel.get(), piece.kernel},
+                   {dnnl::kDiffSource, plan.images.get(), at(of_images, piece.begin * layer.image())},
                    {dnnl::kScratchpad, plan.scratchpad.get(), scratch}});
   });
 }
@@ -379,7 +389,7 @@ void differentiate_by_kernel(Pool& pool, const Layer& layer, const void* images,
   in_parallel(pool, pieces.count, [&](int64_t piece) {
     auto* sum = reinterpret_cast<float*>(summands + 2 * piece * summand);
     auto* next = reinterpret_cast<float*>(summands + (2 * piece + 1) * summand);
-    int64_t begin = piece * pieces.images, end = begin + pieces.size_of(piece);
+    int64_t begin = pieces.begin(piece), end = begin + pieces.size_of(piece);
     for (int64_t image = begin; image < end; image += at_once) {
       float* to = image == begin ? sum : next;
       differentiate_piece_by_kernel(layer, at(images, image * layer.image()), at(gradient, image * layer.out_image()),

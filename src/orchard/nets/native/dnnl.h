@@ -18,7 +18,7 @@
 namespace dnnl {
 
 constexpr int kMajorVersion = 3;
-constexpr unsigned kSequential = 1;
+constexpr unsigned kSequential = 1, kOpenMp = 2;
 constexpr int kMaxAxes = 12;
 
 using Status = int;
@@ -152,7 +152,9 @@ inline void open(const char* path) {
   if (found.version()->major != kMajorVersion) {
     throw Failure(std::string(path) + " has version " + std::to_string(found.version()->major) + ", needed is 3");
   }
-  if (found.version()->cpu_runtime != kSequential && found.set_threads == nullptr) {
+  unsigned runtime = found.version()->cpu_runtime;
+  bool has_openmp = found.set_threads != nullptr && found.get_threads != nullptr;
+  if (runtime != kSequential && !(runtime == kOpenMp && has_openmp)) {
     throw Failure(std::string(path) + " is built on other threads than OpenMP's, which cannot be kept to one");
   }
   check(found.engine_create(&found.engine, kCpu, 0), "make an engine");

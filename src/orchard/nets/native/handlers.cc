@@ -169,7 +169,7 @@ void each_image(ffi::ThreadPool& pool, const Pooling& pooling, const Work& work)
   int64_t least = convolutions::images_in_each(pooling.n, convolutions::kImagesInAPiece);
   Pieces pieces = Pieces::of(pooling.n, least, pooling.n);
   in_parallel(pool, pieces.count, [&](int64_t piece) {
-    int64_t begin = piece * pieces.images, end = begin + pieces.size_of(piece);
+    int64_t begin = pieces.begin(piece), end = begin + pieces.size_of(piece);
     for (int64_t image = begin; image < end; ++image) {
       if (pooling.type == ffi::F32) {
         work(image, float{});

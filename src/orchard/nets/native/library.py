@@ -31,9 +31,8 @@ from orchard.nets.native import build
 SWITCH, LIBRARY = "ORCHARD_CONVOLUTIONS", "ORCHARD_ONEDNN"
 """Environment variables: ``auto`` or ``xla``, and the path of a oneDNN of one's own."""
 _WHEEL, _FILE = "onednn-cpu-gomp", "libdnnl.so.3"
-_FAULTS = tuple(
-    -fault for fault in (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
-)
+_FAULTS = tuple(-fault for fault in (signal.SIGILL, signal.SIGSEGV, signal.SIGFPE))
+"""The machine's own; a process is aborted by what has no more room, too, and that may be another time."""
 _PROOF_SECONDS = 120.0
 DIFFERS = 3
 """With what status a proof ends that has come to other numbers than XLA."""
@@ -56,7 +55,7 @@ class Found:
     Attributes:
       version: of oneDNN; empty where it is XLA itself.
       dtypes: names of the dtypes that oneDNN convolves; none where it is XLA.
-      advice: why it is XLA, and what to do about it; empty where it is not, or nobody wants to hear it.
+      advice: why it is XLA, and what to do about it; empty where it is not.
     """
 
     version: str = ""
@@ -86,7 +85,10 @@ def find() -> Found:
 def _found() -> Found:
     if sys.platform != "linux":
         return Found(advice="oneDNN is opened on Linux only")
-    extension, library = build.extension(), file()
+    try:
+        extension, library = build.extension(), file()
+    except (OSError, metadata.PackageNotFoundError) as error:
+        return Found(advice=f"what the extension is built of cannot be read: {error}")
     if library is None:
         return Found(
             advice=f"no oneDNN: pip install -c constraints.txt {_WHEEL}, where it has a wheel for this machine"
@@ -137,8 +139,9 @@ def _proof(extension: Path, library: Path) -> dict[str, Any]:
     """What :mod:`~orchard.nets.native.proof` says of the two on this processor; kept, where that can be written."""
     kept = extension.with_suffix(f".{_digest_of(library)}.json")
     with contextlib.suppress(OSError, ValueError):
-        known: dict[str, Any] = json.loads(kept.read_text())
-        return known
+        known: Any = json.loads(kept.read_text())
+        if isinstance(known, dict) and ("why" in known or {"version", "dtypes"} <= known.keys()):
+            return known
     proof, lasts = _prove(extension, library)
     if lasts:
         with contextlib.suppress(OSError):
@@ -152,7 +155,8 @@ def _digest_of(library: Path) -> str:
     """A digest of all that a proof depends on beside the extension, whose name has the processor in it."""
     file = library.stat()
     settings = sorted(x for x in os.environ.items() if x[0].startswith(("ONEDNN_", "DNNL_")))
-    parts = (str(library), file.st_size, file.st_mtime_ns, settings)
+    proven_by = [(build.SOURCE.parent / name).read_bytes() for name in ("operations.py", "proof.py")]
+    parts = (str(library), file.st_size, file.st_mtime_ns, settings, proven_by)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 

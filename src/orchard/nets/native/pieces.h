@@ -29,6 +29,7 @@ struct Pieces {
     return {images, count, total - (count - 1) * images};
   }
 
+  int64_t begin(int64_t piece) const { return piece * images; }
   int64_t size_of(int64_t piece) const { return piece + 1 < count ? images : rest; }
 };
 
@@ -114,8 +115,12 @@ class Job {
 template <typename Pool>
 void in_parallel(Pool& pool, int64_t count, const std::function<void(int64_t)>& work) {
   auto job = std::make_shared<internal::Job>(count, work);
-  for (int64_t helper = std::min<int64_t>(count - 1, pool.num_threads()); helper > 0; --helper) {
-    pool.Schedule([job] { job->take_part(); });
+  try {
+    for (int64_t helper = std::min<int64_t>(count - 1, pool.num_threads()); helper > 0; --helper) {
+      pool.Schedule([job] { job->take_part(); });
+    }
+  } catch (const std::bad_alloc&) {
+    // Those that have been called may have begun, and read what this call holds; the rest is done without more.
   }
   job->take_part();
   job->finish();
