@@ -1,8 +1,8 @@
 """How far gradients with convolutions in bfloat16 are from those in float32, beside what batches differ by.
 
-``.venv/bin/python benchmarks/rounding.py RUN [--steps 400]`` plays with the newest weights of a run, cuts an unroll of every
-environment of a batch, and prints cosines between gradients of the loss: of the two dtypes with the same batch, and of
-the two halves of that batch. A row goes to ``benchmarks/results/rounding.jsonl``.
+``.venv/bin/python benchmarks/rounding.py RUN [--steps 400]`` plays with the newest weights of a run, cuts an unroll of
+every environment of a batch, and prints cosines between gradients of the loss: of the two dtypes with the same batch,
+and of the two halves of that batch. A row goes to ``benchmarks/results/rounding.jsonl``.
 """
 
 from __future__ import annotations
