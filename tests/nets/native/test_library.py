@@ -115,7 +115,10 @@ def test_a_processor_that_ends_the_proof_does_not_end_the_process(monkeypatch, f
     assert json.loads(next(fresh.parent.glob("*.json")).read_text()) == {"why": found.advice}
 
 
-@pytest.mark.parametrize(("status", "kept"), [("exit 3", True), ("exit 1", False), ("kill -INT $$", False)])
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [("exit 3", True), ("exit 1", False), ("kill -INT $$", False), ("kill -ABRT $$", False)],
+)
 def test_a_proof_that_may_come_to_something_else_is_not_kept(status, kept, monkeypatch, fresh):
     ended = fresh.parent / "python"
     ended.write_text(f"#!/bin/sh\necho 'so says the test' >&2\n{status}\n")
@@ -146,6 +149,16 @@ def test_with_other_settings_it_has_to_be_proven_again(setting, monkeypatch):
     monkeypatch.setenv(setting, "AVX2")
     names.add(library._digest_of(Path(sys.executable)))
     assert len(names) == 2
+
+
+def test_what_another_version_proved_has_to_be_proven_again(monkeypatch, tmp_path):
+    before = library._digest_of(Path(sys.executable))
+    for name in ("operations.py", "proof.py"):
+        (tmp_path / name).write_bytes((build.SOURCE.parent / name).read_bytes())
+    monkeypatch.setattr(build, "SOURCE", tmp_path / build.SOURCE.name)
+    assert library._digest_of(Path(sys.executable)) == before
+    (tmp_path / "proof.py").write_text("# a sharper one")
+    assert library._digest_of(Path(sys.executable)) != before
 
 
 def test_another_processor_has_an_extension_of_its_own(monkeypatch):
@@ -207,6 +220,17 @@ def test_a_build_leaves_what_another_jaxlib_needs(monkeypatch, tmp_path, capsys)
         there.touch()
     build.main()
     assert older.exists() and others.exists() and not replaced.exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_nothing_can_be_written_what_is_there_is_used(there, monkeypatch, fresh, capsys):
+    monkeypatch.setattr(build.os, "access", lambda *_: False)
+    monkeypatch.setattr(library, "find", lambda: library.Found("3", ("float32",)))
+    if there:
+        fresh.touch()
+    build.main()
+    said = capsys.readouterr().out
+    assert ("oneDNN 3, float32" in said) if there else ("have its owner call" in said)
 
 
 def test_a_source_that_cannot_be_read_leaves_all_to_xla(monkeypatch):

@@ -104,16 +104,17 @@ def main() -> None:
 
     wanted = extension()
     try:
-        if not os.access(_FOLDER, os.W_OK):
+        if os.access(_FOLDER, os.W_OK):
+            # To be without a oneDNN comes first: whoever cannot have one needs no compiler.
+            if library.file() is not None and not wanted.exists():
+                compile_extension(wanted)
+            # Those of other processors and other versions of jaxlib may be in use where this folder is shared.
+            for other in _FOLDER.glob(f"{_of_this_machine()}-*"):
+                if other != wanted:
+                    other.unlink(missing_ok=True)
+            library.forget_proofs()
+        elif not wanted.exists():
             raise ConfigError(f"nothing can be written to {_FOLDER}: have its owner call {COMMAND}")
-        # To be without a oneDNN comes first: whoever cannot have one needs no compiler.
-        if library.file() is not None and not wanted.exists():
-            compile_extension(wanted)
-        # Those of other processors and other versions of jaxlib may be in use where this folder is shared.
-        for other in _FOLDER.glob(f"{_of_this_machine()}-*"):
-            if other != wanted:
-                other.unlink(missing_ok=True)
-        library.forget_proofs()
         found = library.find()
     except (ConfigError, OSError) as error:
         print(f"Convolutions stay XLA's own: {error}")  # noqa: T201
