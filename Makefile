@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALLED := $(VENV)/.installed
 NATIVE := $(VENV)/.native
-NATIVE_SOURCE := $(wildcard src/orchard/nets/native/*.cc src/orchard/nets/native/*.h src/orchard/nets/native/build.py)
+NATIVE_SOURCE := $(wildcard src/seedbed/nets/native/*.cc src/seedbed/nets/native/*.h src/seedbed/nets/native/build.py)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -25,12 +25,12 @@ help: ## list the targets
 	@echo 'Another environment: make train ENV=CartPole-v1. Settings: make train ARGS="--seed 2".'
 	@echo 'Another Python:      make install PYTHON=python3.12'
 
-install: $(NATIVE) ## set up .venv; the command is then .venv/bin/orchard
+install: $(NATIVE) ## set up .venv; the command is then .venv/bin/seedbed
 
 # `exec`: no shell stands between make and the run, which would die of Ctrl-C (and take make along) while the
 # run still writes its checkpoint; make itself waits.
 train: $(NATIVE) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C leaves a checkpoint
-	@exec $(BIN)/orchard train $(ENV) $(ARGS)
+	@exec $(BIN)/seedbed train $(ENV) $(ARGS)
 
 # What a test compiles runs for a moment, and to optimize it would take longer than all the rest. Tests of learning and the
 # examples are compiled as for everybody.
@@ -58,11 +58,11 @@ docs: $(INSTALLED)-docs ## build docs/_build/html
 	@echo 'docs/_build/html/index.html'
 
 clean: ## remove .venv and everything that was built; runs stay
-	rm -f src/orchard/nets/native/_*.so src/orchard/nets/native/_*.json
+	rm -f src/seedbed/nets/native/_*.so src/seedbed/nets/native/_*.json
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A .venv that was made by hand is used as it is, if its Python is one that Orchard runs on.
+# A .venv that was made by hand is used as it is, if its Python is one that Seedbed runs on.
 $(VENV)/.created:
 	@if ! $(BIN)/python -c 'import pip, sys; assert (3, 11) <= sys.version_info[:2] <= (3, 14)' 2>/dev/null; then \
 	    python='$(PYTHON)'; \
@@ -73,14 +73,14 @@ $(VENV)/.created:
 	@touch $@
 
 $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
-	@echo 'Installing Orchard and what it needs into .venv (a minute or two, once)'
+	@echo 'Installing Seedbed and what it needs into .venv (a minute or two, once)'
 	@$(PIP) --editable .
 	@touch $@
 
 # Convolutions on a CPU take less time with it; where there is no wheel or no compiler, one line says so.
 $(NATIVE): $(INSTALLED) $(NATIVE_SOURCE)
-	@$(PIP) --editable '.[onednn]' || echo 'No oneDNN could be installed: Orchard does without'
-	@$(BIN)/python -m orchard.nets.native.build
+	@$(PIP) --editable '.[onednn]' || echo 'No oneDNN could be installed: Seedbed does without'
+	@$(BIN)/python -m seedbed.nets.native.build
 	@touch $@
 
 $(INSTALLED)-%: $(INSTALLED)

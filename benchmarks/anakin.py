@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from side_by_side import keep, last_line, measured_on, orchard
+from side_by_side import keep, last_line, measured_on, seedbed
 
 HERE = Path(__file__).parent
 STEPS, EPOCHS, MINIBATCHES = 128, 4, 8
-# Environments, updates of the peer in one call (a few seconds of them), and seconds of Orchard.
+# Environments, updates of the peer in one call (a few seconds of them), and seconds of Seedbed.
 WORK = {"CartPole-v1": (512, 10), "Breakout-MinAtar": (1024, 3)}
 
 
@@ -45,13 +45,13 @@ def main() -> None:
         ours, versions = [], {}
         theirs: dict[str, list[float]] = {"own": [], "shared": []}
         for _ in range(given.rounds):
-            ours.append(orchard(flags(env, envs), given.seconds))
+            ours.append(seedbed(flags(env, envs), given.seconds))
             for network, rates in theirs.items():
                 told = peer(given, env, envs, updates, shared=network == "shared")
                 rates.append(told["steps_per_second"])
                 versions = told["versions"]
             print(
-                f"{env}: orchard {ours[-1]:,.0f} steps/s, PureJaxRL {theirs['own'][-1]:,.0f}, "
+                f"{env}: seedbed {ours[-1]:,.0f} steps/s, PureJaxRL {theirs['own'][-1]:,.0f}, "
                 f"with one network {theirs['shared'][-1]:,.0f}",
                 flush=True,
             )
@@ -60,8 +60,8 @@ def main() -> None:
         row = {
             "peer": f"PureJaxRL's PPO, {env}, {envs} environments",
             "peer_versions": versions,
-            "command": f"orchard train {flags(env, envs)}",
-            "orchard": [round(rate) for rate in ours],
+            "command": f"seedbed train {flags(env, envs)}",
+            "seedbed": [round(rate) for rate in ours],
             "theirs": [round(rate) for rate in theirs["own"]],
             "ratio": ratios["own"],
             "theirs_with_one_network": [round(rate) for rate in theirs["shared"]],

@@ -28,7 +28,7 @@ def main() -> None:
         {place: f"{GAME} {flags}" for place, flags in PLACES.items()}, given.rounds, given.seconds
     )
     row = {
-        "commands": {place: f"orchard train {GAME} {flags}" for place, flags in PLACES.items()},
+        "commands": {place: f"seedbed train {GAME} {flags}" for place, flags in PLACES.items()},
         "steps_per_second": found,
         "medians": {place: median(rates) for place, rates in found.items()},
         **machine,

@@ -10,7 +10,7 @@ a training step with the Nature, the shallow and the deep network, and appends a
 - ``--runs``, in agent steps a second, for whole runs of Breakout, also while something else takes one core;
 - ``--smoke`` with any of them tries it for a moment and keeps nothing.
 
-It starts itself anew with the settings of the allocator that ``orchard train`` has.
+It starts itself anew with the settings of the allocator that ``seedbed train`` has.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from side_by_side import keep, orchard
+from side_by_side import keep, seedbed
 
-from orchard.launch.allocator import restart_tuned
-from orchard.launch.bench import provenance
-from orchard.nets.build import build_torso
-from orchard.nets.convolutions import Padding, convolve
-from orchard.nets.native import library
-from orchard.types import ArraySpec
+from seedbed.launch.allocator import restart_tuned
+from seedbed.launch.bench import provenance
+from seedbed.nets.build import build_torso
+from seedbed.nets.convolutions import Padding, convolve
+from seedbed.nets.native import library
+from seedbed.types import ArraySpec
 
 SMOKE = "--smoke" in sys.argv
 ROUNDS, WINDOW_SECONDS = (1, 0.0) if SMOKE else (7, 0.7)
@@ -129,7 +129,7 @@ def training_step(network: str, dtype: str, images: Any) -> tuple[Any, ...]:
 
 
 def of_layers() -> dict[str, Any]:
-    """Microseconds a frame of the gradients of each layer: lax's own, Orchard's on XLA, and oneDNN's."""
+    """Microseconds a frame of the gradients of each layer: lax's own, Seedbed's on XLA, and oneDNN's."""
     row: dict[str, Any] = {}
     for name, (image, side, stride, features, padding) in LAYERS.items():
         keys = jax.random.split(jax.random.key(0), 2)
@@ -233,7 +233,7 @@ def of_runs() -> dict[str, Any]:
                 for way, (switch, dtype) in ways().items():
                     os.environ[library.SWITCH] = switch
                     with around():
-                        rate = orchard(f"{flags} --compute-dtype {dtype}", 5.0 if SMOKE else RUN_SECONDS)
+                        rate = seedbed(f"{flags} --compute-dtype {dtype}", 5.0 if SMOKE else RUN_SECONDS)
                     found[way].append(round(rate))
                     print(f"{network}, {name}, {way}: {rate:.0f} steps/s", flush=True)
             os.environ[library.SWITCH] = "auto"

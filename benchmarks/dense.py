@@ -1,4 +1,4 @@
-"""What the gradients of dense layers' weights cost on this machine's processor, as XLA takes them and as Orchard does.
+"""What the gradients of dense layers' weights cost on this machine's processor, as XLA takes them and as Seedbed does.
 
 ``.venv/bin/python benchmarks/dense.py`` prints, for layers of several shapes, microseconds of a gradient (medians of
 nine windows, in turn) and appends a row to ``benchmarks/results/dense.jsonl``.
@@ -13,8 +13,8 @@ from statistics import median
 import jax
 from side_by_side import keep
 
-from orchard.launch.bench import provenance
-from orchard.nets.dense import multiply
+from seedbed.launch.bench import provenance
+from seedbed.nets.dense import multiply
 
 LAYERS = {
     # Rows, inputs, outputs.
@@ -45,7 +45,7 @@ def microseconds(function: Callable[..., object], *inputs: jax.Array) -> float:
 
 def main() -> None:
     measured_on = provenance()
-    ways = {"xla": gradient(lambda rows, kernel: rows @ kernel), "orchard": gradient(multiply)}
+    ways = {"xla": gradient(lambda rows, kernel: rows @ kernel), "seedbed": gradient(multiply)}
     layers = {}
     for name, (rows, inputs, outputs) in LAYERS.items():
         keys = jax.random.split(jax.random.key(0), 3)
@@ -58,7 +58,7 @@ def main() -> None:
                 if window:
                     took[way].append(spent)
         layers[name] = {way: round(median(found)) for way, found in took.items()}
-        print(f"{name:<36} {layers[name]['xla']:>8} {layers[name]['orchard']:>8}", flush=True)
+        print(f"{name:<36} {layers[name]['xla']:>8} {layers[name]['seedbed']:>8}", flush=True)
     keep("dense.jsonl", {"microseconds": layers, **measured_on})
 
 

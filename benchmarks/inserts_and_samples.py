@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 from side_by_side import keep, measured_on
 
-from orchard.replay.replay import Replay, bytes_per_step
-from orchard.types import DataPlan, ReplayPlan, TimeStep, Unroll, leaves
+from seedbed.replay.replay import Replay, bytes_per_step
+from seedbed.types import DataPlan, ReplayPlan, TimeStep, Unroll, leaves
 
 FRAME = (84, 84)
 ENVS = 32

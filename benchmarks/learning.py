@@ -1,6 +1,6 @@
 """Learning evidence: trains with several seeds, draws the curves together, keeps a row.
 
-``.venv/bin/python benchmarks/learning.py NAME ENV [--seeds 0 1 2] [-- FLAGS of orchard train]`` writes
+``.venv/bin/python benchmarks/learning.py NAME ENV [--seeds 0 1 2] [-- FLAGS of seedbed train]`` writes
 ``docs/curves/NAME.png`` and appends to ``benchmarks/results/learning.jsonl``. With ``--runs FOLDER`` the runs are
 kept there, and those that have ended are not run again, if they had the settings that are asked for. With ``--eval N``
 each plays N episodes afterwards. A run that trains several agents at once (``--seeds 0 -- --seeds 4 --sweep …``) has
@@ -17,14 +17,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from side_by_side import ORCHARD, keep, last_line, measured_on, split
+from side_by_side import SEEDBED, keep, last_line, measured_on, split
 
-from orchard.cli.train import configuration
-from orchard.config.resolve import to_json
-from orchard.errors import ConfigError
-from orchard.launch.folder import RunFolder
-from orchard.metrics.reports import draw_curve, read_summary, title
-from orchard.metrics.sinks import read_rows
+from seedbed.cli.train import configuration
+from seedbed.config.resolve import to_json
+from seedbed.errors import ConfigError
+from seedbed.launch.folder import RunFolder
+from seedbed.metrics.reports import draw_curve, read_summary, title
+from seedbed.metrics.sinks import read_rows
 
 CURVES = Path(__file__).parent.parent / "docs" / "curves"
 KEPT = (
@@ -45,7 +45,7 @@ BESIDE = ("run_dir", "json", "video")
 
 
 def read(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The script's own arguments, and the flags of ``orchard train``."""
+    """The script's own arguments, and the flags of ``seedbed train``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("env")
@@ -58,7 +58,7 @@ def read(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def require_same(folder: Path, words: list[str]) -> None:
-    """Ends the script if ``folder`` holds a run with other settings than these words of ``orchard train``."""
+    """Ends the script if ``folder`` holds a run with other settings than these words of ``seedbed train``."""
     if not RunFolder(folder).begun:
         return
     recorded, now = to_json(RunFolder(folder).config()), to_json(configuration(words))
@@ -76,10 +76,10 @@ def train(folder: Path, seed: int, words: list[str]) -> dict[str, Any]:
     if (written := folder / "summary.json").exists():
         ended = read_summary(written)
         if ended["stopped_because"].startswith(("interrupted", "failed")):
-            raise SystemExit(f"{folder} was {ended['stopped_because']}: 'orchard resume' it, or remove it")
+            raise SystemExit(f"{folder} was {ended['stopped_because']}: 'seedbed resume' it, or remove it")
         return ended
     own = ["--seed", str(seed), "--run-dir", str(folder), "--no-video", "--json"]
-    return last_line(ORCHARD, "train", *words, *own)
+    return last_line(SEEDBED, "train", *words, *own)
 
 
 def memory(rows: list[dict[str, float]]) -> dict[str, list[int]]:
@@ -111,7 +111,7 @@ def kept(folder: Path, summary: dict[str, Any], episodes: int | None) -> dict[st
         "megabytes": memory(rows),
     }
     if episodes:
-        run["eval"] = last_line(ORCHARD, "eval", str(folder), "--episodes", str(episodes), "--json")
+        run["eval"] = last_line(SEEDBED, "eval", str(folder), "--episodes", str(episodes), "--json")
     return run
 
 
@@ -139,7 +139,7 @@ def evidence(given: argparse.Namespace, flags: list[str], runs: Path) -> dict[st
     draw(given, folders, drawn="members" in summaries[0])
     return {
         "name": given.name,
-        "command": f"orchard train {' '.join(words)}",
+        "command": f"seedbed train {' '.join(words)}",
         "settings": {**to_json(RunFolder(folders[0]).config()), "run_dir": None},
         "runs": [
             kept(folder, summary, given.episodes) for folder, summary in zip(folders, summaries, strict=True)
@@ -150,7 +150,7 @@ def evidence(given: argparse.Namespace, flags: list[str], runs: Path) -> dict[st
 
 def main() -> None:
     given, flags = read(sys.argv[1:])
-    with tempfile.TemporaryDirectory(prefix="orchard-learning-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="seedbed-learning-") as scratch:
         try:
             row = evidence(given, flags, given.runs or Path(scratch))
         except ConfigError as error:

@@ -1,6 +1,6 @@
-"""Orchard beside the fastest peer on this machine: Breakout from pixels, Nature CNN, one pass over each frame.
+"""Seedbed beside the fastest peer on this machine: Breakout from pixels, Nature CNN, one pass over each frame.
 
-``.venv/bin/python benchmarks/peers.py PYTHON_OF_THE_PEER`` runs the two in turn, Orchard in float32 and with
+``.venv/bin/python benchmarks/peers.py PYTHON_OF_THE_PEER`` runs the two in turn, Seedbed in float32 and with
 convolutions in bfloat16, and appends a row to ``benchmarks/results/peers.jsonl``; what the peer needs stands in
 ``benchmarks/peers/sb3_a2c.py``.
 """
@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from statistics import median
 
-from side_by_side import keep, last_line, measured_on, orchard
+from side_by_side import keep, last_line, measured_on, seedbed
 
 HERE = Path(__file__).parent
 FLAGS = "ALE/Breakout-v5 --network nature --actors 2 --envs-per-actor 32"
@@ -28,8 +28,8 @@ def main() -> None:
     theirs, versions = [], {}
     for _ in range(arguments.rounds):
         for dtype, rates in ours.items():
-            rates.append(orchard(f"{FLAGS} --compute-dtype {dtype}", arguments.seconds))
-            print(f"orchard, {dtype}: {rates[-1]:.0f} steps/s", flush=True)
+            rates.append(seedbed(f"{FLAGS} --compute-dtype {dtype}", arguments.seconds))
+            print(f"seedbed, {dtype}: {rates[-1]:.0f} steps/s", flush=True)
         peer = last_line(
             arguments.python, str(HERE / "peers" / "sb3_a2c.py"), "--seconds", str(arguments.seconds)
         )
@@ -41,8 +41,8 @@ def main() -> None:
     row = {
         "peer": "Stable-Baselines3 A2C, 32 environments in one process",
         "peer_versions": versions,
-        "command": f"orchard train {FLAGS}",
-        "orchard": {dtype: [round(rate) for rate in rates] for dtype, rates in ours.items()},
+        "command": f"seedbed train {FLAGS}",
+        "seedbed": {dtype: [round(rate) for rate in rates] for dtype, rates in ours.items()},
         "theirs": [round(rate) for rate in theirs],
         "ratio": ratios,
         **machine,

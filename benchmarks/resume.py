@@ -2,7 +2,7 @@
 
 ``.venv/bin/python benchmarks/resume.py [--gigabytes 1.05] [--rounds 3] [--env ALE/Pong-v5]`` trains DQN until its
 replay has so much in it, kills it with SIGKILL while its second checkpoint is written, puts the first one into a new
-replay, compares the two by a digest of every array, and lets ``orchard resume`` learn on. It prints what learning
+replay, compares the two by a digest of every array, and lets ``seedbed resume`` learn on. It prints what learning
 waited for, how long writing and reading took, and appends a row to ``benchmarks/results/resume.jsonl`` (not with
 ``--no-row``).
 """
@@ -24,14 +24,14 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from side_by_side import ORCHARD, keep, measured_on
+from side_by_side import SEEDBED, keep, measured_on
 
-from orchard.architectures.memory import make_replay
-from orchard.launch.build import build_agent, build_spec
-from orchard.launch.folder import RunFolder
-from orchard.learning.checkpoint import Checkpoint, load_latest
-from orchard.metrics.sinks import read_rows
-from orchard.replay.replay import Replay
+from seedbed.architectures.memory import make_replay
+from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.folder import RunFolder
+from seedbed.learning.checkpoint import Checkpoint, load_latest
+from seedbed.metrics.sinks import read_rows
+from seedbed.replay.replay import Replay
 
 FRAME_BYTES = 84 * 84
 PATIENCE = 1200.0
@@ -40,7 +40,7 @@ PATIENCE = 1200.0
 @contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A command that is killed at the end, whatever happens; its actors end with it."""
-    child = subprocess.Popen([ORCHARD, *words], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen([SEEDBED, *words], stdout=subprocess.DEVNULL)
     try:
         yield child
     finally:
@@ -146,7 +146,7 @@ def go_on(run: Path, checkpoint: Checkpoint, transitions: int) -> float:
 def measure(env: str, gigabytes: float) -> dict[str, Any]:
     """One run, its end, and what is there afterwards."""
     transitions = int(gigabytes * 1e9 / FRAME_BYTES)
-    with tempfile.TemporaryDirectory(prefix="orchard-resume-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="seedbed-resume-") as scratch:
         run = Path(scratch) / "run"
         rows = train_and_kill(run, env, transitions)
         checkpoint, found = put_back(run)

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from side_by_side import keep
 
-from orchard.acting.rollout import Program, Rollout
-from orchard.config.resolve import replace
-from orchard.launch.bench import provenance
-from orchard.launch.build import build_agent
-from orchard.launch.evaluate import Player
-from orchard.learning.update import Update
-from orchard.seeding import key
-from orchard.types import Agent, EnvSpec, Tree, Unroll
+from seedbed.acting.rollout import Program, Rollout
+from seedbed.config.resolve import replace
+from seedbed.launch.bench import provenance
+from seedbed.launch.build import build_agent
+from seedbed.launch.evaluate import Player
+from seedbed.learning.update import Update
+from seedbed.seeding import key
+from seedbed.types import Agent, EnvSpec, Tree, Unroll
 
 DTYPES = ("float32", "bfloat16")
 

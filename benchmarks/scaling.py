@@ -1,6 +1,6 @@
 """Steps a second against the number of environments, on this machine: where more of them stop making it faster.
 
-``.venv/bin/python benchmarks/scaling.py [ENV] [--counts 64 256 …] [-- FLAGS of orchard train]`` runs Anakin with each
+``.venv/bin/python benchmarks/scaling.py [ENV] [--counts 64 256 …] [-- FLAGS of seedbed train]`` runs Anakin with each
 count in turn, by PPO unless the flags name another agent, and appends a row to ``benchmarks/results/scaling.jsonl``.
 With ``--arch sebulba`` the counts are environments of each actor thread. No run has a preset, which might end it early.
 """
@@ -13,16 +13,16 @@ from statistics import median
 
 from side_by_side import in_turn, keep, measured_on, split
 
-from orchard.cli.train import configuration
-from orchard.config.resolve import to_json
-from orchard.errors import ConfigError
+from seedbed.cli.train import configuration
+from seedbed.config.resolve import to_json
+from seedbed.errors import ConfigError
 
 COUNTED = {"anakin": "batch_size", "sebulba": "envs_per_actor"}
 COUNTS = [2**power for power in range(6, 17, 2)]
 
 
 def read(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The script's own arguments, and the flags of ``orchard train``."""
+    """The script's own arguments, and the flags of ``seedbed train``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("env", nargs="?", default="gymnax:CartPole-v1")
     parser.add_argument("--arch", choices=COUNTED, default="anakin")
@@ -43,7 +43,7 @@ def main() -> None:
     commands = {str(count): f"{counted} {count}" for count in given.counts}
     found = in_turn(commands, given.rounds, 60 * given.minutes)
     row = {
-        "command": f"orchard train {counted} COUNT",
+        "command": f"seedbed train {counted} COUNT",
         "steps_per_second": found,
         "medians": {count: median(rates) for count, rates in found.items()},
         "settings": settings,

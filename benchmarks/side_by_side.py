@@ -1,4 +1,4 @@
-"""What the benchmarks share that run ``orchard`` and keep what it came to."""
+"""What the benchmarks share that run ``seedbed`` and keep what it came to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-ORCHARD = str(Path(sys.executable).parent / "orchard")
+SEEDBED = str(Path(sys.executable).parent / "seedbed")
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
-    """A script's own arguments, and behind ``--`` the flags of ``orchard train``."""
+    """A script's own arguments, and behind ``--`` the flags of ``seedbed train``."""
     end = words.index("--") if "--" in words else len(words)
     return words[:end], words[end + 1 :]
 
@@ -27,31 +27,31 @@ def last_line(*command: str) -> dict[str, Any]:
     return found
 
 
-def orchard(flags: str, seconds: float) -> float:
-    """Agent steps a second, in steady state, of ``orchard train`` with these flags."""
-    with tempfile.TemporaryDirectory(prefix="orchard-side-by-side-") as scratch:
-        command = [ORCHARD, "train", *flags.split(), "--no-video", "--json"]
+def seedbed(flags: str, seconds: float) -> float:
+    """Agent steps a second, in steady state, of ``seedbed train`` with these flags."""
+    with tempfile.TemporaryDirectory(prefix="seedbed-side-by-side-") as scratch:
+        command = [SEEDBED, "train", *flags.split(), "--no-video", "--json"]
         summary = last_line(*command, "--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run")
     if summary["agent_steps_per_second"] is None:
         raise SystemExit(
-            f"orchard train {flags} made no second update within {seconds:g} s: give it more time"
+            f"seedbed train {flags} made no second update within {seconds:g} s: give it more time"
         )
     return float(summary["agent_steps_per_second"])
 
 
 def in_turn(commands: Mapping[str, str], rounds: int, seconds: float) -> dict[str, list[int]]:
-    """Agent steps a second of ``orchard train`` with each of the flags: one after the other, ``rounds`` times."""
+    """Agent steps a second of ``seedbed train`` with each of the flags: one after the other, ``rounds`` times."""
     found: dict[str, list[int]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, rates in found.items():
-            rates.append(round(orchard(commands[name], seconds)))
+            rates.append(round(seedbed(commands[name], seconds)))
             print(f"{name} {rates[-1]:,} steps/s", flush=True)
     return found
 
 
 def measured_on() -> dict[str, Any]:
     """The machine and the versions; found by another process, since one that has looked at an accelerator keeps it."""
-    program = "import json; from orchard.launch.bench import provenance; print(json.dumps(provenance()))"
+    program = "import json; from seedbed.launch.bench import provenance; print(json.dumps(provenance()))"
     return last_line(sys.executable, "-c", program)
 
 

@@ -10,10 +10,10 @@ import json
 import sys
 from pathlib import Path
 
-from orchard.config.resolve import configure
-from orchard.launch.bench import environment_stage, provenance
-from orchard.launch.build import build_spec
-from orchard.transport.measure import ADDRESSES, measure
+from seedbed.config.resolve import configure
+from seedbed.launch.bench import environment_stage, provenance
+from seedbed.launch.build import build_spec
+from seedbed.transport.measure import ADDRESSES, measure
 
 
 def main() -> None:

@@ -2,13 +2,13 @@
 
 from importlib.metadata import version as installed
 
-project = "Orchard"
-version = release = installed("orchard-rl")
+project = "Seedbed"
+version = release = installed("seedbed")
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
-html_title = "Orchard"
+html_title = "Seedbed"
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 # Pages link to files outside docs/ (source, examples) for readers of the repository; not for Sphinx.

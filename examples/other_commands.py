@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import orchard
+import seedbed
 
 
 def free_port() -> int:
@@ -16,7 +16,7 @@ def free_port() -> int:
 
 
 def main(run_dir: str | None = None) -> None:
-    for what, found, advice in orchard.findings():  # orchard doctor
+    for what, found, advice in seedbed.findings():  # seedbed doctor
         print(what, found, advice)
 
     # A learner that starts no actor, and one actor as it would be started on another machine. The token is
@@ -27,10 +27,10 @@ def main(run_dir: str | None = None) -> None:
     address = f"127.0.0.1:{free_port()}"
     actor = subprocess.Popen([sys.executable, __file__, "actor", address, "between-us"])
     try:
-        config = orchard.configure(
+        config = seedbed.configure(
             "toy:catch", actors=0, listen=[address], frames=30_000, video=False, run_dir=str(folder)
         )
-        summary = orchard.train(config)
+        summary = seedbed.train(config)
     finally:
         actor.terminate()
         actor.wait()
@@ -38,12 +38,12 @@ def main(run_dir: str | None = None) -> None:
         f"mean return {summary.mean_return:.2f} after {summary.agent_steps} steps: {summary.stopped_because}"
     )
 
-    row = orchard.bench(orchard.configure("toy:catch"), seconds=0.2)  # orchard bench toy:catch --seconds 0.2
+    row = seedbed.bench(seedbed.configure("toy:catch"), seconds=0.2)  # seedbed bench toy:catch --seconds 0.2
     print(f"efficiency {row['efficiency']:.2f}, bottleneck {row['bottleneck']}")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["actor"]:
-        orchard.act(sys.argv[2], token=sys.argv[3], envs=16, say=print)  # orchard actor HOST:PORT --token …
+        seedbed.act(sys.argv[2], token=sys.argv[3], envs=16, say=print)  # seedbed actor HOST:PORT --token …
     else:
         main(*sys.argv[1:2])

@@ -5,8 +5,8 @@ import sys
 import gymnasium
 import numpy as np
 
-import orchard
-from orchard.testing.environments import check_environment
+import seedbed
+from seedbed.testing.environments import check_environment
 
 
 class Follow(gymnasium.Env[np.ndarray, np.int64]):
@@ -31,10 +31,10 @@ def main(run_dir: str | None = None) -> None:
     # Run as a script, this module is not importable by its name: the actors of a thread find it here.
     sys.modules.setdefault("own_environment", sys.modules[__name__])
     check_environment("own_environment:Follow")
-    config = orchard.configure(
+    config = seedbed.configure(
         "own_environment:Follow", preset="catch", until_return=18.0, minutes=0.3, video=False, run_dir=run_dir
     )
-    summary = orchard.train(config)
+    summary = seedbed.train(config)
     print(
         f"mean return {summary.mean_return:.1f} after {summary.agent_steps} steps: {summary.stopped_because}"
     )

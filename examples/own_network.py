@@ -5,7 +5,7 @@ import sys
 import flax.linen as nn
 import jax
 
-import orchard
+import seedbed
 
 
 class Residual(nn.Module):
@@ -24,10 +24,10 @@ class Residual(nn.Module):
 def main(run_dir: str | None = None) -> None:
     # Run as a script, this module is not importable by its name: learning and acting find it here.
     sys.modules.setdefault("own_network", sys.modules[__name__])
-    config = orchard.configure(
+    config = seedbed.configure(
         "toy:catch", network="own_network:Residual", minutes=0.2, video=False, run_dir=run_dir
     )
-    summary = orchard.train(config)
+    summary = seedbed.train(config)
     print(
         f"mean return {summary.mean_return:.2f} after {summary.agent_steps} steps: {summary.stopped_because}"
     )

@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compiling is most of the time of a tiny run: every program is compiled once for all tests and processes."""
     if hasattr(config, "workerinput"):
         return  # its environment has what the process that started it set
-    cache = tempfile.mkdtemp(prefix="orchard-compiled-")
+    cache = tempfile.mkdtemp(prefix="seedbed-compiled-")
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

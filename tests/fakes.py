@@ -12,10 +12,10 @@ import numpy as np
 import optax
 from numpy.typing import NDArray
 
-from orchard.acting.unrolls import step_arrays
-from orchard.envs.make import make, spec_of
-from orchard.transport.seam import PROTOCOL, Layouts
-from orchard.types import ActOutput, Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
+from seedbed.acting.unrolls import step_arrays
+from seedbed.envs.make import make, spec_of
+from seedbed.transport.seam import PROTOCOL, Layouts
+from seedbed.types import ActOutput, Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 PATIENCE = 20.0
 COUNT: EnvSpec = spec_of("toy:count")
@@ -146,7 +146,7 @@ class Player:
 
 
 class InstantInference:
-    """:class:`~orchard.acting.inference.Inference` without a device: the policy is a sum, the state a count."""
+    """:class:`~seedbed.acting.inference.Inference` without a device: the policy is a sum, the state a count."""
 
     def __init__(self, capacity: int, largest: int) -> None:
         self.largest = largest

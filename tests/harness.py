@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import psutil
 
-from orchard.config.resolve import configure
-from orchard.config.settings import RunConfig
+from seedbed.config.resolve import configure
+from seedbed.config.settings import RunConfig
 
-ORCHARD = str(Path(sys.executable).parent / "orchard")
+SEEDBED = str(Path(sys.executable).parent / "seedbed")
 TESTS = Path(__file__).parent
 PATIENCE = 240.0  # on a machine that is busy or slow; where it does not end, it never does
 TINY: dict[str, Any] = {
@@ -39,7 +39,7 @@ def tiny(env: str, folder: Path, **settings: Any) -> RunConfig:
 
 
 def flags(env: str, folder: str, **settings: Any) -> list[str]:
-    """The same as arguments of ``orchard train``."""
+    """The same as arguments of ``seedbed train``."""
     words = ["train", env]
     for name, value in {**TINY, "run_dir": folder, **settings}.items():
         flag = name.replace("_", "-")
@@ -81,7 +81,7 @@ def on_four_devices(program: str, *arguments: str, beside: Path = TESTS) -> list
 
 
 class Command:
-    """``orchard …`` in a process group of its own, as on a terminal; killed with its children at the end."""
+    """``seedbed …`` in a process group of its own, as on a terminal; killed with its children at the end."""
 
     def __init__(self, *words: str, cwd: Path, command: list[str] | None = None, **environment: str) -> None:
         self.cwd = cwd
@@ -89,7 +89,7 @@ class Command:
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         with self._output.open("wb") as file:
             self.process = psutil.Popen(
-                [*(command or [ORCHARD]), *words],
+                [*(command or [SEEDBED]), *words],
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from streams import column, window_of
 
-from orchard.types import DataPlan, Unroll
+from seedbed.types import DataPlan, Unroll
 
 
 @dataclass

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from orchard.config.resolve import configure
-from orchard.launch.run import train
-from orchard.learning.checkpoint import load_latest
-from orchard.metrics.reports import Summary
+from seedbed.config.resolve import configure
+from seedbed.launch.run import train
+from seedbed.learning.checkpoint import load_latest
+from seedbed.metrics.reports import Summary
 
 ENVS, STEPS = 8, 10
 AGENTS: dict[str, dict[str, Any]] = {

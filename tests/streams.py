@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchard.types import DataPlan, ReplayPlan, TimeStep, Unroll
+from seedbed.types import DataPlan, ReplayPlan, TimeStep, Unroll
 
 
 def number(stream: Any, step: Any, salt: int) -> Any:

@@ -7,7 +7,7 @@ import sys
 import jax
 import numpy as np
 
-from orchard import seeding
+from seedbed import seeding
 
 NAMES = list(itertools.product(range(8), ("environment", "actor", "learner", "environment1"), range(64)))
 
@@ -32,5 +32,5 @@ def test_small_seeds_are_small_and_distinct():
 
 
 def test_actors_do_not_import_jax():
-    code = "import sys; from orchard import seeding; seeding.generator(0, 'actor'); assert 'jax' not in sys.modules"
+    code = "import sys; from seedbed import seeding; seeding.generator(0, 'actor'); assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

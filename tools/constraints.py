@@ -1,4 +1,4 @@
-"""Writes constraints.txt: the exact versions that Orchard is installed with on each Python.
+"""Writes constraints.txt: the exact versions that Seedbed is installed with on each Python.
 
     .venv/bin/python tools/constraints.py PYTHON3.11 PYTHON3.12 PYTHON3.13
 
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 EXTRAS = "test,check,docs,cuda,envpool,vizdoom,mujoco,onednn,native,brax,craftax"
 HEADER = """\
-# The versions that Orchard is installed with and tested on. Written by tools/constraints.py; do not edit.
+# The versions that Seedbed is installed with and tested on. Written by tools/constraints.py; do not edit.
 """
 
 Versions = dict[str, str]
@@ -33,7 +33,7 @@ def resolve(python: str) -> tuple[str, Versions]:
         subprocess.run([*pip, "--report", str(report), f"{ROOT}[{EXTRAS}]"], check=True)
         found = json.loads(report.read_text())
     versions = {_normal(item["metadata"]["name"]): item["metadata"]["version"] for item in found["install"]}
-    versions.pop("orchard-rl")
+    versions.pop("seedbed")
     return ".".join(found["environment"]["python_full_version"].split(".")[:2]), versions
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the newest Python on this machine that Orchard can be installed with, or one line that says what to do.
+# Prints the newest Python on this machine that Seedbed can be installed with, or one line that says what to do.
 #
 # Looked at: python3.N on the PATH, the versions that pyenv holds (its commands on the PATH work only for the
 # version that is switched on), python3 and python. Newer than 3.14 is not taken: nobody has tried

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchard.launch.pairings import pairings
+from seedbed.launch.pairings import pairings
 
 PAGE = Path(__file__).parent.parent / "docs" / "fits.md"
 HEAD = """\
 # Which agent runs where
 
-<!-- Written by tools/fits_page.py from src/orchard/architectures/fits.py; do not edit. -->
+<!-- Written by tools/fits_page.py from src/seedbed/architectures/fits.py; do not edit. -->
 
-*What is computed* (`--agent`) and *where it runs* (`--arch`) are chosen apart. `orchard fits` prints this table. A pair
+*What is computed* (`--agent`) and *where it runs* (`--arch`) are chosen apart. `seedbed fits` prints this table. A pair
 that has a number is refused, with that reason, before anything is started. Settings may exclude each
 other too, which is said in the same way.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from orchard.metrics import registry
+from seedbed.metrics import registry
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 HEAD = """\
 # Metrics
 
-<!-- Written by tools/metrics_page.py from src/orchard/metrics/registry.py; do not edit. -->
+<!-- Written by tools/metrics_page.py from src/seedbed/metrics/registry.py; do not edit. -->
 
 Every number that a run writes, under one name in `metrics.jsonl`, in TensorBoard and on the console. A name
 that ends in `/*` is a family: whatever begins like it belongs to it.

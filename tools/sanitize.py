@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchard.nets.native import build, library
+from seedbed.nets.native import build, library
 
 TESTS = ("tests/nets/native/test_against_xla.py", "tests/nets/native/test_refusals.py")
 FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
@@ -51,7 +51,7 @@ def main() -> int:
         library.forget_proofs()
         # The proof is the first to run it; were it ended there, all tests would be of XLA, and pass.
         program = (
-            "from orchard.nets.native import library; found = library.find(); print(found, found.advice)"
+            "from seedbed.nets.native import library; found = library.find(); print(found, found.advice)"
         )
         said = subprocess.run(
             [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, check=True

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchard.config.resolve import presets
-from orchard.config.settings import SETTINGS, RunConfig
+from seedbed.config.resolve import presets
+from seedbed.config.settings import SETTINGS, RunConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 HEAD = """\
 # Settings
 
-<!-- Written by tools/settings_page.py from src/orchard/config; do not edit. -->
+<!-- Written by tools/settings_page.py from src/seedbed/config; do not edit. -->
 
 Every setting of a run: its name in Python and in `config.json`, which is its flag too (`envs_per_actor` is
 `--envs-per-actor`; `env` stands without a flag), its built-in default, and what it does. A preset of the

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, required=True, help="in one call")
     parser.add_argument("--calls", type=int, default=4)
     parser.add_argument(
-        "--shared", action="store_true", help="one network for policy and value, as Orchard has"
+        "--shared", action="store_true", help="one network for policy and value, as Seedbed has"
     )
     given = parser.parse_args()
     sys.path.insert(0, given.checkout)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from fakes import COUNT
 
-from orchard.acting import actor
-from orchard.envs.make import make
-from orchard.errors import ConnectionLost
+from seedbed.acting import actor
+from seedbed.envs.make import make
+from seedbed.errors import ConnectionLost
 
 ROUNDS = 4
 

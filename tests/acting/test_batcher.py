@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchard.acting.batcher import BatchRule, Decision, bucket_for, buckets, decide
+from seedbed.acting.batcher import BatchRule, Decision, bucket_for, buckets, decide
 
 RULE = BatchRule(max_rows=8, wait=2.0)
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from fakes import PATIENCE, numbered
 
-from orchard.acting.crew import LearnerGate, seed_of
-from orchard.acting.recipe import half_seeds
-from orchard.acting.unrolls import Delivery
-from orchard.types import Unroll, Weights
-from orchard.weights.store import WeightStore
+from seedbed.acting.crew import LearnerGate, seed_of
+from seedbed.acting.recipe import half_seeds
+from seedbed.acting.unrolls import Delivery
+from seedbed.types import Unroll, Weights
+from seedbed.weights.store import WeightStore
 
 
 class House:

@@ -16,22 +16,22 @@ import pytest
 from fakes import COUNT, PATIENCE, FakePeer, InstantInference, Player
 from harness import until
 
-from orchard.acting.batcher import BatchRule
-from orchard.acting.desk import Desk
-from orchard.acting.lanes import Member
-from orchard.acting.ledger import Ledger
-from orchard.acting.meters import Meters
-from orchard.acting.pace import FreeBatches, Lockstep, Pace, Round
-from orchard.acting.recipe import Recipe, lanes_of
-from orchard.acting.unrolls import Delivery, step_arrays, step_fields
-from orchard.acting.worker import Worker
-from orchard.envs.make import make
-from orchard.errors import ConfigError, Refused
-from orchard.replay.queue import UnrollQueue
-from orchard.testing.transport import CARRIERS, Carrier
-from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts
-from orchard.types import EnvSpec, Unroll
-from orchard.weights.store import WeightStore
+from seedbed.acting.batcher import BatchRule
+from seedbed.acting.desk import Desk
+from seedbed.acting.lanes import Member
+from seedbed.acting.ledger import Ledger
+from seedbed.acting.meters import Meters
+from seedbed.acting.pace import FreeBatches, Lockstep, Pace, Round
+from seedbed.acting.recipe import Recipe, lanes_of
+from seedbed.acting.unrolls import Delivery, step_arrays, step_fields
+from seedbed.acting.worker import Worker
+from seedbed.envs.make import make
+from seedbed.errors import ConfigError, Refused
+from seedbed.replay.queue import UnrollQueue
+from seedbed.testing.transport import CARRIERS, Carrier
+from seedbed.transport.seam import PROTOCOL, Client, Layout, Layouts
+from seedbed.types import EnvSpec, Unroll
+from seedbed.weights.store import WeightStore
 
 LENGTH = 3
 
@@ -567,7 +567,7 @@ def test_whoever_waited_longest_finds_the_room_first(house: Callable[..., House]
 def set_clock(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
     """What the desk and the workers take for the time from now on: ``clock.now``, in s."""
     for module in ("desk", "worker"):
-        monkeypatch.setattr(f"orchard.acting.{module}.time", SimpleNamespace(monotonic=lambda: clock.now))
+        monkeypatch.setattr(f"seedbed.acting.{module}.time", SimpleNamespace(monotonic=lambda: clock.now))
 
 
 def test_actors_that_owe_a_step_are_named(

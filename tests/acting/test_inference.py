@@ -9,13 +9,13 @@ from fakes import COUNT, diary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchard.acting.inference import Inference
-from orchard.acting.unrolls import OpenUnroll, step_arrays, step_fields
-from orchard.agents.vtrace import VTraceSettings, make_agent
-from orchard.envs.make import make
-from orchard.replay.queue import join
-from orchard.testing.agents import SPECS, at, experience
-from orchard.types import Tree
+from seedbed.acting.inference import Inference
+from seedbed.acting.unrolls import OpenUnroll, step_arrays, step_fields
+from seedbed.agents.vtrace import VTraceSettings, make_agent
+from seedbed.envs.make import make
+from seedbed.replay.queue import join
+from seedbed.testing.agents import SPECS, at, experience
+from seedbed.types import Tree
 
 PARAMS = {"w": jnp.ones(())}
 CAPACITY = 8

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from fakes import COUNT, FakePeer, diary
 
-from orchard.acting.desk import Desk
-from orchard.acting.example import example_unroll
-from orchard.acting.intake import Intake
-from orchard.acting.ledger import Ledger
-from orchard.acting.meters import Latencies, Meters
-from orchard.acting.pace import Free, Lockstep, Pace, Round
-from orchard.acting.parcels import UnrollParcel, WeightsParcel, version_array
-from orchard.acting.recipe import Recipe
-from orchard.acting.unrolls import Delivery
-from orchard.errors import Refused, SpecError
-from orchard.transport.seam import PROTOCOL
-from orchard.types import Unroll, Weights
-from orchard.weights.store import WeightStore
+from seedbed.acting.desk import Desk
+from seedbed.acting.example import example_unroll
+from seedbed.acting.intake import Intake
+from seedbed.acting.ledger import Ledger
+from seedbed.acting.meters import Latencies, Meters
+from seedbed.acting.pace import Free, Lockstep, Pace, Round
+from seedbed.acting.parcels import UnrollParcel, WeightsParcel, version_array
+from seedbed.acting.recipe import Recipe
+from seedbed.acting.unrolls import Delivery
+from seedbed.errors import Refused, SpecError
+from seedbed.transport.seam import PROTOCOL
+from seedbed.types import Unroll, Weights
+from seedbed.weights.store import WeightStore
 
 AGENT = diary()
 LENGTH, ROWS = AGENT.data.unroll_length, 2
@@ -236,7 +236,7 @@ def test_reports_are_counted_and_others_refused(stands: Any) -> None:
 
 def test_an_actor_that_was_heard_of_is_not_stalled(stands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("orchard.acting.desk.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("seedbed.acting.desk.time.monotonic", lambda: now[0])
     stand = stands()
     now[0] = 130.0
     assert [seconds for _, seconds in stand.desk.stalled(20.0)] == [30.0]
@@ -248,7 +248,7 @@ def test_an_actor_that_was_heard_of_is_not_stalled(stands: Any, monkeypatch: pyt
 
 def test_an_actor_that_waits_for_weights_owes_nothing(stands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("orchard.acting.desk.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("seedbed.acting.desk.time.monotonic", lambda: now[0])
     stand = stands(lag=0)
     for lane in (0, 1):
         stand.send(lane)

@@ -1,10 +1,10 @@
 import numpy as np
 from fakes import COUNT, FakePeer, numbered
 
-from orchard.acting.lanes import Member, ServedLane, arrival, digest_of
-from orchard.acting.unrolls import OpenUnroll, step_arrays
-from orchard.envs.episodes import EpisodeMeter
-from orchard.envs.make import make
+from seedbed.acting.lanes import Member, ServedLane, arrival, digest_of
+from seedbed.acting.unrolls import OpenUnroll, step_arrays
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.envs.make import make
 
 
 def lane(index: int = 2, half: int = 1, epoch: int = 5, rows: int = 3) -> ServedLane:

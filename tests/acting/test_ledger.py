@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchard.acting.ledger import Ledger
+from seedbed.acting.ledger import Ledger
 
 
 def test_steps_move_from_column_to_column() -> None:

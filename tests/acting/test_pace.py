@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from fakes import COUNT, FakePeer, numbered
 
-from orchard.acting.batcher import BatchRule
-from orchard.acting.lanes import Member, ServedLane
-from orchard.acting.pace import FreeBatches, Lockstep, Round, batches_per_round
-from orchard.acting.unrolls import Delivery, OpenUnroll
-from orchard.envs.episodes import EpisodeMeter
-from orchard.errors import ConfigError
-from orchard.weights.store import WeightStore
+from seedbed.acting.batcher import BatchRule
+from seedbed.acting.lanes import Member, ServedLane
+from seedbed.acting.pace import FreeBatches, Lockstep, Round, batches_per_round
+from seedbed.acting.unrolls import Delivery, OpenUnroll
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.errors import ConfigError
+from seedbed.weights.store import WeightStore
 
 
 def lane(index: int, half: int = 0, arrived: float | None = 0.0, rounds: int = 0) -> ServedLane:

@@ -15,22 +15,22 @@ import pytest
 from fakes import COUNT, Player, diary
 from harness import until
 
-from orchard.acting.batcher import BatchRule
-from orchard.acting.desk import Desk
-from orchard.acting.forward_pass import AsTold, ForwardPace, ForwardPass, Newest
-from orchard.acting.inference import Inference
-from orchard.acting.intake import Intake
-from orchard.acting.ledger import Ledger
-from orchard.acting.meters import Meters
-from orchard.acting.pace import Free, Lockstep, Pace, Round
-from orchard.acting.recipe import Recipe
-from orchard.acting.relay import Relay, Reporter
-from orchard.acting.unrolls import Delivery
-from orchard.errors import Refused
-from orchard.seeding import key
-from orchard.transport.connect import connect, listen
-from orchard.transport.seam import PROTOCOL
-from orchard.weights.store import WeightStore
+from seedbed.acting.batcher import BatchRule
+from seedbed.acting.desk import Desk
+from seedbed.acting.forward_pass import AsTold, ForwardPace, ForwardPass, Newest
+from seedbed.acting.inference import Inference
+from seedbed.acting.intake import Intake
+from seedbed.acting.ledger import Ledger
+from seedbed.acting.meters import Meters
+from seedbed.acting.pace import Free, Lockstep, Pace, Round
+from seedbed.acting.recipe import Recipe
+from seedbed.acting.relay import Relay, Reporter
+from seedbed.acting.unrolls import Delivery
+from seedbed.errors import Refused
+from seedbed.seeding import key
+from seedbed.transport.connect import connect, listen
+from seedbed.transport.seam import PROTOCOL
+from seedbed.weights.store import WeightStore
 
 AGENT = diary()
 LENGTH, ROWS = AGENT.data.unroll_length, 2
@@ -310,7 +310,7 @@ def test_a_link_whose_weights_cannot_be_taken_ends_its_workers_conversation(
     def full(*_: Any) -> Any:
         raise RuntimeError("RESOURCE_EXHAUSTED")
 
-    monkeypatch.setattr("orchard.acting.parcels.WeightsParcel.unpack", full)
+    monkeypatch.setattr("seedbed.acting.parcels.WeightsParcel.unpack", full)
     stand = stands()
     worker = stand.worker()
     until(lambda: worker.peer.closed, "the worker to be told", 20)
@@ -345,7 +345,7 @@ def test_the_optimizers_refusal_is_the_workers(stands: Any) -> None:
 
 
 def test_a_server_reports_what_it_did_and_who_is_alive(stands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchard.acting.relay.REPORT_SECONDS", 0.01)
+    monkeypatch.setattr("seedbed.acting.relay.REPORT_SECONDS", 0.01)
     stand = stands()
     worker = stand.worker(1).begin().play(4)
     until(lambda: stand.served.batches >= 4, "four batches", 20)

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from orchard.acting.inference import Inference
-from orchard.acting.rollout import Program, Rollout
-from orchard.acting.unrolls import OpenUnroll, step_arrays
-from orchard.agents.vtrace import VTraceSettings, make_agent
-from orchard.envs.make import make
+from seedbed.acting.inference import Inference
+from seedbed.acting.rollout import Program, Rollout
+from seedbed.acting.unrolls import OpenUnroll, step_arrays
+from seedbed.agents.vtrace import VTraceSettings, make_agent
+from seedbed.envs.make import make
 
 ROWS, LENGTH, UNROLLS, EPOCH = 3, 4, 3, 2
 SLOTS = np.array([5, 6, 7], np.int32)

@@ -6,10 +6,10 @@ from fakes import COUNT, numbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchard.acting.unrolls import OpenUnroll, step_arrays, step_fields, timestep_of
-from orchard.envs.make import make
-from orchard.transport.seam import Layout
-from orchard.types import ArraySpec, EnvSpec, Unroll
+from seedbed.acting.unrolls import OpenUnroll, step_arrays, step_fields, timestep_of
+from seedbed.envs.make import make
+from seedbed.transport.seam import Layout
+from seedbed.types import ArraySpec, EnvSpec, Unroll
 
 TREE = EnvSpec(
     "test/tree",

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from orchard.agents.a2c import A2CSettings, make_agent
-from orchard.errors import ConfigError
-from orchard.testing.agents import SPECS, Subject
+from seedbed.agents.a2c import A2CSettings, make_agent
+from seedbed.errors import ConfigError
+from seedbed.testing.agents import SPECS, Subject
 
 SETTINGS = A2CSettings(unroll_length=8, batch_size=4, discount=0.9)
 ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from orchard.agents.bc import BCSettings, make_agent
-from orchard.errors import ConfigError
-from orchard.ops import distributions
-from orchard.testing.agents import SPECS, Subject, at, experience
-from orchard.types import DataPlan
+from seedbed.agents.bc import BCSettings, make_agent
+from seedbed.errors import ConfigError
+from seedbed.ops import distributions
+from seedbed.testing.agents import SPECS, Subject, at, experience
+from seedbed.types import DataPlan
 
 SETTINGS = BCSettings(unroll_length=8, batch_size=4)
 ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from orchard.agents import a2c, bc, dqn, ppo, r2d2
-from orchard.agents.vtrace import VTraceSettings, make_agent
-from orchard.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
+from seedbed.agents import a2c, bc, dqn, ppo, r2d2
+from seedbed.agents.vtrace import VTraceSettings, make_agent
+from seedbed.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
 
 _SETTINGS = VTraceSettings(unroll_length=8, batch_size=4)
 _MEMORY = VTraceSettings(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import rlax
 
-from orchard.agents.dqn import DQNSettings, make_agent
-from orchard.errors import ConfigError
-from orchard.testing.agents import SPECS, Subject, experience
-from orchard.types import EnvSpec, TimeStep, Unroll
+from seedbed.agents.dqn import DQNSettings, make_agent
+from seedbed.errors import ConfigError
+from seedbed.testing.agents import SPECS, Subject, experience
+from seedbed.types import EnvSpec, TimeStep, Unroll
 
 PLAIN = {"n_step": 1, "double": False, "dueling": False, "huber": 1.0, "priority_exponent": 0.0}
 

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from orchard.agents.ppo import PPOSettings, make_agent
-from orchard.errors import ConfigError
-from orchard.nets.normalizer import mean_and_deviation
-from orchard.ops.returns import gae
-from orchard.replay.queue import select
-from orchard.testing.agents import SPECS, Subject
+from seedbed.agents.ppo import PPOSettings, make_agent
+from seedbed.errors import ConfigError
+from seedbed.nets.normalizer import mean_and_deviation
+from seedbed.ops.returns import gae
+from seedbed.replay.queue import select
+from seedbed.testing.agents import SPECS, Subject
 
 SETTINGS = PPOSettings(unroll_length=8, batch_size=4, minibatches=2)
 ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]

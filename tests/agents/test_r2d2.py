@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from orchard.agents.r2d2 import R2D2Settings, make_agent, values_after_burn_in
-from orchard.errors import ConfigError
-from orchard.ops.q_values import in_rewards, rescaled
-from orchard.testing.agents import SPECS, Subject, experience
+from seedbed.agents.r2d2 import R2D2Settings, make_agent, values_after_burn_in
+from seedbed.errors import ConfigError
+from seedbed.ops.q_values import in_rewards, rescaled
+from seedbed.testing.agents import SPECS, Subject, experience
 
 T, BURN_IN = 8, 3
 ENDS = [(2, 0, "terminated"), (6, 1, "truncated"), (4, 2, "terminated"), (9, 3, "truncated")]

@@ -8,13 +8,13 @@ import numpy as np
 import optax
 import pytest
 
-from orchard.agents import AGENTS, load_agent
-from orchard.agents.vtrace import VTraceSettings, make_agent
-from orchard.errors import ConfigError
-from orchard.nets.actor_critic import ActorCritic
-from orchard.ops.distributions import from_spec
-from orchard.testing.agents import SPECS, Subject, experience
-from orchard.types import ArraySpec, EnvSpec, TimeStep, Unroll
+from seedbed.agents import AGENTS, load_agent
+from seedbed.agents.vtrace import VTraceSettings, make_agent
+from seedbed.errors import ConfigError
+from seedbed.nets.actor_critic import ActorCritic
+from seedbed.ops.distributions import from_spec
+from seedbed.testing.agents import SPECS, Subject, experience
+from seedbed.types import ArraySpec, EnvSpec, TimeStep, Unroll
 
 SETTINGS = VTraceSettings(unroll_length=8, batch_size=4)
 ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]

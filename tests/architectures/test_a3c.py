@@ -11,18 +11,18 @@ import pytest
 from harness import balanced, checkpoints, rows, summary
 from small_runs import params, run
 
-import orchard
-from orchard.acting.example import example_unroll
-from orchard.acting.ledger import Ledger
-from orchard.acting.unrolls import Delivery
-from orchard.architectures.a3c import A3C, OpenSteps
-from orchard.architectures.fits import why_not
-from orchard.config.resolve import configure
-from orchard.envs.make import spec_of
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch.build import build_agent
-from orchard.launch.run import resume, train
-from orchard.metrics.reports import Summary
+import seedbed
+from seedbed.acting.example import example_unroll
+from seedbed.acting.ledger import Ledger
+from seedbed.acting.unrolls import Delivery
+from seedbed.architectures.a3c import A3C, OpenSteps
+from seedbed.architectures.fits import why_not
+from seedbed.config.resolve import configure
+from seedbed.envs.make import spec_of
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.build import build_agent
+from seedbed.launch.run import resume, train
+from seedbed.metrics.reports import Summary
 
 STEPS = 20
 
@@ -98,7 +98,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.weights_version == 150
     for leaf, array in params(tmp_path / "run").items():
         np.testing.assert_array_equal(array, kept[leaf])
-    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
+    assert seedbed.evaluate(tmp_path / "run", episodes=3).count == 3
 
 
 def test_shards_can_be_more_or_fewer_when_a_run_goes_on(tmp_path: Path) -> None:

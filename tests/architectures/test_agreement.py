@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from small_runs import AGENTS, ENVS, STEPS, params, run
 
-from orchard.weights.store import WeightStore
+from seedbed.weights.store import WeightStore
 
 SERVED = {"arch": "seed", "transport": "inproc", "actors": 1, "envs_per_actor": ENVS}
 BESIDE = {**SERVED, "arch": "impala"}

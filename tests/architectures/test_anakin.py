@@ -11,11 +11,11 @@ import pytest
 from harness import Command, checkpoints, learned, on_four_devices, rows, summary
 from small_runs import AGENTS, ENVS, STEPS, run
 
-import orchard
-from orchard.architectures.anakin import Anakin
-from orchard.config.resolve import configure
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch.run import resume, train
+import seedbed
+from seedbed.architectures.anakin import Anakin
+from seedbed.config.resolve import configure
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.run import resume, train
 
 
 def test_how_many_batches_a_call_has_changes_nothing(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_run_in_two_parts_is_the_whole_run(name: str, tmp_path: Path) -> None:
 
 def test_what_was_trained_is_evaluated_and_recorded(tmp_path: Path) -> None:
     run(tmp_path / "run")
-    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
-    video = orchard.record(tmp_path / "run")
+    assert seedbed.evaluate(tmp_path / "run", episodes=3).count == 3
+    video = seedbed.record(tmp_path / "run")
     assert Path(video).stat().st_size > 1000
 
 
@@ -98,7 +98,7 @@ UNEQUAL = """
 import json, sys
 from pathlib import Path
 from small_runs import run
-from orchard.errors import ConfigError
+from seedbed.errors import ConfigError
 
 for arch, placed in {"anakin": {}, "sebulba": {"actors": 1, "envs_per_actor": 6}}.items():
     try:

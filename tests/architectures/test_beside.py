@@ -11,14 +11,14 @@ import pytest
 from harness import balanced, tiny, until
 from small_runs import params
 
-from orchard.acting.intake import Intake
-from orchard.architectures.impala import Impala
-from orchard.architectures.learner_loop import LearnerLoop
-from orchard.architectures.memory import ReplayMemory
-from orchard.errors import ConfigError
-from orchard.launch.run import resume, train
-from orchard.learning.learner import Learner
-from orchard.replay.replay import Replay
+from seedbed.acting.intake import Intake
+from seedbed.architectures.impala import Impala
+from seedbed.architectures.learner_loop import LearnerLoop
+from seedbed.architectures.memory import ReplayMemory
+from seedbed.errors import ConfigError
+from seedbed.launch.run import resume, train
+from seedbed.learning.learner import Learner
+from seedbed.replay.replay import Replay
 
 IMPALA: dict[str, Any] = {"arch": "impala", "batch_size": 4, "lstm": 8}
 REPLAY: dict[str, Any] = {

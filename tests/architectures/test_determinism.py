@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from harness import Command, alive, checkpoints, flags, simulated, summary, tiny, until
 
-from orchard.acting.pace import Lockstep
-from orchard.acting.worker import Worker
-from orchard.architectures.seed import Seed
-from orchard.launch.build import build_agent, build_spec
-from orchard.launch.run import resume, train
-from orchard.metrics.reports import Summary
-from orchard.types import Unroll
-from orchard.weights.store import WeightStore
+from seedbed.acting.pace import Lockstep
+from seedbed.acting.worker import Worker
+from seedbed.architectures.seed import Seed
+from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.run import resume, train
+from seedbed.metrics.reports import Summary
+from seedbed.types import Unroll
+from seedbed.weights.store import WeightStore
 
 FRAMES_A_ROUND = 2 * 4 * 5  # actors, environments, steps: see harness.TINY
 CASES: dict[str, dict[str, Any]] = {
@@ -228,10 +228,10 @@ DEVICES = """
 import json, sys
 from harness import tiny
 from pathlib import Path
-from orchard.launch.run import train
+from seedbed.launch.run import train
 
 import jax
-from orchard.architectures.seed import Seed
+from seedbed.architectures.seed import Seed
 
 def ids(tree):
     return sorted(device.id for device in jax.tree.leaves(tree)[0].devices())
@@ -290,7 +290,7 @@ def test_devices_are_split_between_acting_and_training(tmp_path: Path) -> None:
 def test_what_cannot_run_is_refused_and_leaves_no_folder(
     settings: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    from orchard.errors import ConfigError
+    from seedbed.errors import ConfigError
 
     with pytest.raises(ConfigError, match=words):
         train(tiny("toy:catch", tmp_path / "run", **settings))

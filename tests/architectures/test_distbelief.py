@@ -13,15 +13,15 @@ import pytest
 from harness import Command, alive, balanced, flags, rows, summary, tiny, until
 from small_runs import params
 
-import orchard
-from orchard.architectures.fits import why_not
-from orchard.envs.make import make, spec_of
-from orchard.errors import DatasetError
-from orchard.launch.build import build_agent
-from orchard.launch.run import resume, train
-from orchard.learning.checkpoint import load_latest
-from orchard.replay.dataset import Dataset, Decided, write
-from orchard.seeding import key
+import seedbed
+from seedbed.architectures.fits import why_not
+from seedbed.envs.make import make, spec_of
+from seedbed.errors import DatasetError
+from seedbed.launch.build import build_agent
+from seedbed.launch.run import resume, train
+from seedbed.learning.checkpoint import load_latest
+from seedbed.replay.dataset import Dataset, Decided, write
+from seedbed.seeding import key
 
 BC: dict[str, Any] = {"agent": "bc", "arch": "distbelief", "envs_per_actor": 16, "batch_size": 4}
 STEPS_A_BATCH = 4 * 5
@@ -93,7 +93,7 @@ def test_replicas_learn_and_go_on_where_they_were(data: Path, tmp_path: Path) ->
     assert all(b < a for b, a in zip(before, after, strict=True))
     accuracies = [row["loss/accuracy"] for row in rows(tmp_path / "run") if "loss/accuracy" in row]
     assert accuracies[-1] == 1.0
-    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
+    assert seedbed.evaluate(tmp_path / "run", episodes=3).count == 3
     with pytest.raises(DatasetError, match="the number of replicas that the run had"):
         resume(str(tmp_path / "run"), frames=3000, actors=3)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchard.architectures.fits import why_not
-from orchard.config.resolve import configure
-from orchard.envs.make import spec_of
-from orchard.launch.build import build_agent
+from seedbed.architectures.fits import why_not
+from seedbed.config.resolve import configure
+from seedbed.envs.make import spec_of
+from seedbed.launch.build import build_agent
 
 
 @pytest.mark.parametrize("arch", ["seed", "sebulba", "a2c"])

@@ -12,14 +12,14 @@ import pytest
 from harness import Command, alive, balanced, checkpoints, flags, rows, summary, tiny, until, words_of
 from small_runs import params
 
-import orchard
-from orchard.architectures.fits import why_not
-from orchard.envs.make import spec_of
-from orchard.errors import RunFailed
-from orchard.launch.build import build_agent
-from orchard.launch.run import resume, train
-from orchard.learning.checkpoint import load_latest
-from orchard.learning.pushing import Outliers
+import seedbed
+from seedbed.architectures.fits import why_not
+from seedbed.envs.make import spec_of
+from seedbed.errors import RunFailed
+from seedbed.launch.build import build_agent
+from seedbed.launch.run import resume, train
+from seedbed.learning.checkpoint import load_latest
+from seedbed.learning.pushing import Outliers
 
 DQN: dict[str, Any] = {
     "agent": "dqn",
@@ -69,7 +69,7 @@ def test_workers_share_what_they_learn_and_go_on_after_a_stop(transport: str, tm
     assert again["weights_version"] > first["weights_version"]
     assert again["agent_steps"] >= 2500
     assert balanced(again)
-    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
+    assert seedbed.evaluate(tmp_path / "run", episodes=3).count == 3
     # Nothing is left to do, and nothing is started for it.
     once_more = resume(str(tmp_path / "run")).to_json()
     assert once_more["params_sha256"] == again["params_sha256"]
@@ -89,7 +89,7 @@ def test_gradients_that_are_too_stale_are_dropped(tmp_path: Path) -> None:
 
 
 def shard_processes(command: Command) -> list[Any]:
-    return [p for p in command.family() if alive(p) and "orchard.launch.shard" in words_of(p)]
+    return [p for p in command.family() if alive(p) and "seedbed.launch.shard" in words_of(p)]
 
 
 @pytest.mark.slow

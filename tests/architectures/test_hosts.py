@@ -11,8 +11,8 @@ import pytest
 from harness import Command, flags, simulated, summary
 from small_runs import AGENTS, ENVS, STEPS, params
 
-from orchard.acting.recipe import number_of
-from orchard.launch.meeting import free_port
+from seedbed.acting.recipe import number_of
+from seedbed.launch.meeting import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def trained(cwd: Path, folder: str, devices: int, **settings: Any) -> dict[str, 
 
 
 def command(cwd: Path, *words: str, devices: int = 2) -> Command:
-    return Command(*words, cwd=cwd, ORCHARD_ALLOCATOR="off", **simulated(devices))
+    return Command(*words, cwd=cwd, SEEDBED_ALLOCATOR="off", **simulated(devices))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_one_command_on_each_host(tmp_path: Path) -> None:
         assert first.wait() == 0, first.output
         assert second.wait() == 0, second.output
     assert f"host 0 waits at {address} for hosts 1 to 1" in first.output
-    assert "orchard eval run/hosts/1" in second.output
+    assert "seedbed eval run/hosts/1" in second.output
     frames = str(2 * WORLD["frames"])
     go_on = ["resume", "run", "--frames", frames, "--no-video"]
     with (
@@ -141,7 +141,7 @@ def test_a_host_with_other_flags_is_turned_away_and_may_come_back(tmp_path: Path
         with command(tmp_path, *given(words("run", **wrong)), devices=1) as second:
             assert second.wait() == 2
             assert second.last_line == (
-                "orchard: host 0 turns host 1 away: learning_rate is 0.001 there and 0.01 on host 0: "
+                "seedbed: host 0 turns host 1 away: learning_rate is 0.001 there and 0.01 on host 0: "
                 "give all hosts the same flags"
             )
         with command(tmp_path, *given(words("run", **settings, host=1)), devices=1) as second:

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from harness import balanced, rows, tiny, until
 
-from orchard.acting.ledger import Ledger
-from orchard.acting.unrolls import Delivery
-from orchard.agents import r2d2
-from orchard.architectures.fits import why_not
-from orchard.architectures.memory import ReplayMemory, rounds
-from orchard.architectures.seed import Seed
-from orchard.errors import ConfigError
-from orchard.launch.build import build_agent, build_spec
-from orchard.launch.run import resume, train
-from orchard.learning import checkpoint as saving
-from orchard.learning.checkpoint import intact_steps
-from orchard.learning.learner import Learner
-from orchard.replay.limiter import RateLimiter
-from orchard.replay.replay import Replay
-from orchard.types import DataPlan, ReplayPlan
+from seedbed.acting.ledger import Ledger
+from seedbed.acting.unrolls import Delivery
+from seedbed.agents import r2d2
+from seedbed.architectures.fits import why_not
+from seedbed.architectures.memory import ReplayMemory, rounds
+from seedbed.architectures.seed import Seed
+from seedbed.errors import ConfigError
+from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.run import resume, train
+from seedbed.learning import checkpoint as saving
+from seedbed.learning.checkpoint import intact_steps
+from seedbed.learning.learner import Learner
+from seedbed.replay.limiter import RateLimiter
+from seedbed.replay.replay import Replay
+from seedbed.types import DataPlan, ReplayPlan
 
 REPLAY: dict[str, Any] = {
     "transport": "inproc",

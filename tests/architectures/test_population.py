@@ -11,11 +11,11 @@ import pytest
 from harness import on_four_devices, rows, summary
 from small_runs import AGENTS, ENVS, STEPS, params, run
 
-import orchard
-from orchard.config.resolve import configure
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch.run import resume, train
-from orchard.learning.checkpoint import load_latest
+import seedbed
+from seedbed.config.resolve import configure
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.run import resume, train
+from seedbed.learning.checkpoint import load_latest
 
 RATES = (1e-2, 3e-3)
 SWEEP = ("learning_rate=1e-2,3e-3",)
@@ -55,7 +55,7 @@ def test_the_best_one_is_what_is_played_and_all_are_compared(tmp_path: Path) -> 
     ours, played = kept(tmp_path / "run", best), params(tmp_path / "run")
     for leaf, array in ours.items():
         np.testing.assert_array_equal(array, played[leaf], err_msg=leaf)
-    assert orchard.evaluate(tmp_path / "run", episodes=2).count == 2
+    assert seedbed.evaluate(tmp_path / "run", episodes=2).count == 2
     for member, mean in enumerate(means):
         last = json.loads((tmp_path / f"run/members/{member}/metrics.jsonl").read_text().splitlines()[-1])
         assert last["mean_return"] == mean

@@ -26,17 +26,17 @@ from harness import (
 )
 from small_runs import params
 
-import orchard
-from orchard.acting.intake import Intake
-from orchard.architectures.fits import why_not
-from orchard.architectures.rapid import Rapid
-from orchard.envs.make import spec_of
-from orchard.errors import RunFailed
-from orchard.launch.build import build_agent
-from orchard.launch.forward_pool import ForwardPool
-from orchard.launch.run import resume, train
-from orchard.learning.checkpoint import load_latest
-from orchard.weights.store import WeightStore
+import seedbed
+from seedbed.acting.intake import Intake
+from seedbed.architectures.fits import why_not
+from seedbed.architectures.rapid import Rapid
+from seedbed.envs.make import spec_of
+from seedbed.errors import RunFailed
+from seedbed.launch.build import build_agent
+from seedbed.launch.forward_pool import ForwardPool
+from seedbed.launch.run import resume, train
+from seedbed.learning.checkpoint import load_latest
+from seedbed.weights.store import WeightStore
 
 PPO: dict[str, Any] = {"agent": "ppo", "reuse": 2, "minibatches": 2}
 RAPID = {**PPO, "arch": "rapid", "forward_servers": 2}
@@ -139,12 +139,12 @@ def test_pools_of_processes_learn_and_go_on_after_a_stop(transport: str, tmp_pat
     assert again["weights_version"] > first["weights_version"] > 50
     assert again["agent_steps"] >= 2500
     assert balanced(again)
-    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
+    assert seedbed.evaluate(tmp_path / "run", episodes=3).count == 3
     assert not list((tmp_path / "run").glob("actors.sock*")), "servers end when the optimizer is gone"
 
 
 def servers(command: Command) -> list[psutil.Process]:
-    return [p for p in command.family() if alive(p) and "orchard.launch.forward_pass" in words_of(p)]
+    return [p for p in command.family() if alive(p) and "seedbed.launch.forward_pass" in words_of(p)]
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_without_a_server_an_exact_lag_ends_the_run_with_its_cause(tmp_path: Pat
         assert command.wait() == 1, command.output
         assert not [p for p in command.family() if alive(p)]
     # Whichever is missed first: the server, or a worker that it acted for.
-    assert "cannot go on without it: 'orchard resume'" in command.last_line
+    assert "cannot go on without it: 'seedbed resume'" in command.last_line
     assert balanced(summary(tmp_path / "run"))
     assert checkpoints(tmp_path / "run")
 
@@ -227,7 +227,7 @@ def test_a_server_whose_agent_fails_ends_the_run_with_its_last_words(tmp_path: P
 def test_a_server_that_is_silent_for_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from its start, or from when it was heard of last."""
     now, heard = [100.0], {0: 0.0, 1: 0.0}
-    monkeypatch.setattr("orchard.launch.forward_pool.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("seedbed.launch.forward_pool.time.monotonic", lambda: now[0])
     pool: Any = object.__new__(ForwardPool)
     pool._begun = {0: 100.0, 1: 100.0}
     pool._arch = SimpleNamespace(desk=SimpleNamespace(server_heard=heard.__getitem__))

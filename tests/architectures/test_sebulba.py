@@ -15,21 +15,21 @@ import numpy as np
 import pytest
 from harness import Command, balanced, checkpoints, flags, learned, on_four_devices, rows, summary, tiny
 
-import orchard
-from orchard.acting.crew import seed_of
-from orchard.acting.inference import row_keys
-from orchard.acting.recipe import Recipe
-from orchard.acting.rollout import Rollout
-from orchard.config.resolve import configure
-from orchard.envs.interface import Environment
-from orchard.envs.make import make, spec_of
-from orchard.envs.seeds import environment_seeds
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch.run import resume, train
-from orchard.learning.learner import Learner
-from orchard.metrics.reports import Summary
-from orchard.seeding import key
-from orchard.types import Unroll
+import seedbed
+from seedbed.acting.crew import seed_of
+from seedbed.acting.inference import row_keys
+from seedbed.acting.recipe import Recipe
+from seedbed.acting.rollout import Rollout
+from seedbed.config.resolve import configure
+from seedbed.envs.interface import Environment
+from seedbed.envs.make import make, spec_of
+from seedbed.envs.seeds import environment_seeds
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.run import resume, train
+from seedbed.learning.learner import Learner
+from seedbed.metrics.reports import Summary
+from seedbed.seeding import key
+from seedbed.types import Unroll
 
 FRAMES_A_ROUND = 2 * 4 * 5  # threads, environments, steps: see harness.TINY
 CASES: dict[str, dict[str, Any]] = {
@@ -118,7 +118,7 @@ def test_freely_every_step_is_trained_once_and_the_lag_is_small(
         return make(env, envs, {**options, "first_index": 100 * next(threads)})
 
     monkeypatch.setattr(Learner, "gather", watch)
-    monkeypatch.setattr("orchard.acting.crew.make", make_numbered)
+    monkeypatch.setattr("seedbed.acting.crew.make", make_numbered)
     run = sebulba("toy:count", tmp_path / "run", actors=3, batch_size=6, frames=40 * 30).to_json()
     assert balanced(run)
     assert run["steps_dropped"] == 0
@@ -141,7 +141,7 @@ def test_what_was_trained_goes_on_with_new_episodes_and_is_evaluated(tmp_path: P
     again = resume(str(tmp_path / "run"), frames=3000)
     assert again.weights_version > first.weights_version
     assert balanced(again.to_json())
-    assert orchard.evaluate(tmp_path / "run", episodes=3).count == 3
+    assert seedbed.evaluate(tmp_path / "run", episodes=3).count == 3
 
 
 @pytest.mark.usefixtures("worlds")
@@ -222,8 +222,8 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], says: str, tmp_p
 
 
 def test_devices_have_the_names_of_the_report_too() -> None:
-    from orchard.cli.parse import parse
-    from orchard.config.settings import RunConfig
+    from seedbed.cli.parse import parse
+    from seedbed.config.settings import RunConfig
 
     words = ["--actor-devices", "0,1", "--learner-devices=2,3"]
     placed = parse("train", RunConfig, words, default=configure("CartPole-v1")).placement

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from harness import tiny, until
 
-from orchard.architectures.seed import Seed
-from orchard.launch.run import train
-from orchard.types import Unroll
+from seedbed.architectures.seed import Seed
+from seedbed.launch.run import train
+from seedbed.types import Unroll
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ import jax
 import pytest
 from harness import balanced, tiny, until
 
-from orchard.acting.worker import Worker
-from orchard.errors import ConnectionLost
-from orchard.launch.actor import act
-from orchard.launch.folder import RunFolder
-from orchard.launch.run import train
-from orchard.learning.learner import Learner
-from orchard.transport.connect import connect
+from seedbed.acting.worker import Worker
+from seedbed.errors import ConnectionLost
+from seedbed.launch.actor import act
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.run import train
+from seedbed.learning.learner import Learner
+from seedbed.transport.connect import connect
 
 WARM = 6  # updates
 VISITORS = (1, 2, 4)  # environments of actors from elsewhere

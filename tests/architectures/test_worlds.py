@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from harness import balanced, tiny
 
-import orchard
+import seedbed
 
 WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
     "vizdoom by envpool": ("envpool:Basic-v1", {"network": "small"}),
@@ -39,11 +39,11 @@ def test_a_run_trains_in_every_kind_of_world(
     folder = tmp_path / "run"
     frames_a_step = 4 if env in ("envpool:Basic-v1", "ALE/Pong-v5") else 1
     config = tiny(env, folder, frames=240 * frames_a_step, **{"hidden": (), **settings})
-    first = orchard.train(config).to_json()
+    first = seedbed.train(config).to_json()
     assert first["stopped_because"] == f"{240 * frames_a_step} frames spent"
     assert balanced(first) and first["weights_version"] >= 3 and first["skipped_updates"] == 0
     if env == "nested_world:Nested":  # the others would take seconds to start again
-        again = orchard.resume(str(folder), frames=400).to_json()
+        again = seedbed.resume(str(folder), frames=400).to_json()
         assert balanced(again) and again["weights_version"] > first["weights_version"]
         assert again["params_sha256"] != first["params_sha256"]
-        assert orchard.evaluate(folder, episodes=1).count == 1
+        assert seedbed.evaluate(folder, episodes=1).count == 1

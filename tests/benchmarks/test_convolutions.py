@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchard.nets.native import library
+from seedbed.nets.native import library
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from harness import tiny
 
-import orchard
+import seedbed
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_dtypes_agree_more_than_halves_do(
     rounding: Any, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the network of the test and the game of the benchmark, hardly trained."""
-    orchard.train(tiny("ALE/Pong-v5", tmp_path / "run", network="small", agent="ppo", frames=800))
+    seedbed.train(tiny("ALE/Pong-v5", tmp_path / "run", network="small", agent="ppo", frames=800))
     monkeypatch.setattr(sys, "argv", ["rounding.py", str(tmp_path / "run"), "--steps", "20"])
     rounding.main()
     cosines = json.loads((results / "rounding.jsonl").read_text())["cosines"]

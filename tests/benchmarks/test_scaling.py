@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchard.errors import ConfigError
+from seedbed.errors import ConfigError
 
 
 @pytest.fixture
@@ -22,11 +22,11 @@ def run(script: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[tuple
     """The flags and seconds of everything that the script runs; the second round is twice as fast."""
     ran: list[tuple[str, float]] = []
 
-    def orchard(flags: str, seconds: float) -> float:
+    def seedbed(flags: str, seconds: float) -> float:
         ran.append((flags, seconds))
         return float(flags.rsplit(maxsplit=1)[-1]) * (1 if len(ran) <= 2 else 2)
 
-    monkeypatch.setattr(importlib.import_module("side_by_side"), "orchard", orchard)
+    monkeypatch.setattr(importlib.import_module("side_by_side"), "seedbed", seedbed)
     monkeypatch.setattr(sys, "argv", ["scaling.py", *words])
     script.main()
     return ran

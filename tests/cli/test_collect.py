@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchard.cli import collect
-from orchard.replay.dataset import Dataset, Decided, write
-from orchard.types import ArraySpec, EnvSpec, TimeStep
+from seedbed.cli import collect
+from seedbed.replay.dataset import Dataset, Decided, write
+from seedbed.types import ArraySpec, EnvSpec, TimeStep
 
 SPEC = EnvSpec("test/zeros", ArraySpec((), "float32"), ArraySpec((), "int32", (2,)), frames_per_step=4)
 
@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
             lambda: {"episodes": 7, "mean_return": given.get("mean", 12.3456)},
         )
 
-    monkeypatch.setattr("orchard.launch.collect.collect", collected)
+    monkeypatch.setattr("seedbed.launch.collect.collect", collected)
     return given
 
 

@@ -1,13 +1,13 @@
-"""``orchard fits``: the table that refusals are made of."""
+"""``seedbed fits``: the table that refusals are made of."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchard.agents.registry import AGENTS
-from orchard.architectures.fits import ARCHITECTURES
-from orchard.cli.fits import run
-from orchard.launch.pairings import pairings
+from seedbed.agents.registry import AGENTS
+from seedbed.architectures.fits import ARCHITECTURES
+from seedbed.cli.fits import run
+from seedbed.launch.pairings import pairings
 
 
 def test_every_pair_is_in_the_table_and_every_empty_cell_has_a_reason(

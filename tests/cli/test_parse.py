@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from orchard.cli import main as cli
-from orchard.cli.main import VERBS, main
-from orchard.cli.parse import one_line, parse
-from orchard.cli.resume import Resume
-from orchard.cli.train import configuration
-from orchard.config.resolve import configure, flat
-from orchard.errors import ConfigError, RunFailed
+from seedbed.cli import main as cli
+from seedbed.cli.main import VERBS, main
+from seedbed.cli.parse import one_line, parse
+from seedbed.cli.resume import Resume
+from seedbed.cli.train import configuration
+from seedbed.config.resolve import configure, flat
+from seedbed.errors import ConfigError, RunFailed
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit status, output and errors of ``orchard WORDS``."""
+    """Exit status, output and errors of ``seedbed WORDS``."""
     with pytest.raises(SystemExit) as stop:
         main(list(words))
     captured = capsys.readouterr()
@@ -28,7 +28,7 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a wrong command line started something")
 
-    for name in ("orchard.cli.train.restart_tuned", "orchard.cli.actor.act_and_reconnect"):
+    for name in ("seedbed.cli.train.restart_tuned", "seedbed.cli.actor.act_and_reconnect"):
         monkeypatch.setattr(name, refuse)
 
 
@@ -89,7 +89,7 @@ def test_wrong_input_is_one_line_and_status_2(
 ) -> None:
     status, out, error = run(capsys, *words.split())
     assert (status, out) == (2, "")
-    assert error.startswith("orchard: ")
+    assert error.startswith("seedbed: ")
     assert error.endswith("\n") and error.count("\n") == 1, "one line"
     assert says in error
     assert not set("│╭╮╰╯─") & set(error) and "---" not in error
@@ -131,19 +131,19 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_a_verb_the_help_is_shown_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys)
     assert status == 2
-    assert "usage: orchard COMMAND" in out
+    assert "usage: seedbed COMMAND" in out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--version")
-    assert (status, out.split()[0]) == (0, "orchard")
+    assert (status, out.split()[0]) == (0, "seedbed")
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_a_file_and_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, error = run(capsys, verb, "--help")
     assert (status, error) == (0, "")
-    assert f"usage: orchard {verb}" in out
+    assert f"usage: seedbed {verb}" in out
 
 
 def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,12 +179,12 @@ def test_errors_have_a_status_of_their_own(
         monkeypatch.setattr(cli, "_dispatch", fail)
         status, _, said = run(capsys, "train")
         assert status == expected
-        assert said == (f"orchard: {error}\n" if str(error) else "")
+        assert said == (f"seedbed: {error}\n" if str(error) else "")
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     verb = subprocess.Popen(
-        [sys.executable, "-c", "from orchard.cli.main import main; main()", "train", "--help"],
+        [sys.executable, "-c", "from seedbed.cli.main import main; main()", "train", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -212,7 +212,7 @@ def test_the_flags_are_those_of_the_agent_that_the_preset_names(capsys: pytest.C
 @pytest.mark.parametrize("mistake", ["--nope 3", "--kl-cost 3 ALE/Pong-v5"])
 def test_help_is_given_whatever_else_is_wrong(mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, error = run(capsys, "train", *mistake.split(), "--help")
-    assert (status, error) == (0, "") and "usage: orchard train" in out
+    assert (status, error) == (0, "") and "usage: seedbed train" in out
 
 
 def test_settings_are_checked_over_those_of_the_preset_and_not_before() -> None:
@@ -260,10 +260,10 @@ def test_parse_takes_a_default_and_exits_for_help(capsys: pytest.CaptureFixture[
     "box",
     [
         "╭─ Parsing error ─────╮\n│ --size is │\n│ wrong.    │\n│ ───── │\n"
-        "│ For full helptext, run orchard x --help │\n╰────╯\n",
-        " Parsing error   \n ------ \n  --size is   \n  wrong.  \n  ------\n  For full helptext, run orchard x  \n",
+        "│ For full helptext, run seedbed x --help │\n╰────╯\n",
+        " Parsing error   \n ------ \n  --size is   \n  wrong.  \n  ------\n  For full helptext, run seedbed x  \n",
     ],
     ids=["utf-8", "ascii"],
 )
 def test_a_box_becomes_one_line(box: str) -> None:
-    assert one_line(box, "x") == "--size is wrong. (orchard x --help shows all settings)"
+    assert one_line(box, "x") == "--size is wrong. (seedbed x --help shows all settings)"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from orchard.config.members import Member, members, with_values
-from orchard.config.resolve import configure
-from orchard.errors import ConfigError
+from seedbed.config.members import Member, members, with_values
+from seedbed.config.resolve import configure
+from seedbed.errors import ConfigError
 
 
 def population(**settings: Any) -> list[Member]:

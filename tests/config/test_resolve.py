@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from orchard.agents.ppo import PPOSettings
-from orchard.config import resolve
-from orchard.config.resolve import (
+from seedbed.agents.ppo import PPOSettings
+from seedbed.config import resolve
+from seedbed.config.resolve import (
     Preset,
     configure,
     defaults,
@@ -18,8 +18,8 @@ from orchard.config.resolve import (
     replace,
     to_json,
 )
-from orchard.config.settings import SETTINGS, Placement, RunConfig
-from orchard.errors import ConfigError
+from seedbed.config.settings import SETTINGS, Placement, RunConfig
+from seedbed.errors import ConfigError
 
 OTHERS: dict[str, Any] = {
     "env": "CartPole-v1",

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from orchard.cli.main import VERBS
-from orchard.cli.train import configuration
-from orchard.config.resolve import flat
-from orchard.config.settings import SETTINGS, RunConfig
-from orchard.errors import ConfigError
+from seedbed.cli.main import VERBS
+from seedbed.cli.train import configuration
+from seedbed.config.resolve import flat
+from seedbed.config.settings import SETTINGS, RunConfig
+from seedbed.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -69,14 +69,14 @@ LEARNING, SCALING = "benchmarks/learning.py", "benchmarks/scaling.py"
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_every_command_has_flags_that_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in commands(path):
-        if words and words[0].endswith("orchard"):
+        if words and words[0].endswith("seedbed"):
             check_command(words[1:], monkeypatch)
         elif words[1:2] in ([LEARNING], [SCALING]):
             check_command(trained_by(words[1:], monkeypatch), monkeypatch)
 
 
 def trained_by(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a script of ``benchmarks`` has ``orchard`` do, told so."""
+    """What a script of ``benchmarks`` has ``seedbed`` do, told so."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     script, *given_words = words
     given, flags = runpy.run_path(str(ROOT / script))["read"](given_words)
@@ -90,8 +90,8 @@ class Parsed(Exception):
 def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the verb's own module read the words, and stops it there."""
     verb, *rest = words
-    assert verb in VERBS, f"orchard {verb}"
-    module = importlib.import_module(f"orchard.cli.{verb}")
+    assert verb in VERBS, f"seedbed {verb}"
+    module = importlib.import_module(f"seedbed.cli.{verb}")
     real = module.parse
 
     def parse(*arguments: object, **named: object) -> object:
@@ -172,16 +172,16 @@ def test_every_setting_of_an_agent_is_on_its_page(agent: str) -> None:
 
 
 def test_every_verb_and_network_is_on_its_page() -> None:
-    from orchard.nets.build import NETWORKS
+    from seedbed.nets.build import NETWORKS
 
-    assert all(f"orchard {verb}" in (DOCS / "command-line.md").read_text() for verb in VERBS)
+    assert all(f"seedbed {verb}" in (DOCS / "command-line.md").read_text() for verb in VERBS)
     assert all(f"| `{network}` |" in (DOCS / "networks.md").read_text() for network in NETWORKS)
 
 
 def test_the_options_of_atari_are_on_the_page() -> None:
     import inspect
 
-    from orchard.envs.atari import Atari
+    from seedbed.envs.atari import Atari
 
     text = (DOCS / "environments.md").read_text()
     for option in inspect.signature(Atari).parameters.values():
@@ -194,7 +194,7 @@ def test_the_options_of_atari_are_on_the_page() -> None:
 
 
 def test_the_wire_is_as_the_page_says() -> None:
-    from orchard.transport import frames, seam
+    from seedbed.transport import frames, seam
 
     text = (DOCS / "transport.md").read_text()
     assert frames.HEADER_BYTES == 16

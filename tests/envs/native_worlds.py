@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from orchard.envs.native.interface import NativeEnvironment
-from orchard.types import ArraySpec, EnvSpec
+from seedbed.envs.native.interface import NativeEnvironment
+from seedbed.types import ArraySpec, EnvSpec
 
 
 def walk(length: int = 4, limit: int = 6) -> NativeEnvironment:

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from orchard.envs.make import make
-from orchard.errors import ConfigError, EnvironmentFault
-from orchard.testing.environments import check_environment
+from seedbed.envs.make import make
+from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.testing.environments import check_environment
 
 
 def walk(env, steps, seed=1, action=None):

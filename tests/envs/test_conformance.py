@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from orchard.envs.toys import Catch, Count
-from orchard.testing.environments import check_environment, sample_actions
-from orchard.types import ArraySpec, EnvSpec
+from seedbed.envs.toys import Catch, Count
+from seedbed.testing.environments import check_environment, sample_actions
+from seedbed.types import ArraySpec, EnvSpec
 
 
 class Bent(Count):

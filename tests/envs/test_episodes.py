@@ -1,8 +1,8 @@
 import numpy as np
 
-from orchard.envs.episodes import EpisodeMeter
-from orchard.envs.make import make
-from orchard.types import TimeStep
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.envs.make import make
+from seedbed.types import TimeStep
 
 
 def step(reward, terminated=(), truncated=(), first=(), n=2):

@@ -4,18 +4,18 @@ import sys
 import numpy as np
 import pytest
 
-from orchard.envs.make import Guarded, make, spec_of
-from orchard.envs.seeds import environment_seeds
-from orchard.envs.toys import Count
-from orchard.errors import ConfigError, EnvironmentFault, SpecError
+from seedbed.envs.make import Guarded, make, spec_of
+from seedbed.envs.seeds import environment_seeds
+from seedbed.envs.toys import Count
+from seedbed.errors import ConfigError, EnvironmentFault, SpecError
 
 
 def test_an_actor_needs_neither_jax_nor_a_simulator_to_start():
     script = (
-        "import sys, orchard.envs.make, orchard.envs.episodes\n"
-        "orchard.envs.make.make('toy:catch', 2).reset(0)\n"
+        "import sys, seedbed.envs.make, seedbed.envs.episodes\n"
+        "seedbed.envs.make.make('toy:catch', 2).reset(0)\n"
         "print([m for m in ('jax', 'gymnasium', 'ale_py', 'envpool') if m in sys.modules])\n"
-        "orchard.envs.make.make('ALE/Pong-v5', 1).reset(0)\n"
+        "seedbed.envs.make.make('ALE/Pong-v5', 1).reset(0)\n"
         "print('jax' in sys.modules)\n"
     )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from orchard.envs.episodes import EpisodeMeter
-from orchard.envs.make import NATIVE, make
-from orchard.envs.native.episodes import finish, go_on, no_episodes
-from orchard.envs.native.interface import advance, begin
-from orchard.envs.native.makers import MAKERS, _quiet, make_native
-from orchard.envs.seeds import environment_seeds
-from orchard.errors import ConfigError, SpecError
-from orchard.testing.environments import check_environment, record, sample_actions
-from orchard.types import TimeStep
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.envs.make import NATIVE, make
+from seedbed.envs.native.episodes import finish, go_on, no_episodes
+from seedbed.envs.native.interface import advance, begin
+from seedbed.envs.native.makers import MAKERS, _quiet, make_native
+from seedbed.envs.seeds import environment_seeds
+from seedbed.errors import ConfigError, SpecError
+from seedbed.testing.environments import check_environment, record, sample_actions
+from seedbed.types import TimeStep
 
 with_craftax = pytest.mark.skipif(
     sys.version_info >= (3, 14), reason="pygame has no wheel for it: decision 28"
@@ -223,7 +223,7 @@ def test_every_library_is_known_to_hosts_too() -> None:
 
 NOT_IMPORTED = """
 import sys
-from orchard.envs.native.makers import make_native
+from seedbed.envs.native.makers import make_native
 
 make_native("gymnax:CartPole-v1")
 assert not any(name.partition(".")[0] in ("seaborn", "pandas") for name in sys.modules)

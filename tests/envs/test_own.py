@@ -3,9 +3,9 @@ import sys
 import numpy as np
 import pytest
 
-from orchard.envs.make import make
-from orchard.errors import ConfigError, EnvironmentFault
-from orchard.testing.environments import check_environment
+from seedbed.envs.make import make
+from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.testing.environments import check_environment
 
 WORLD = """
 import gymnasium
@@ -59,7 +59,7 @@ def fixed():
 
 
 def ours(num_envs):
-    from orchard.envs.toys import Count
+    from seedbed.envs.toys import Count
     return Count("mine", num_envs)
 
 
@@ -122,7 +122,7 @@ def test_a_fault_names_environment_method_and_cause_in_one_line():
         ("my_world:nothing", {}, "returned a int; it must return a gymnasium.Env"),
         ("my_world:Nested", {"sise": 3}, "unknown option of my_world:Nested 'sise': did you mean size"),
         ("my_world:fixed", {}, "returned a batch of 3 environments; 2 are needed"),
-        ("my_world:vector", {"mode": "SAME_STEP"}, "autoreset mode SameStep; Orchard needs NextStep"),
+        ("my_world:vector", {"mode": "SAME_STEP"}, "autoreset mode SameStep; Seedbed needs NextStep"),
     ],
 )
 def test_what_cannot_be_made_says_why(env_id, options, line):

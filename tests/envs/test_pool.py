@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from orchard.envs.make import make
-from orchard.envs.seeds import environment_seeds
-from orchard.errors import ConfigError
-from orchard.testing.environments import check_environment
+from seedbed.envs.make import make
+from seedbed.envs.seeds import environment_seeds
+from seedbed.errors import ConfigError
+from seedbed.testing.environments import check_environment
 
 CONFIGS = {
     "Screen-v5": {"num_envs": 1, "batch_size": 0, "num_threads": 0, "seed": 42, "max_num_players": 1,
@@ -180,8 +180,8 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
 PROGRAM = """
 import sys
 
-from orchard.envs.make import make
-from orchard.testing.environments import check_environment
+from seedbed.envs.make import make
+from seedbed.testing.environments import check_environment
 
 task, options, steps = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3])
 check_environment(lambda n: make(f"envpool:{task}", n, options), steps=steps)

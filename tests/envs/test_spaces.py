@@ -3,9 +3,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from orchard.envs.spaces import action_codec, observation_codec
-from orchard.errors import ConfigError
-from orchard.types import ArraySpec, leaves
+from seedbed.envs.spaces import action_codec, observation_codec
+from seedbed.errors import ConfigError
+from seedbed.types import ArraySpec, leaves
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_encoded_choices_are_actions_of_the_space(space):
 @pytest.mark.parametrize("space", [spaces.Text(5), spaces.Sequence(spaces.Discrete(2))])
 def test_other_observations_are_refused_in_one_line(space):
     with pytest.raises(
-        ConfigError, match=r"my-env: observations of \w+ are not supported; Orchard takes Box,.*"
+        ConfigError, match=r"my-env: observations of \w+ are not supported; Seedbed takes Box,.*"
     ) as e:
         observation_codec(spaces.Dict({"x": space}), "my-env")
     assert "\n" not in str(e.value)
@@ -95,5 +95,5 @@ def test_other_observations_are_refused_in_one_line(space):
 
 @pytest.mark.parametrize("space", [spaces.Box(0, 9, (2,), np.int64), spaces.Tuple((spaces.Discrete(2),))])
 def test_other_actions_are_refused(space):
-    with pytest.raises(ConfigError, match=r"my-env: actions of .* are not supported; Orchard takes Discrete"):
+    with pytest.raises(ConfigError, match=r"my-env: actions of .* are not supported; Seedbed takes Discrete"):
         action_codec(space, "my-env")

@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from orchard.envs.make import Guarded, make, spec_of
-from orchard.envs.standard import GymnasiumBatch
-from orchard.errors import ConfigError, EnvironmentFault
-from orchard.testing.environments import check_environment
+from seedbed.envs.make import Guarded, make, spec_of
+from seedbed.envs.standard import GymnasiumBatch
+from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.testing.environments import check_environment
 
 
 def balance(step):
@@ -121,7 +121,7 @@ def test_what_cannot_be_made_says_why(env_id, options, line):
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 def test_other_autoreset_modes_are_refused(mode):
     batch = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")], autoreset_mode=mode)
-    with pytest.raises(ConfigError, match=f"autoreset mode {mode.value}; Orchard needs NextStep"):
+    with pytest.raises(ConfigError, match=f"autoreset mode {mode.value}; Seedbed needs NextStep"):
         GymnasiumBatch("mine", batch)
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from orchard.envs.episodes import EpisodeMeter
-from orchard.envs.make import make
-from orchard.testing.environments import check_environment
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.envs.make import make
+from seedbed.testing.environments import check_environment
 
 
 def play(env, policy, steps, seed=1):

@@ -27,16 +27,16 @@ from harness import (
     words_of,
 )
 
-from orchard.acting.intake import Intake
-from orchard.acting.pace import Free
-from orchard.acting.unrolls import step_fields
-from orchard.acting.worker import Worker
-from orchard.envs.make import spec_of
-from orchard.errors import Refused, RunFailed, SpecError
-from orchard.launch.run import resume, train
-from orchard.learning.learner import Learner
-from orchard.transport.connect import connect
-from orchard.transport.seam import PROTOCOL, Client, Layout, Layouts
+from seedbed.acting.intake import Intake
+from seedbed.acting.pace import Free
+from seedbed.acting.unrolls import step_fields
+from seedbed.acting.worker import Worker
+from seedbed.envs.make import spec_of
+from seedbed.errors import Refused, RunFailed, SpecError
+from seedbed.launch.run import resume, train
+from seedbed.learning.learner import Learner
+from seedbed.transport.connect import connect
+from seedbed.transport.seam import PROTOCOL, Client, Layout, Layouts
 
 LONGEST = 5  # of toy:count
 
@@ -189,7 +189,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
         assert learner.wait() == 1, learner.output
         assert "restart 1 of 1" in learner.output
         assert learner.last_line.startswith(
-            "orchard: actor 0: EnvironmentFault: worlds:raising failed in receive()"
+            "seedbed: actor 0: EnvironmentFault: worlds:raising failed in receive()"
         )
         assert "ValueError: the world has ended" in learner.last_line
         assert "log: run/logs/actor-0.log" in learner.last_line
@@ -227,7 +227,7 @@ def test_an_environment_that_is_never_made_ends_the_run_before_it_begins(tmp_pat
     with Command(*words, cwd=tmp_path, PYTHONPATH=os.environ["PYTHONPATH"]) as learner:
         assert learner.wait() == 2, learner.output
         assert learner.output == (
-            "orchard: worlds:never_made was not made within 1 s: mend it if it hangs, or allow it more time with "
+            "seedbed: worlds:never_made was not made within 1 s: mend it if it hangs, or allow it more time with "
             "--env-timeout\n"
         )
         assert not engines(worlds_child(), tmp_path)
@@ -373,7 +373,7 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_pat
     )
     folder = tmp_path / "run"
     with Command(*words, cwd=tmp_path) as learner:
-        line = learner.says("more actors: orchard actor").split("more actors: orchard ")[1].split("\n")[0]
+        line = learner.says("more actors: seedbed actor").split("more actors: seedbed ")[1].split("\n")[0]
         address = line.split()[1]
         with Command(*line.split(), cwd=tmp_path) as first:
             until(lambda: checkpoints(folder), "a checkpoint")
@@ -404,7 +404,7 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_pat
             first.says("waiting for it to come back")
             reached = int(checkpoints(folder)[-1].name)
             with Command("resume", "run", "--json", cwd=tmp_path) as again:
-                again.says(f"more actors: orchard actor {address}")
+                again.says(f"more actors: seedbed actor {address}")
                 again.says("actor 0 joined from elsewhere")
                 until(lambda: int(checkpoints(folder)[-1].name) > reached, "training to go on")
                 again.interrupt()
@@ -421,7 +421,7 @@ def test_an_actor_elsewhere_that_hangs_stalls_nobody_is_dismissed_and_may_come_b
     # Less than the 10 s after which gRPC may miss it.
     words = flags("CartPole-v1", "run", actors=0, listen=("127.0.0.1:0",), transport="grpc", env_timeout=8.0)
     with Command(*words, cwd=tmp_path) as learner:
-        line = learner.says("more actors: orchard actor").split("more actors: orchard ")[1].split("\n")[0]
+        line = learner.says("more actors: seedbed actor").split("more actors: seedbed ")[1].split("\n")[0]
         with Command(*line.split(), cwd=tmp_path) as good, Command(*line.split(), cwd=tmp_path) as hanging:
             until(lambda: learner.output.count("joined from elsewhere") == 2, "both to join")
             learned(tmp_path / "run")

@@ -15,16 +15,16 @@ from typing import Any
 
 import jax
 import pytest
-from harness import ORCHARD, Command, alive, checkpoints, flags, learned, rows, summary, tiny, until
+from harness import SEEDBED, Command, alive, checkpoints, flags, learned, rows, summary, tiny, until
 
-from orchard.architectures.seed import Seed
-from orchard.cli.main import main
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch import run, saver
-from orchard.launch.run import resume, train
-from orchard.learning import checkpoint as saving
-from orchard.learning.learner import Learner
-from orchard.learning.update import TrainState
+from seedbed.architectures.seed import Seed
+from seedbed.cli.main import main
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch import run, saver
+from seedbed.launch.run import resume, train
+from seedbed.learning import checkpoint as saving
+from seedbed.learning.learner import Learner
+from seedbed.learning.update import TrainState
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,13 +76,13 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         main([*words, "--run-dir", "run"] if words[0] == "train" else words)
     assert stop.value.code == 2
     said = capfd.readouterr().err.strip().split("\n")[-1]
-    assert said.startswith("orchard: ")
+    assert said.startswith("seedbed: ")
     assert says in said
     assert not any(tmp_path.iterdir())
 
@@ -91,7 +91,7 @@ def _makefile(folder: Path) -> None:
     """The project's Makefile over the environment that the tests run in, as if ``make install`` had made it."""
     shutil.copy(ROOT / "Makefile", folder)
     (folder / ".venv/bin").mkdir(parents=True)
-    (folder / ".venv/bin/orchard").symlink_to(ORCHARD)
+    (folder / ".venv/bin/seedbed").symlink_to(SEEDBED)
     for name in ("pyproject.toml", "constraints.txt", ".venv/.created", ".venv/.installed", ".venv/.native"):
         (folder / name).touch()
 
@@ -108,7 +108,7 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
         make.interrupt()
         make.wait()
         assert "stopped: interrupted" in make.output
-        assert "next: .venv/bin/orchard resume run" in make.output
+        assert "next: .venv/bin/seedbed resume run" in make.output
         assert "Traceback" not in make.output
         until(lambda: not any(map(alive, actors)), "the actors to end", 5)
     left = summary(tmp_path / "run")
@@ -116,7 +116,7 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
     assert left["actor_restarts"] == 0
     assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"] > 0
     assert not (tmp_path / "run/actors.sock").exists()
-    go_on = [".venv/bin/orchard", "resume", "run", "--frames", str(left["env_frames"] + 2000), "--no-video"]
+    go_on = [".venv/bin/seedbed", "resume", "run", "--frames", str(left["env_frames"] + 2000), "--no-video"]
     with Command(cwd=tmp_path, command=go_on) as resumed:
         assert resumed.wait() == 0, resumed.output
     assert summary(tmp_path / "run")["weights_version"] > left["weights_version"]
@@ -124,8 +124,8 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
 
 STUCK = """
 import hashlib, sys
-from orchard.architectures.seed import Seed
-from orchard.cli.main import main
+from seedbed.architectures.seed import Seed
+from seedbed.cli.main import main
 
 def compile_for_ever(self, addresses):
     print("compiling", flush=True)
@@ -274,7 +274,7 @@ def test_nothing_is_downloaded(alone: list[str], tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     # To the video and its encoder.
     words = flags("ALE/Pong-v5", "run", frames=4000, network="shallow", video=True)
-    with Command(*words, cwd=tmp_path, command=[*alone, ORCHARD], PYTHONPATH=path) as learner:
+    with Command(*words, cwd=tmp_path, command=[*alone, SEEDBED], PYTHONPATH=path) as learner:
         assert learner.wait() == 0, learner.output
     assert list((tmp_path / "run").glob("**/*.mp4"))
 
@@ -290,12 +290,12 @@ def test_a_disk_that_is_really_full_ends_in_one_line(tmp_path: Path) -> None:
         "CartPole-v1", "disk/run", checkpoint_minutes=1e-6, hidden=(64, 64), keep_checkpoints=99, frames=4000
     )
     script = 'mount -t tmpfs -o size=2m none disk && exec "$@"'
-    command = ["unshare", "-rm", "sh", "-c", script, "sh", ORCHARD]
+    command = ["unshare", "-rm", "sh", "-c", script, "sh", SEEDBED]
     with Command(*words, cwd=tmp_path, command=command) as learner:
         assert learner.wait() == 1, learner.output
-        assert learner.last_line.startswith("orchard: ")
+        assert learner.last_line.startswith("seedbed: ")
         assert "free" in learner.last_line
-        assert "Traceback" not in learner.output.split("orchard: ")[-1]
+        assert "Traceback" not in learner.output.split("seedbed: ")[-1]
 
 
 @pytest.mark.slow
@@ -316,12 +316,12 @@ def test_files_that_do_not_fit_end_in_one_line(
 ) -> None:
     # What any machine allows: no file may be longer.
     words = flags("CartPole-v1", "run", hidden=(256, 256), **settings)
-    command = ["sh", "-c", f'ulimit -f {2 * kilobytes} && exec "$@"', "sh", ORCHARD]
+    command = ["sh", "-c", f'ulimit -f {2 * kilobytes} && exec "$@"', "sh", SEEDBED]
     # Nor may what is compiled for all be cut off.
     spared = {"JAX_ENABLE_COMPILATION_CACHE": "false", "PYTHONDONTWRITEBYTECODE": "1"}
     with Command(*words, cwd=tmp_path, command=command, **spared) as learner:
         assert learner.wait() == 1, learner.output
-        assert learner.last_line.startswith(f"orchard: {says}")
+        assert learner.last_line.startswith(f"seedbed: {says}")
         assert "Traceback" not in learner.output
     assert summary(tmp_path / "run")["stopped_because"].startswith(why)
     assert not any((tmp_path / "run/checkpoints").iterdir()), "what could not be finished is removed"
@@ -411,7 +411,7 @@ def test_a_resumed_run_keeps_what_was_changed(tmp_path: Path) -> None:
 def test_what_a_run_leaves_and_what_can_be_done_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.chdir(tmp_path)
 
     def said(*words: str) -> list[str]:
@@ -428,7 +428,7 @@ def test_what_a_run_leaves_and_what_can_be_done_with_it(
         *("agent_steps_per_second", "mean_return", "best_mean_return", "episodes", "weights_version"),
         *("policy_lag_mean", "policy_lag_max", "params_sha256", "stopped_because"),
     }
-    assert lines[-1] == "next: orchard eval run"
+    assert lines[-1] == "next: seedbed eval run"
     assert rows(tmp_path / "run")
     assert list((tmp_path / "run/events").glob("events.out.tfevents.*"))
     assert (tmp_path / "run/curve.png").read_bytes().startswith(b"\x89PNG")

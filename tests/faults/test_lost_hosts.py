@@ -22,7 +22,7 @@ ARCHS: dict[str, dict[str, Any]] = {
 
 
 def command(cwd: Path, *words: str) -> Command:
-    return Command(*words, cwd=cwd, ORCHARD_ALLOCATOR="off")
+    return Command(*words, cwd=cwd, SEEDBED_ALLOCATOR="off")
 
 
 def two_hosts(cwd: Path, arch: str, **settings: Any) -> Command:
@@ -40,7 +40,7 @@ def two_hosts(cwd: Path, arch: str, **settings: Any) -> Command:
 
 
 def other_host(learner: Command) -> psutil.Process:
-    (found,) = (each for each in learner.family() if "orchard.launch.host" in words_of(each))
+    (found,) = (each for each in learner.family() if "seedbed.launch.host" in words_of(each))
     return found
 
 
@@ -70,7 +70,7 @@ def test_the_others_end_with_the_reason_and_a_checkpoint(arch: str, host: int, t
         processes = [learner.process, other_host(learner)]
         family = learner.family()
         processes[host].kill()
-        said = f"orchard: host {host} is gone: the connection was closed (log: "
+        said = f"seedbed: host {host} is gone: the connection was closed (log: "
         if host == 1:
             assert learner.wait() == 1
             assert learner.last_line.startswith(said)
@@ -108,7 +108,7 @@ def test_a_host_whose_part_fails_says_why_to_the_others(tmp_path: Path) -> None:
         )
         actor.kill()
         assert learner.wait() == 1
-        assert learner.last_line.startswith("orchard: host 1 failed: actor 0")
+        assert learner.last_line.startswith("seedbed: host 1 failed: actor 0")
     assert summary(tmp_path / "run")["stopped_because"].startswith("failed: host 1 failed: actor 0")
 
 

@@ -107,10 +107,10 @@ def test_make_waits_until_a_stopped_run_has_saved(tmp_path: Path, how: str) -> N
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).write_text("")
-    orchard = tmp_path / ".venv" / "bin" / "orchard"
-    orchard.parent.mkdir(parents=True)
-    orchard.write_text(STAND_IN.format(python=sys.executable))
-    orchard.chmod(0o755)
+    seedbed = tmp_path / ".venv" / "bin" / "seedbed"
+    seedbed.parent.mkdir(parents=True)
+    seedbed.write_text(STAND_IN.format(python=sys.executable))
+    seedbed.chmod(0o755)
     for stamp in (".created", ".installed", ".native"):
         (tmp_path / ".venv" / stamp).write_text("")
 

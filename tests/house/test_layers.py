@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "orchard"
+SOURCE = ROOT / "src" / "seedbed"
 
 VOCABULARY = {"types", "errors", "seeding"}
 ARITHMETIC = {"ops", "nets", "agents"}
@@ -66,7 +66,7 @@ def imports(path: Path) -> Iterator[str]:
 def rooms(path: Path) -> Iterator[tuple[str, str]]:
     """The rooms of the house that a file imports from, each with the full import."""
     for name in imports(path):
-        if name.startswith("orchard."):
+        if name.startswith("seedbed."):
             yield name.split(".")[1], name
 
 
@@ -83,7 +83,7 @@ def test_every_room_is_in_the_table() -> None:
 def test_imports_go_down_the_house_and_never_up(path: Path) -> None:
     room = room_of(path)
     if room == "__init__":
-        assert not list(rooms(path)), "importing orchard imports nothing of it"
+        assert not list(rooms(path)), "importing seedbed imports nothing of it"
         return
     wrong = [name for other, name in rooms(path) if other not in MAY_IMPORT[room] | {room, "__version__"}]
     assert not wrong, f"{dotted(path)} may not import {', '.join(wrong)}"
@@ -98,7 +98,7 @@ def test_no_agent_imports_another(path: Path) -> None:
         return
     others = {other.stem for other in path.parent.glob("*.py")} - listing - {path.stem}
     wrong = [
-        name for name in imports(path) if name.startswith("orchard.agents.") and name.split(".")[2] in others
+        name for name in imports(path) if name.startswith("seedbed.agents.") and name.split(".")[2] in others
     ]
     assert not wrong, f"{dotted(path)} imports {', '.join(wrong)}: each agent is one paper in one file"
 
@@ -112,9 +112,9 @@ for name in sys.argv[1:]:
 """
 PLAYS = """
 import sys
-from orchard.cli.actor import ActorFlags
-from orchard.cli.parse import parse
-from orchard.envs.make import make
+from seedbed.cli.actor import ActorFlags
+from seedbed.cli.parse import parse
+from seedbed.envs.make import make
 parse('actor', ActorFlags, ['127.0.0.1:1', '--token', 'secret'])
 for env_id in sys.argv[1:]:
     environment = make(env_id, 2)
@@ -132,14 +132,14 @@ def run_python(program: str, *words: str) -> None:
 
 
 def test_what_an_actor_imports_has_no_jax() -> None:
-    own = {f"orchard.{name}" for name in ("acting.actor", "cli.main", "cli.parse", "cli.actor")}
+    own = {f"seedbed.{name}" for name in ("acting.actor", "cli.main", "cli.parse", "cli.actor")}
     actor_side = [
         dotted(path)
         for path in EVERY_MODULE
         if room_of(path) in {"types", "errors", "envs", "transport"} or dotted(path) in own
     ]
     # Environments that are JAX functions need it, and nobody imports them who has none.
-    actor_side = [name for name in actor_side if not name.startswith("orchard.envs.native.")]
+    actor_side = [name for name in actor_side if not name.startswith("seedbed.envs.native.")]
     assert own < set(actor_side)
     run_python(IMPORTS, *actor_side)
 

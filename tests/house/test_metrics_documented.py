@@ -1,7 +1,7 @@
 import runpy
 from pathlib import Path
 
-from orchard.metrics import registry
+from seedbed.metrics import registry
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "metrics.md"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchard.launch.actors import Supervisor
+from seedbed.launch.actors import Supervisor
 
 
 def test_a_learner_that_stood_still_itself_blames_nobody() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from harness import Command, alive, until, words_of
 
-from orchard.cli.main import main
-from orchard.launch.bench import _steady, bound
+from seedbed.cli.main import main
+from seedbed.launch.bench import _steady, bound
 
 
 def test_the_bound_adds_the_times_of_stages_that_share_the_cores() -> None:
@@ -46,7 +46,7 @@ def test_bench_prints_every_stage_and_appends_a_row(
     arch: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The command would start itself anew with another allocator, and "itself" is pytest here.
-    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     results = tmp_path / "results.jsonl"
     env = "gymnax:CartPole-v1" if arch == "anakin" else "toy:catch"
     command = ["bench", env, "--arch", arch, "--seconds", "0.6", "--results", str(results)]
@@ -78,17 +78,17 @@ def test_bench_prints_every_stage_and_appends_a_row(
 def test_bench_times_one_agent_on_one_host_and_one_device_that_acts(
     flags: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     with pytest.raises(SystemExit) as stop:
         main(["bench", "gymnax:CartPole-v1", "--arch", "anakin", *flags])
     assert stop.value.code == 2
-    assert "orchard: bench times one" in capfd.readouterr().err
+    assert "seedbed: bench times one" in capfd.readouterr().err
 
 
 BENCH = """
 import sys
-from orchard.cli.main import main
-from orchard.launch import bench
+from seedbed.cli.main import main
+from seedbed.launch import bench
 
 if sys.argv[1] == "train_once":  # the stages before it are left out
     bench._timed = lambda *_: (1.0, {"learner": 1.0})
@@ -104,7 +104,7 @@ def test_what_bench_has_started_ends_with_it(stage: str, how: signal.Signals, tm
     scratch.mkdir()
     # Minutes of each stage: nothing that it starts would end by itself.
     words = [stage, "toy:catch", "--transport", "shm", "--seconds", "60", "--results", "results.jsonl"]
-    outside = {"TMPDIR": str(scratch), "ORCHARD_ALLOCATOR": "off"}
+    outside = {"TMPDIR": str(scratch), "SEEDBED_ALLOCATOR": "off"}
     with Command(*words, cwd=tmp_path, command=[sys.executable, "-c", BENCH], **outside) as bench:
 
         def reached() -> bool:
@@ -117,4 +117,4 @@ def test_what_bench_has_started_ends_with_it(stage: str, how: signal.Signals, tm
         status = bench.wait()
         until(lambda: not any(map(alive, bench.family())), "the end of all that it started", timeout=60)
     assert status == (130 if how == signal.SIGTERM else -how)
-    assert how == signal.SIGKILL or not list(scratch.glob("orchard-bench-*"))
+    assert how == signal.SIGKILL or not list(scratch.glob("seedbed-bench-*"))

@@ -3,18 +3,18 @@
 import jax
 import pytest
 
-import orchard
-from orchard.agents.registry import AGENTS
-from orchard.launch.build import build_agent
-from orchard.nets.build import COMPUTE_DTYPES
-from orchard.testing.agents import SPECS, at, experience
+import seedbed
+from seedbed.agents.registry import AGENTS
+from seedbed.launch.build import build_agent
+from seedbed.nets.build import COMPUTE_DTYPES
+from seedbed.testing.agents import SPECS, at, experience
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_agent_convolves_in_the_dtype_that_is_asked_for(agent: str) -> None:
     step, found = at(experience(SPECS["image"], 1, 2), 0), {}
     for dtype in COMPUTE_DTYPES[:2]:
-        config = orchard.configure(
+        config = seedbed.configure(
             "ALE/Pong-v5", agent=agent, preset="none", compute_dtype=dtype, frames=1000
         )
         ours = build_agent(config, SPECS["image"])

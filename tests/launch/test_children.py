@@ -10,12 +10,12 @@ from harness import alive, until
 
 STARTS_ONE_AND_LOSES_IT = """
 import os, signal, subprocess, sys
-from orchard.launch.children import children
+from seedbed.launch.children import children
 
 class Losing(subprocess.Popen):
     def __init__(self, command, **options):
         super().__init__(command, **options)
-        if "orchard.nothing" in command:
+        if "seedbed.nothing" in command:
             print(self.pid, flush=True)
             if sys.argv[1] == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -25,7 +25,7 @@ subprocess.Popen = Losing
 sys.executable = sys.argv[2]
 with children() as started:
     # Its output goes elsewhere than to the test, which awaits the end of this one's.
-    started.start("orchard.nothing", {}, stderr=subprocess.DEVNULL)
+    started.start("seedbed.nothing", {}, stderr=subprocess.DEVNULL)
 """
 
 
@@ -34,7 +34,7 @@ def test_a_child_is_not_lost_in_the_moment_in_which_it_is_started(how: str, tmp_
     endless = tmp_path / "endless"
     # The guard is a program of this interpreter too.
     endless.write_text(
-        f'#!/bin/sh\ncase "$*" in *orchard.nothing*) exec sleep 600;; esac\nexec {sys.executable} "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *seedbed.nothing*) exec sleep 600;; esac\nexec {sys.executable} "$@"\n'
     )
     endless.chmod(0o755)
     ended = subprocess.run(

@@ -8,19 +8,19 @@ import jax
 import numpy as np
 import pytest
 
-import orchard
-from orchard.agents.bc import BCSettings, make_agent
-from orchard.envs.make import spec_of
-from orchard.errors import ConfigError, DatasetError
-from orchard.launch.collect import collect
-from orchard.launch.evaluate import Player
+import seedbed
+from seedbed.agents.bc import BCSettings, make_agent
+from seedbed.envs.make import spec_of
+from seedbed.errors import ConfigError, DatasetError
+from seedbed.launch.collect import collect
+from seedbed.launch.evaluate import Player
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("collect") / "run"
     options = {"env_options": ("cell_pixels=2",), "until_return": None, "hidden": (8,)}
-    orchard.train(orchard.configure("toy:catch", run_dir=str(folder), video=False, frames=3_000, **options))
+    seedbed.train(seedbed.configure("toy:catch", run_dir=str(folder), video=False, frames=3_000, **options))
     return folder
 
 

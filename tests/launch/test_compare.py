@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from orchard.cli.main import main
-from orchard.config.resolve import configure
-from orchard.config.settings import RunConfig
-from orchard.envs.make import spec_of
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch import compare
-from orchard.launch.compare import Found, cases, measured, table
+from seedbed.cli.main import main
+from seedbed.config.resolve import configure
+from seedbed.config.settings import RunConfig
+from seedbed.envs.make import spec_of
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch import compare
+from seedbed.launch.compare import Found, cases, measured, table
 
 
 def described(env: str, *archs: str, **settings: Any) -> list[tuple[str, str, str]]:
@@ -136,7 +136,7 @@ def test_a_comparison_prints_a_table_draws_it_and_appends_a_row(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The command would start itself anew with another allocator, and "itself" is pytest here.
-    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.setattr(compare, "DENSE", {"small": {"hidden": (8,)}})
     monkeypatch.setattr(compare, "NETWORKS", {"small": {"network": "tiny"}})
     results, picture = tmp_path / "rows.jsonl", tmp_path / "compared.png"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from orchard.architectures.fits import ARCHITECTURES
-from orchard.cli.main import main
-from orchard.config.resolve import configure
-from orchard.config.settings import RunConfig
-from orchard.envs.make import spec_of
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch import equal_frames
-from orchard.launch.equal_frames import Ran, compare_all, pairs, ran, table
+from seedbed.architectures.fits import ARCHITECTURES
+from seedbed.cli.main import main
+from seedbed.config.resolve import configure
+from seedbed.config.settings import RunConfig
+from seedbed.envs.make import spec_of
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch import equal_frames
+from seedbed.launch.equal_frames import Ran, compare_all, pairs, ran, table
 
 
 def described(env: str, **settings: Any) -> dict[str, set[str]]:
@@ -98,7 +98,7 @@ def test_all_of_them_are_compared_by_one_command(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The command would start itself anew with another allocator, and "itself" is pytest here.
-    monkeypatch.setenv("ORCHARD_ALLOCATOR", "off")
+    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.setattr(equal_frames, "SETTINGS", {"ppo": None, "dqn": None})
     monkeypatch.setattr(equal_frames, "ARCHITECTURES", ("seed", "rapid", "gorila"))
     results = tmp_path / "rows.jsonl"

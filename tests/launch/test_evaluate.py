@@ -6,16 +6,16 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 
-import orchard
-from orchard.errors import ConfigError, OrchardError
-from orchard.launch.evaluate import evaluate, record
+import seedbed
+from seedbed.errors import ConfigError, SeedbedError
+from seedbed.launch.evaluate import evaluate, record
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate") / "run"
     # In lockstep: what it comes to does not depend on how busy the machine is.
-    orchard.train(orchard.configure("toy:catch", run_dir=str(folder), video=False, frames=40_000, lag=0))
+    seedbed.train(seedbed.configure("toy:catch", run_dir=str(folder), video=False, frames=40_000, lag=0))
     return folder
 
 
@@ -52,16 +52,16 @@ def test_an_environment_that_cannot_be_drawn_is_a_clear_error(
         "    def step(self, action):\n"
         "        return numpy.zeros(2, numpy.float32), 1.0, bool(action), False, {}\n"
     )
-    orchard.train(
-        orchard.configure("blind:World", run_dir="run", video=False, frames=500, transport="inproc", actors=1)
+    seedbed.train(
+        seedbed.configure("blind:World", run_dir="run", video=False, frames=500, transport="inproc", actors=1)
     )
-    with pytest.raises(OrchardError, match=r"blind:World"):
+    with pytest.raises(SeedbedError, match=r"blind:World"):
         record("run")
 
 
 def test_a_video_shows_the_whole_episode(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    orchard.train(orchard.configure("CartPole-v1", run_dir=str(folder), video=False, frames=2_000))
+    seedbed.train(seedbed.configure("CartPole-v1", run_dir=str(folder), video=False, frames=2_000))
     video = record(folder)
     frames = imageio.imread(video, plugin="pyav")
     assert frames.ndim == 4

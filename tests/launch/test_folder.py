@@ -11,9 +11,9 @@ from threading import Barrier
 
 import pytest
 
-from orchard.config.resolve import configure, replace
-from orchard.errors import ConfigError
-from orchard.launch.folder import RunFolder
+from seedbed.config.resolve import configure, replace
+from seedbed.errors import ConfigError
+from seedbed.launch.folder import RunFolder
 
 MANY = 8
 
@@ -22,7 +22,7 @@ def test_many_that_begin_in_the_same_second_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("orchard.launch.folder.time.strftime", lambda form: "20261121-151231")
+    monkeypatch.setattr("seedbed.launch.folder.time.strftime", lambda form: "20261121-151231")
     start = Barrier(MANY)
 
     def begin(seed: int) -> RunFolder:
@@ -70,7 +70,7 @@ def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path, monkeypatch:
     def full(*arguments: object) -> int:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("orchard.launch.folder.os.open", full)
+    monkeypatch.setattr("seedbed.launch.folder.os.open", full)
     with pytest.raises(ConfigError, match="No space left"):
         RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "other")))
     assert not (tmp_path / "other").exists(), "a folder without a configuration is in nobody's way"

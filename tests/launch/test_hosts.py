@@ -16,12 +16,12 @@ import jax
 import numpy as np
 import pytest
 
-from orchard.config.resolve import configure, to_json
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch.folder import RunFolder
-from orchard.launch.hosts import Hosts, _difference, common_checkpoint, follow, lead
-from orchard.launch.meeting import free_port
-from orchard.learning.checkpoint import Checkpoint, Contents, intact_steps, save
+from seedbed.config.resolve import configure, to_json
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.hosts import Hosts, _difference, common_checkpoint, follow, lead
+from seedbed.launch.meeting import free_port
+from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, save
 
 PATIENCE = 20.0
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from orchard.launch.logs import logging_to
+from seedbed.launch.logs import logging_to
 
 
 def test_what_the_package_logs_is_in_the_file(tmp_path: Path) -> None:
     with logging_to(tmp_path / "log"):
-        logging.getLogger("orchard.somewhere").info("it began")
-    logging.getLogger("orchard.somewhere").info("it is over")
-    assert (tmp_path / "log").read_text().endswith("orchard.somewhere: it began\n")
+        logging.getLogger("seedbed.somewhere").info("it began")
+    logging.getLogger("seedbed.somewhere").info("it is over")
+    assert (tmp_path / "log").read_text().endswith("seedbed.somewhere: it began\n")
 
 
 def test_a_full_disk_is_not_heard_of() -> None:
     with logging_to(Path("/dev/full")):
-        logging.getLogger("orchard.somewhere").info("a line that finds no room")
+        logging.getLogger("seedbed.somewhere").info("a line that finds no room")

@@ -1,4 +1,4 @@
-"""What ``orchard doctor`` finds."""
+"""What ``seedbed doctor`` finds."""
 
 import sys
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from small_runs import run
 
-import orchard
-from orchard.cli.main import main
-from orchard.launch import machine
+import seedbed
+from seedbed.cli.main import main
+from seedbed.launch import machine
 
 
 def found(what: str) -> tuple[str, str]:
@@ -50,10 +50,10 @@ def test_what_is_missing_is_named_with_its_remedy(
 def test_what_convolves_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, advice = found("convolutions on this CPU")
     assert (seen == "XLA") == bool(advice)
-    monkeypatch.setenv("ORCHARD_CONVOLUTIONS", "xla")
-    assert found("convolutions on this CPU") == ("XLA", "ORCHARD_CONVOLUTIONS is xla")
-    assert machine.convolving() == "XLA (ORCHARD_CONVOLUTIONS is xla)"
-    monkeypatch.setenv("ORCHARD_CONVOLUTIONS", "no such way")
+    monkeypatch.setenv("SEEDBED_CONVOLUTIONS", "xla")
+    assert found("convolutions on this CPU") == ("XLA", "SEEDBED_CONVOLUTIONS is xla")
+    assert machine.convolving() == "XLA (SEEDBED_CONVOLUTIONS is xla)"
+    monkeypatch.setenv("SEEDBED_CONVOLUTIONS", "no such way")
     seen, advice = found("convolutions on this CPU")
     assert seen == "XLA" and "auto or xla" in advice
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
@@ -75,4 +75,4 @@ def test_a_broken_jax_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_python_can_do_the_same() -> None:
-    assert next(iter(orchard.findings()))[0] == "orchard"
+    assert next(iter(seedbed.findings()))[0] == "seedbed"

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from orchard import __version__
-from orchard.errors import ConfigError, RunFailed
-from orchard.launch.meeting import Meeting, free_port, go_to, only_here, receive_hosts, split
+from seedbed import __version__
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.meeting import Meeting, free_port, go_to, only_here, receive_hosts, split
 
 PATIENCE = 60.0
 Meet = Callable[..., list[Meeting]]
@@ -209,7 +209,7 @@ def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, add
 def test_a_stranger_who_announces_too_much_is_not_listened_to(
     threads: ThreadPoolExecutor, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchard.launch.meeting._STRANGER_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr("seedbed.launch.meeting._STRANGER_SECONDS", 2 * PATIENCE)
     first = host_zero(threads, address, 2)
     with closing(dialled(address)) as stranger:  # who waits for an answer, for as long as it likes
         stranger.sendall(struct.pack("!BQ", 1, 1 << 40))
@@ -225,7 +225,7 @@ def test_a_stranger_who_announces_too_much_is_not_listened_to(
         ({"hosts": 3}, "it was told of 3 hosts, host 0 of 2"),
         ({"host": 2}, "there are 2 hosts, 0 to 1"),
         ({"host": 0}, "there are 2 hosts, 0 to 1"),
-        ({"version": "0.0.9"}, f"it has version 0.0.9 of Orchard, host 0 has {__version__}"),
+        ({"version": "0.0.9"}, f"it has version 0.0.9 of Seedbed, host 0 has {__version__}"),
         ({"settings": {"other": 1}}, "other settings"),
     ],
 )

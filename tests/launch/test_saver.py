@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from fakes import PATIENCE
 
-from orchard.launch import saver as module
-from orchard.launch.saver import Saver
-from orchard.learning.checkpoint import Contents, load_latest
+from seedbed.launch import saver as module
+from seedbed.launch.saver import Saver
+from seedbed.learning.checkpoint import Contents, load_latest
 
 
 class Slow:
@@ -95,7 +95,7 @@ def test_a_full_disk_is_noted_and_the_next_one_is_tried(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("orchard.learning.checkpoint._write", full)
+        patch.setattr("seedbed.learning.checkpoint._write", full)
         saver.begin(2, lambda: Contents({}, {}, pieces={"replay": slow}))
         saver.wait()
     assert len(notes) == 1 and "the disk is full" in notes[0] and "newest one kept: 000000000001" in notes[0]
@@ -130,8 +130,8 @@ def test_whatever_else_goes_wrong_is_raised_once_where_the_run_hears_of_it(
 
 KILLED = """
 import sys, pathlib, numpy as np
-from orchard.launch.saver import Saver
-from orchard.learning.checkpoint import Contents
+from seedbed.launch.saver import Saver
+from seedbed.learning.checkpoint import Contents
 
 class Endless:
     def __iter__(self):

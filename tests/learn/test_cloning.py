@@ -11,11 +11,11 @@ import numpy as np
 import optax
 import pytest
 
-from orchard.agents.bc import BCSettings, make_agent
-from orchard.envs.interface import Environment
-from orchard.envs.make import make
-from orchard.replay.dataset import Decided, write
-from orchard.types import Agent, Tree
+from seedbed.agents.bc import BCSettings, make_agent
+from seedbed.envs.interface import Environment
+from seedbed.envs.make import make
+from seedbed.replay.dataset import Decided, write
+from seedbed.types import Agent, Tree
 
 
 def catches(boards: np.ndarray) -> np.ndarray:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-import orchard
+import seedbed
 
 pytestmark = pytest.mark.slow
 
 
 def learn(env: str, folder: Path, **settings: object) -> dict[str, object]:
-    config = orchard.configure(env, run_dir=str(folder / "run"), video=False, **settings)
-    return orchard.train(config).to_json()
+    config = seedbed.configure(env, run_dir=str(folder / "run"), video=False, **settings)
+    return seedbed.train(config).to_json()
 
 
 def test_cartpole_is_solved_within_a_million_steps(tmp_path: Path) -> None:

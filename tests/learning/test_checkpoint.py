@@ -20,9 +20,9 @@ import optax
 import pytest
 import safetensors.numpy
 
-from orchard import sealed
-from orchard.errors import CheckpointError
-from orchard.learning.checkpoint import (
+from seedbed import sealed
+from seedbed.errors import CheckpointError
+from seedbed.learning.checkpoint import (
     Checkpoint,
     Contents,
     digest,
@@ -385,7 +385,7 @@ def test_a_death_in_mid_replacement_loses_nothing(tmp_path: Path) -> None:
 def test_a_kill_at_any_moment_leaves_an_intact_checkpoint(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib, itertools, numpy as np\n"
-        "from orchard.learning.checkpoint import Contents, save\n"
+        "from seedbed.learning.checkpoint import Contents, save\n"
         "for n in itertools.count(1):\n"
         "    trees = {'params': {'x': np.full(1 << 18, n)}}\n"
         "    save(pathlib.Path(sys.argv[1]), n // 2, Contents(trees, {'n': n}), keep=2)\n"

@@ -10,11 +10,11 @@ import optax
 import pytest
 from harness import on_four_devices
 
-from orchard.errors import ConfigError
-from orchard.learning.learner import Learner
-from orchard.learning.update import Update
-from orchard.replay.queue import rows_of, select
-from orchard.types import ActOutput, Agent, DataPlan, ReplayPlan, TimeStep, Tree, Unroll
+from seedbed.errors import ConfigError
+from seedbed.learning.learner import Learner
+from seedbed.learning.update import Update
+from seedbed.replay.queue import rows_of, select
+from seedbed.types import ActOutput, Agent, DataPlan, ReplayPlan, TimeStep, Tree, Unroll
 
 BATCH, LENGTH = 8, 3
 
@@ -296,7 +296,7 @@ PROGRAM = """
 import json, sys
 import jax
 from test_learner import BATCH, batch, in_parts, line, spoiled, values
-from orchard.learning.learner import Learner
+from seedbed.learning.learner import Learner
 
 assert len(jax.devices()) == 4
 for devices in (jax.devices()[:1], jax.devices()[:2], jax.devices()):

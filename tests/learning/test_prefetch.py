@@ -3,7 +3,7 @@ import threading
 import pytest
 from fakes import PATIENCE
 
-from orchard.learning.prefetch import Prefetch
+from seedbed.learning.prefetch import Prefetch
 
 
 class Source:

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from orchard.learning.learner import Learner
-from orchard.learning.pushing import Outliers, Pushed, PushingLearner
-from orchard.types import ActOutput, Agent, DataPlan, TimeStep, Tree, Unroll
-from orchard.weights.shards import Bound, Fetched, LocalShards, Part, Receipt
+from seedbed.learning.learner import Learner
+from seedbed.learning.pushing import Outliers, Pushed, PushingLearner
+from seedbed.types import ActOutput, Agent, DataPlan, TimeStep, Tree, Unroll
+from seedbed.weights.shards import Bound, Fetched, LocalShards, Part, Receipt
 
 
 def pull(target_period: int = 0) -> Agent:

@@ -3,8 +3,8 @@ import math
 
 from rich.console import Console
 
-from orchard.metrics import registry
-from orchard.metrics.console import _SHOWN, Budget, Lines, Terminal, display, duration, entries
+from seedbed.metrics import registry
+from seedbed.metrics.console import _SHOWN, Budget, Lines, Terminal, display, duration, entries
 
 ROW = {
     "agent_steps": 1_234_567,

@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from orchard.metrics.meters import Episodes, EpisodesOfSeveral, Rate, Ratio, Share, SteadyRate, Tally
+from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Rate, Ratio, Share, SteadyRate, Tally
 
 
 class FakeClock:

@@ -1,7 +1,7 @@
 import pytest
 
-from orchard.errors import ConfigError
-from orchard.metrics import registry
+from seedbed.errors import ConfigError
+from seedbed.metrics import registry
 
 
 def test_every_metric_says_what_it_is() -> None:

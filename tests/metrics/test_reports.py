@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from orchard.errors import ConfigError
-from orchard.metrics.reports import (
+from seedbed.errors import ConfigError
+from seedbed.metrics.reports import (
     Summary,
     _short,
     _unit_of,
@@ -17,7 +17,7 @@ from orchard.metrics.reports import (
     title,
     together,
 )
-from orchard.metrics.sinks import JsonLines
+from seedbed.metrics.sinks import JsonLines
 
 
 def metrics(path: Path, rows: list[tuple[float, float, float]]) -> Path:

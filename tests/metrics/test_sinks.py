@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchard.errors import ConfigError, RunFailed
-from orchard.metrics.sinks import JsonLines, Record, Row, TensorBoard, read_rows
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.metrics.sinks import JsonLines, Record, Row, TensorBoard, read_rows
 
 
 class Memory:
@@ -88,7 +88,7 @@ def test_a_kill_loses_at_most_the_last_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     program = (
         "import sys, itertools, pathlib\n"
-        "from orchard.metrics.sinks import JsonLines\n"
+        "from seedbed.metrics.sinks import JsonLines\n"
         "sink = JsonLines(pathlib.Path(sys.argv[1]))\n"
         "for n in itertools.count():\n"
         "    sink.write({'updates': n})\n"

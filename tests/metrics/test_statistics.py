@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from orchard.errors import ConfigError
-from orchard.metrics.statistics import bootstrap_interval, estimate, interquartile_mean
+from seedbed.errors import ConfigError
+from seedbed.metrics.statistics import bootstrap_interval, estimate, interquartile_mean
 
 
 def test_interquartile_mean_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""What Orchard makes of XLA's convolutions and max-pools, against them as they are."""
+"""What Seedbed makes of XLA's convolutions and max-pools, against them as they are."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from orchard.nets import convolutions
-from orchard.nets.convolutions import Conv, convolve, max_pool
-from orchard.nets.native import library
+from seedbed.nets import convolutions
+from seedbed.nets.convolutions import Conv, convolve, max_pool
+from seedbed.nets.native import library
 
 
 @pytest.fixture(autouse=True)

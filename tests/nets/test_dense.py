@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from orchard.nets.dense import Dense
+from seedbed.nets.dense import Dense
 
 
 @pytest.mark.parametrize("inputs, size", [(7, 3), (3, 7), (64, 64), (80, 72)], ids=str)

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from orchard.nets.frames import initial_frames, stack_observation, stacked_spec
-from orchard.types import ArraySpec
+from seedbed.nets.frames import initial_frames, stack_observation, stacked_spec
+from seedbed.types import ArraySpec
 
 SPEC = {
     "image": ArraySpec((2, 3, 2), "uint8"),

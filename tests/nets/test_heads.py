@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orchard.nets.heads import Head, outputs
+from seedbed.nets.heads import Head, outputs
 
 
 class Several(nn.Module):

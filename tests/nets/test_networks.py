@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from orchard.errors import ConfigError, SpecError
-from orchard.nets import torsos
-from orchard.nets.build import NETWORKS, build_torso
-from orchard.nets.native import library
-from orchard.testing.agents import SPECS, observations
-from orchard.types import ArraySpec
+from seedbed.errors import ConfigError, SpecError
+from seedbed.nets import torsos
+from seedbed.nets.build import NETWORKS, build_torso
+from seedbed.nets.native import library
+from seedbed.testing.agents import SPECS, observations
+from seedbed.types import ArraySpec
 
 ATARI = ArraySpec((84, 84, 4), "uint8")
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orchard.nets.normalizer import (
+from seedbed.nets.normalizer import (
     add_observations,
     add_rows,
     initial_moments,
@@ -13,8 +13,8 @@ from orchard.nets.normalizer import (
     normalized,
     normalized_observation,
 )
-from orchard.testing.agents import SPECS, observations
-from orchard.types import ArraySpec, leaves
+from seedbed.testing.agents import SPECS, observations
+from seedbed.types import ArraySpec, leaves
 
 SPEC = SPECS["tree"].observation
 

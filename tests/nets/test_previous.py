@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from orchard.nets.actor_critic import ActorCritic
-from orchard.ops.distributions import from_spec
-from orchard.testing.agents import SPECS, experience
+from seedbed.nets.actor_critic import ActorCritic
+from seedbed.ops.distributions import from_spec
+from seedbed.testing.agents import SPECS, experience
 
 SPEC = SPECS["vector"]
 NEW = 2  # the step that begins an episode

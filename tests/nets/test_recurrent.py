@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from orchard.nets.recurrent import LSTM, initial_state
+from seedbed.nets.recurrent import LSTM, initial_state
 
 T, B, D, H = 6, 3, 4, 5
 CORE = LSTM(H)

@@ -7,9 +7,9 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from orchard.errors import SpecError
-from orchard.ops.distributions import Categorical, ClippedNormal, from_spec
-from orchard.types import ArraySpec
+from seedbed.errors import SpecError
+from seedbed.ops.distributions import Categorical, ClippedNormal, from_spec
+from seedbed.types import ArraySpec
 
 ONE = Categorical((4,))
 MANY = Categorical((3, 2), shape=(2,))

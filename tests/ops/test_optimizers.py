@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from orchard.errors import ConfigError
-from orchard.ops.optimizers import OptimizerSettings, make_optimizer
+from seedbed.errors import ConfigError
+from seedbed.ops.optimizers import OptimizerSettings, make_optimizer
 
 
 def test_adagrad_divides_by_the_root_of_all_squares_so_far():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import rlax
 
-from orchard.errors import SpecError
-from orchard.ops import policy_losses as losses
+from seedbed.errors import SpecError
+from seedbed.ops import policy_losses as losses
 
 VALID = np.array([True, True, False, True])
 A = np.array([1.0, -2, 50, 3], np.float32)

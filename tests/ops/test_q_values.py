@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import rlax
 
-from orchard.errors import SpecError
-from orchard.ops.exploration import epsilon_greedy, ladder
-from orchard.ops.priorities import sequence_priority
-from orchard.ops.q_values import in_rewards, of_actions, rescaled, td_errors
-from orchard.ops.returns import n_step
-from orchard.types import EVALUATES
+from seedbed.errors import SpecError
+from seedbed.ops.exploration import epsilon_greedy, ladder
+from seedbed.ops.priorities import sequence_priority
+from seedbed.ops.q_values import in_rewards, of_actions, rescaled, td_errors
+from seedbed.ops.returns import n_step
+from seedbed.types import EVALUATES
 
 T, A = 9, 3
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import rlax
 
-from orchard.errors import SpecError
-from orchard.ops.returns import backward_sum, gae, vtrace
+from seedbed.errors import SpecError
+from seedbed.ops.returns import backward_sum, gae, vtrace
 
 T = 9
 

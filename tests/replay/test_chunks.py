@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from streams import arrays, example, plan_of, stretch
 
-from orchard.errors import ConfigError
-from orchard.replay.chunks import Chunks, Geometry
-from orchard.replay.replay import Replay, bytes_per_step, replay_bytes
-from orchard.types import DataPlan, Unroll
+from seedbed.errors import ConfigError
+from seedbed.replay.chunks import Chunks, Geometry
+from seedbed.replay.replay import Replay, bytes_per_step, replay_bytes
+from seedbed.types import DataPlan, Unroll
 
 
 @pytest.mark.parametrize(

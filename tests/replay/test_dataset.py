@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from orchard.errors import DatasetError
-from orchard.replay.dataset import Batches, Dataset, Decided, write
-from orchard.types import ArraySpec, DataPlan, EnvSpec, TimeStep, Unroll
+from seedbed.errors import DatasetError
+from seedbed.replay.dataset import Batches, Dataset, Decided, write
+from seedbed.types import ArraySpec, DataPlan, EnvSpec, TimeStep, Unroll
 
 SPEC = EnvSpec(
     "test/numbers",
@@ -219,7 +219,7 @@ def test_a_file_that_was_cut_off_or_lost_is_found_without_reading_it(tmp_path: P
 
 
 def test_a_folder_without_a_manifest_is_no_data_set(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"is not a data set .* orchard collect RUN"):
+    with pytest.raises(DatasetError, match=r"is not a data set .* seedbed collect RUN"):
         Dataset.open(tmp_path)
 
 
@@ -282,7 +282,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(
 KILLED = """
 import sys
 from replay.test_dataset import SPEC, steps
-from orchard.replay.dataset import write
+from seedbed.replay.dataset import write
 
 def some():
     yield from steps(30)

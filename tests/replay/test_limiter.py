@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchard.errors import ConfigError
-from orchard.replay.limiter import RateLimiter
+from seedbed.errors import ConfigError
+from seedbed.replay.limiter import RateLimiter
 
 RATIOS = st.floats(0.01, 64)
 

@@ -9,9 +9,9 @@ from fakes import PATIENCE, numbered
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchard.errors import ConfigError
-from orchard.replay.queue import UnrollQueue, join, rows_of, select
-from orchard.types import Unroll
+from seedbed.errors import ConfigError
+from seedbed.replay.queue import UnrollQueue, join, rows_of, select
+from seedbed.types import Unroll
 
 LENGTH = 2
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scipy import stats
 from streams import arrays, column, example, plan_of, stretch
 
-from orchard.errors import CheckpointError, ConfigError, SpecError
-from orchard.replay import replay as module
-from orchard.replay.replay import Replay, Sample
-from orchard.types import DataPlan, Unroll
+from seedbed.errors import CheckpointError, ConfigError, SpecError
+from seedbed.replay import replay as module
+from seedbed.replay.replay import Replay, Sample
+from seedbed.types import DataPlan, Unroll
 
 
 def replay_of(plan: DataPlan, *, rows: int = 4, batch: int = 3, seed: int = 0, **more: Any) -> Replay:

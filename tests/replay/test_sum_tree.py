@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchard.errors import ConfigError
-from orchard.replay.sum_tree import SumTree
+from seedbed.errors import ConfigError
+from seedbed.replay.sum_tree import SumTree
 
 VALUES = st.one_of(st.just(0.0), st.floats(1e-12, 1e30), st.integers(1, 5).map(float))
 

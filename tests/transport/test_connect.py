@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchard.errors import ConfigError, ConnectionLost, Refused
-from orchard.testing.transport import CARRIERS, PATIENCE, Carrier, FakeDesk, process
-from orchard.transport.connect import connect, listen, seen_from_elsewhere
+from seedbed.errors import ConfigError, ConnectionLost, Refused
+from seedbed.testing.transport import CARRIERS, PATIENCE, Carrier, FakeDesk, process
+from seedbed.transport.connect import connect, listen, seen_from_elsewhere
 
 WRONG = [
     "",
@@ -84,7 +84,7 @@ def test_one_server_an_address(carrier: Carrier, tmp_path: Path) -> None:
 def test_one_client_too_many_is_refused(
     prefix: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"orchard.transport.{module}.MAX_PEERS", 1)
+    monkeypatch.setattr(f"seedbed.transport.{module}.MAX_PEERS", 1)
     server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
     try:
         first = connect(server.address, timeout=PATIENCE)
@@ -160,7 +160,7 @@ class TestSocketFiles:
 
 def test_actors_need_neither_jax_nor_grpc_to_start() -> None:
     code = (
-        "import sys, orchard.transport.connect; assert not {'jax', 'grpc'} & set(sys.modules);"
-        "import orchard.transport.streams; assert 'jax' not in sys.modules"
+        "import sys, seedbed.transport.connect; assert not {'jax', 'grpc'} & set(sys.modules);"
+        "import seedbed.transport.streams; assert 'jax' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

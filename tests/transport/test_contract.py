@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchard.testing.transport import CARRIERS, CHECKS, PROCESS_CHECKS, Carrier, Stage, run_check
+from seedbed.testing.transport import CARRIERS, CHECKS, PROCESS_CHECKS, Carrier, Stage, run_check
 
 _check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 _carrier = pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchard.errors import ProtocolError, SpecError
-from orchard.transport.frames import (
+from seedbed.errors import ProtocolError, SpecError
+from seedbed.transport.frames import (
     HEADER_BYTES,
     MAX_REASON_BYTES,
     Inbox,
@@ -23,7 +23,7 @@ from orchard.transport.frames import (
     pack,
     unpack,
 )
-from orchard.transport.seam import MAX_QUESTION_BYTES
+from seedbed.transport.seam import MAX_QUESTION_BYTES
 
 LIMITS = limits_up(step=100)
 FRAMES = st.lists(
@@ -65,8 +65,8 @@ def test_bodies_that_are_no_json_objects_are_protocol_errors(body: bytes) -> Non
 @pytest.mark.parametrize(
     ("data", "word"),
     [
-        (b"XX" + header(1, 0, 0)[2:], "Orchard"),
-        (b"Or\x09" + header(1, 0, 0)[3:], "protocol 9"),
+        (b"XX" + header(1, 0, 0)[2:], "Seedbed"),
+        (b"Sd\x09" + header(1, 0, 0)[3:], "protocol 9"),
         (header(77, 0, 0), "kind 77"),
         (header(Kind.ANSWER, 0, 0), "not expected"),
         (header(Kind.ASK, 0, MAX_QUESTION_BYTES + 1), "at most"),
@@ -82,7 +82,7 @@ def test_a_bad_header_is_refused_before_its_body(data: bytes, word: str) -> None
 
 
 def test_a_message_has_exactly_its_frame() -> None:
-    for message in (pack(Kind.ASK, 0, b"{}")[:-1], pack(Kind.ASK, 0, b"{}") + b"x", b"Or"):
+    for message in (pack(Kind.ASK, 0, b"{}")[:-1], pack(Kind.ASK, 0, b"{}") + b"x", b"Sd"):
         with pytest.raises(ProtocolError):
             unpack(message, LIMITS)
     assert HEADER_BYTES % 16 == 0  # arrays behind it are aligned

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchard.errors import ConfigError
-from orchard.transport.measure import ADDRESSES, measure
+from seedbed.errors import ConfigError
+from seedbed.transport.measure import ADDRESSES, measure
 
 
 @pytest.mark.parametrize("carrier", ADDRESSES)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchard.errors import SpecError
-from orchard.testing.transport import example, same
-from orchard.transport.seam import MAX_LANES, MAX_STEP_BYTES, Layout, Layouts, Terms
+from seedbed.errors import SpecError
+from seedbed.testing.transport import example, same
+from seedbed.transport.seam import MAX_LANES, MAX_STEP_BYTES, Layout, Layouts, Terms
 
 DTYPES = ("bool", "uint8", "int32", "float16", "float32", "float64", "complex64")
 LAYOUTS = st.lists(

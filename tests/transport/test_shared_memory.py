@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchard.errors import SpecError
-from orchard.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
-from orchard.transport import shared_memory
-from orchard.transport.connect import connect, listen
-from orchard.transport.frames import Inbox, Kind, decode_reason, header, limits_down, pack
-from orchard.transport.seam import Client, Layout
-from orchard.transport.shared_memory import SharedMemoryServer
+from seedbed.errors import SpecError
+from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
+from seedbed.transport import shared_memory
+from seedbed.transport.connect import connect, listen
+from seedbed.transport.frames import Inbox, Kind, decode_reason, header, limits_down, pack
+from seedbed.transport.seam import Client, Layout
+from seedbed.transport.shared_memory import SharedMemoryServer
 
 ASK = pack(Kind.ASK, 0, b'{"open": true}')
 STEP = pack(Kind.STEP, 0)
@@ -76,7 +76,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.parametrize(
     ("data", "word"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "not an Orchard"),
+        (b"GET / HTTP/1.1\r\n\r\n", "not a Seedbed"),
         (header(Kind.ASK, 0, 1 << 40), "at most"),
         (pack(Kind.ASK, 0, b"{nonsense"), "JSON"),
         (pack(Kind.ASK, 0, b"[1]"), "JSON object"),
@@ -85,7 +85,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         (ASK + STEP + STEP, "out of turn"),
         (ASK + pack(Kind.STEP, 0, b"x"), "at most 0"),
         (ASK + pack(Kind.REPLY, 0), "not expected"),
-        (ASK + b"\0" * 16, "not an Orchard"),
+        (ASK + b"\0" * 16, "not a Seedbed"),
     ],
 )
 def test_who_breaks_the_rules_is_told_and_alone(scene: Scene, data: bytes, word: str) -> None:
@@ -199,7 +199,7 @@ def _handles() -> int:
 
 
 def _mappings() -> int:
-    return Path("/proc/self/maps").read_text().count("memfd:orchard")
+    return Path("/proc/self/maps").read_text().count("memfd:seedbed")
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchard.errors import ConnectionLost, Refused
-from orchard.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
-from orchard.transport import streams
-from orchard.transport.connect import connect
-from orchard.transport.frames import Kind, header, pack
-from orchard.transport.seam import Client, Layout
-from orchard.transport.streams import StreamServer
+from seedbed.errors import ConnectionLost, Refused
+from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
+from seedbed.transport import streams
+from seedbed.transport.connect import connect
+from seedbed.transport.frames import Kind, header, pack
+from seedbed.transport.seam import Client, Layout
+from seedbed.transport.streams import StreamServer
 
-METHOD = "/orchard.Transport/Converse"
+METHOD = "/seedbed.Transport/Converse"
 ASK = pack(Kind.ASK, 0, b'{"open": true}')
 STEP = pack(Kind.STEP, 0, bytes(UP.nbytes))
 LIMIT = 1 << 21
@@ -74,7 +74,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     ("messages", "code", "word"),
     [
         ([b""], "INVALID_ARGUMENT", "shorter than"),
-        ([b"garbage that is long enough"], "INVALID_ARGUMENT", "not an Orchard"),
+        ([b"garbage that is long enough"], "INVALID_ARGUMENT", "not a Seedbed"),
         ([ASK[:-1]], "INVALID_ARGUMENT", "header says"),
         ([header(Kind.ASK, 0, 1 << 40)], "INVALID_ARGUMENT", "at most"),
         ([pack(Kind.ASK, 0, b"{nonsense")], "INVALID_ARGUMENT", "JSON"),
@@ -95,7 +95,7 @@ def test_the_status_says_what_was_wrong(scene: Scene, messages: list[bytes], cod
 
 
 def test_another_method_is_not_there(scene: Scene) -> None:
-    assert scene.status([], "/orchard.Transport/Other")[0] is grpc.StatusCode.UNIMPLEMENTED
+    assert scene.status([], "/seedbed.Transport/Other")[0] is grpc.StatusCode.UNIMPLEMENTED
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -158,7 +158,7 @@ def test_another_grpc_server_is_recognised(tmp_path: Path) -> None:
         stranger.start()
         client = connect(f"unix:{tmp_path}/socket", timeout=PATIENCE)
         try:
-            with pytest.raises(ConnectionLost, match="no Orchard server"):
+            with pytest.raises(ConnectionLost, match="no Seedbed server"):
                 client.ask({})
         finally:
             client.close()

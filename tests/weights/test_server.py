@@ -13,12 +13,12 @@ import numpy as np
 import optax
 import pytest
 
-from orchard.errors import ConnectionLost, ProtocolError, Refused, RunFailed, SpecError
-from orchard.transport.connect import connect, listen
-from orchard.transport.seam import PROTOCOL, Server
-from orchard.types import Tree
-from orchard.weights.server import FETCH, PUSH, RemoteShards, ShardDesk, empty_part, lanes_of
-from orchard.weights.shards import Bound, LocalShards, Part, Shard, cut
+from seedbed.errors import ConnectionLost, ProtocolError, Refused, RunFailed, SpecError
+from seedbed.transport.connect import connect, listen
+from seedbed.transport.seam import PROTOCOL, Server
+from seedbed.types import Tree
+from seedbed.weights.server import FETCH, PUSH, RemoteShards, ShardDesk, empty_part, lanes_of
+from seedbed.weights.shards import Bound, LocalShards, Part, Shard, cut
 
 RULE = optax.adam(0.1)
 TOKEN = "secret"

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import orchard
-from orchard.envs.make import spec_of
-from orchard.errors import SpecError
-from orchard.launch.build import build_agent
-from orchard.types import Agent, Tree
-from orchard.weights.shards import Bound, LocalShards, Part, Shard, cut, join
+import seedbed
+from seedbed.envs.make import spec_of
+from seedbed.errors import SpecError
+from seedbed.launch.build import build_agent
+from seedbed.types import Agent, Tree
+from seedbed.weights.shards import Bound, LocalShards, Part, Shard, cut, join
 
 RULES = {
     "adam": optax.adam(0.1),
@@ -83,7 +83,7 @@ def test_shards_compute_what_the_optimizer_does(rule: optax.GradientTransformati
 
 
 def agent_of(name: str, **settings: Any) -> Agent:
-    config = orchard.configure("toy:catch", agent=name, preset="none", frames=10_000, **settings)
+    config = seedbed.configure("toy:catch", agent=name, preset="none", frames=10_000, **settings)
     return build_agent(config, spec_of("toy:catch"))
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from fakes import PATIENCE
 
-from orchard.weights.store import WeightStore
+from seedbed.weights.store import WeightStore
 
 
 def store(keep: int = 2, devices: int = 1) -> WeightStore:

@@ -144,7 +144,7 @@ Layer layer_of(int64_t n, int64_t side, int64_t channels, int64_t kernel, int64_
           dnnl::kFloat32};
 }
 
-// Of the networks that Orchard has, for pictures of 84x84 with four channels.
+// Of the networks that Seedbed has, for pictures of 84x84 with four channels.
 std::vector<Layer> layers_of_networks(int64_t n) {
   std::vector<Layer> layers = {
       layer_of(n, 84, 4, 8, 32, 4, false), layer_of(n, 20, 32, 4, 64, 2, false), layer_of(n, 9, 64, 3, 64, 1, false),

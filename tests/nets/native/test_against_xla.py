@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from orchard.errors import SpecError
-from orchard.nets.convolutions import convolve, max_pool
-from orchard.nets.native import library
+from seedbed.errors import SpecError
+from seedbed.nets.convolutions import convolve, max_pool
+from seedbed.nets.native import library
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
@@ -228,7 +228,7 @@ DIGEST = """
 import os, sys
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv[1])])
 import hashlib, jax, numpy as np
-from orchard.nets.convolutions import convolve, max_pool
+from seedbed.nets.convolutions import convolve, max_pool
 random = np.random.default_rng(0)
 images, kernel = (random.normal(size=shape).astype("float32") for shape in ((150, 20, 20, 4), (3, 3, 4, 8)))
 def loss(kernel, images):
@@ -292,13 +292,13 @@ def test_layers_that_onednn_is_not_trusted_with_stay_with_xla():
     for image, kernel, stride in (((9, 3), 3, 4), ((9, 2), 3, 1), ((8, 8), 1, 2)):
         images, weights = jnp.ones((16, *image, 3)), jnp.ones((kernel, kernel, 3, 8))
         program = jax.make_jaxpr(lambda x, w, s=stride: convolve(x, w, BIAS, s, "SAME"))(images, weights)
-        assert "orchard_" not in str(program)
+        assert "seedbed_" not in str(program)
 
 
 SHARED = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, PartitionSpec as P
-from orchard.nets.convolutions import convolve, max_pool
+from seedbed.nets.convolutions import convolve, max_pool
 random = np.random.default_rng(0)
 images, kernel = (random.normal(size=shape).astype("float32") for shape in ((64, 12, 10, 3), (3, 3, 3, 8)))
 def gradient(kernel, images):
@@ -323,7 +323,7 @@ def test_accelerators_keep_xlas_convolutions():
     compiled = jax.jit(jax.grad(loss)).trace(KERNEL)
     for platform in ("cuda", "tpu"):
         text = compiled.lower(lowering_platforms=(platform,)).as_text()
-        assert "stablehlo.convolution" in text and "orchard_" not in text
+        assert "stablehlo.convolution" in text and "seedbed_" not in text
 
 
 @pytest.mark.skipif(not library.find().dtypes, reason="promised of the extension only")
@@ -331,7 +331,7 @@ def test_accelerators_keep_xlas_convolutions():
 def test_who_convolves_is_decided_when_it_is_lowered(switch, extension, monkeypatch):
     monkeypatch.setenv(library.SWITCH, switch)
     text = jax.jit(jax.grad(loss)).lower(KERNEL, IMAGES).compile().as_text()
-    assert ("orchard_" in text) == extension
+    assert ("seedbed_" in text) == extension
     assert (" convolution(" in text) != extension
     assert "conditional(" not in text
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchard.nets.native import build, library
+from seedbed.nets.native import build, library
 
 pytestmark = pytest.mark.skipif(not library.find().dtypes, reason="needs the extension")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from orchard.errors import ConfigError
-from orchard.nets.convolutions import convolve
-from orchard.nets.native import build, library
+from seedbed.errors import ConfigError
+from seedbed.nets.convolutions import convolve
+from seedbed.nets.native import build, library
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_switch_keeps_it_away(monkeypatch):
     monkeypatch.setenv(library.SWITCH, "xla")
     assert str(library.find()) == "XLA"
     monkeypatch.setenv(library.SWITCH, "fast")
-    with pytest.raises(ConfigError, match="ORCHARD_CONVOLUTIONS is 'fast', and has to be auto or xla"):
+    with pytest.raises(ConfigError, match="SEEDBED_CONVOLUTIONS is 'fast', and has to be auto or xla"):
         library.find()
 
 
@@ -171,7 +171,7 @@ def test_a_build_that_cannot_end_says_so_and_goes_on(monkeypatch, fresh, capsys)
     fresh.touch()
     monkeypatch.setenv(library.SWITCH, "off")
     build.main()
-    assert "Convolutions stay XLA's own: ORCHARD_CONVOLUTIONS is 'off'" in capsys.readouterr().out
+    assert "Convolutions stay XLA's own: SEEDBED_CONVOLUTIONS is 'off'" in capsys.readouterr().out
 
 
 def test_without_a_compiler_the_build_says_so_and_goes_on(monkeypatch, fresh, capsys):
@@ -251,7 +251,7 @@ def test_a_kept_proof_that_is_none_is_made_anew(monkeypatch, fresh):
 
 
 def test_the_source_is_read_in_any_locale():
-    program = "from orchard.nets.native import build; print(build.extension().name)"
+    program = "from seedbed.nets.native import build; print(build.extension().name)"
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     said = subprocess.check_output([sys.executable, "-c", program], env={**os.environ, **plain}, text=True)
     assert said.strip() == build.extension().name

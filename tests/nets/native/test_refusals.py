@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchard.nets.native import library
+from seedbed.nets.native import library
 
 pytestmark = pytest.mark.skipif(not library.find().dtypes, reason="needs the extension")
 
 FLOATS = ("float32", "bfloat16", "uint8", "float16")
 KINDS = {
     # Axes of what goes in, axes of what comes out; "k" is a kernel, "b" a bias, "i" images.
-    "orchard_convolve": ("ikb", "i"),
-    "orchard_convolution_by_images": ("ik", "i"),
-    "orchard_convolution_by_kernel": ("ii", "kb"),
-    "orchard_max_pool": ("i", "i"),
-    "orchard_max_pool_keeping": ("i", "ip"),
-    "orchard_max_pool_by_images": ("ip", "i"),
+    "seedbed_convolve": ("ikb", "i"),
+    "seedbed_convolution_by_images": ("ik", "i"),
+    "seedbed_convolution_by_kernel": ("ii", "kb"),
+    "seedbed_max_pool": ("i", "i"),
+    "seedbed_max_pool_keeping": ("i", "ip"),
+    "seedbed_max_pool_by_images": ("ip", "i"),
 }
 
 
@@ -27,7 +27,7 @@ def call(target, arrays, results, **attributes):
     attributes = {name: np.int64(value) for name, value in attributes.items()}
     if "pool" not in target:
         attributes.pop("window", None)
-    if target != "orchard_convolve":
+    if target != "seedbed_convolve":
         attributes.pop("rectified", None)
     return jax.block_until_ready(jax.ffi.ffi_call(target, results)(*arrays, **attributes))
 
@@ -71,13 +71,13 @@ OUT = jax.ShapeDtypeStruct((2, 5, 5, 4), jnp.float32)
 )
 def test_what_does_not_fit_is_refused_with_a_reason(arrays, out, changed, said):
     with pytest.raises(Exception, match=said):
-        call("orchard_convolve", arrays, out, **(fields() | changed))
+        call("seedbed_convolve", arrays, out, **(fields() | changed))
 
 
 def test_places_of_bytes_are_refused():
     pooled = [jax.ShapeDtypeStruct((2, 5, 5, 3), jnp.uint8)] * 2
     with pytest.raises(Exception, match="uint8 has no gradient"):
-        call("orchard_max_pool_keeping", (IMAGES.astype("uint8"),), pooled, **fields())
+        call("seedbed_max_pool_keeping", (IMAGES.astype("uint8"),), pooled, **fields())
 
 
 SIDES = st.integers(0, 6)
@@ -107,7 +107,7 @@ def test_nothing_ends_the_process(data, target):
     try:
         call(target, arrays, results, **attributes)
     except Exception as error:
-        assert "INVALID_ARGUMENT" in str(error) or "orchard:" in str(error)
+        assert "INVALID_ARGUMENT" in str(error) or "seedbed:" in str(error)
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,16 +135,16 @@ def test_whatever_fits_is_computed(shape, window, stride, features, data):
     rows, columns = (side // stride + 1 for side in sides)
     images, kernel = jnp.ones(shape), jnp.ones((window, window, channels, features))
     out = jax.ShapeDtypeStruct((n, rows, columns, features), jnp.float32)
-    y = call("orchard_convolve", (images, kernel, jnp.zeros(features)), out, **attributes)
+    y = call("seedbed_convolve", (images, kernel, jnp.zeros(features)), out, **attributes)
     assert np.isfinite(np.asarray(y)).all()
     results = (
         jax.ShapeDtypeStruct(kernel.shape, jnp.float32),
         jax.ShapeDtypeStruct((features,), jnp.float32),
     )
-    _, of_bias = call("orchard_convolution_by_kernel", (images, jnp.ones(out.shape)), results, **attributes)
+    _, of_bias = call("seedbed_convolution_by_kernel", (images, jnp.ones(out.shape)), results, **attributes)
     np.testing.assert_array_equal(of_bias, np.full(features, float(n * rows * columns)))
     of_images = call(
-        "orchard_convolution_by_images", (jnp.ones(out.shape), kernel), _like(images), **attributes
+        "seedbed_convolution_by_images", (jnp.ones(out.shape), kernel), _like(images), **attributes
     )
     most = n * rows * columns * kernel.size
     assert (min(most, 1) if any(pads) else most) <= float(of_images.sum()) <= most
@@ -152,14 +152,14 @@ def test_whatever_fits_is_computed(shape, window, stride, features, data):
         ones = images.astype(dtype)
         pooled = jax.ShapeDtypeStruct((n, rows, columns, channels), ones.dtype)
         np.testing.assert_array_equal(
-            call("orchard_max_pool", (ones,), pooled, **attributes), np.ones(pooled.shape)
+            call("seedbed_max_pool", (ones,), pooled, **attributes), np.ones(pooled.shape)
         )
         places = jax.ShapeDtypeStruct(pooled.shape, jnp.uint8)
         if dtype == "uint8":  # test_places_of_bytes_are_refused
             continue
-        _, kept = call("orchard_max_pool_keeping", (ones,), (pooled, places), **attributes)
+        _, kept = call("seedbed_max_pool_keeping", (ones,), (pooled, places), **attributes)
         towards = jnp.ones(pooled.shape, dtype)
-        back = call("orchard_max_pool_by_images", (towards, kept), _like(ones), **attributes)
+        back = call("seedbed_max_pool_by_images", (towards, kept), _like(ones), **attributes)
         assert float(back.astype("float32").sum()) == towards.size
 
 

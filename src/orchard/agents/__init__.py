@@ -1,5 +1,0 @@
-"""Agents: what is computed. One paper a file; none imports another."""
-
-from orchard.agents.registry import AGENTS, load_agent
-
-__all__ = ["AGENTS", "load_agent"]

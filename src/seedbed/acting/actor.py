@@ -1,0 +1,148 @@
+"""The actor: one program that steps environments for whoever acts, over any carrier.
+
+It imports no JAX, unless the learner says that actors run the policy themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from seedbed.acting.diary import Diary
+from seedbed.acting.unrolls import step_arrays, step_fields
+from seedbed.envs.interface import Environment
+from seedbed.envs.make import make
+from seedbed.errors import ConnectionLost
+from seedbed.transport.connect import connect
+from seedbed.transport.seam import PROTOCOL, Client, Layout, Layouts
+from seedbed.types import Agent, EnvSpec
+
+CONNECT_SECONDS = 10.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 15.0
+
+
+MakeAgent = Callable[[dict[str, Any], EnvSpec], Agent]
+"""The agent that a learner describes, for environments of this spec."""
+
+
+def act(
+    client: Client,
+    *,
+    token: str,
+    make_agent: MakeAgent,
+    index: int | None = None,
+    envs: int | None = None,
+    platform: str = "cpu",
+) -> None:
+    """Joins, makes the environments that it is told to, and steps them until the conversation ends.
+
+    Args:
+      client: a fresh connection.
+      token: what the learner printed.
+      make_agent: makes the learner's agent, where actors run the policy.
+      index: the place to take among the actors; None to be given one.
+      envs: environments to step; None for as many as the learner's own actors.
+      platform: of JAX, on which the policy runs then.
+
+    Raises:
+      ConfigError: the agent cannot be made here, or there is no such platform.
+      Refused: the learner does not want this actor; its reason.
+      ConnectionLost: the learner is gone.
+      EnvironmentFault: an environment raised.
+    """
+    recipe = client.ask(
+        {
+            "kind": "join",
+            "protocol": PROTOCOL,
+            "token": token,
+            "index": index,
+            "envs": envs,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+    )
+    lanes: list[Environment] = []
+    try:
+        for _ in recipe["seeds"]:
+            lanes.append(make(recipe["env"], recipe["rows"], recipe["options"]))
+        spec = lanes[0].spec
+        policy = recipe.get("policy")
+        agent = None if policy is None else make_agent(policy, spec)
+        answer = client.ask({"kind": "ready", "spec": spec.to_json()})
+        if agent is None:
+            _step_for(client, lanes, recipe)
+        else:
+            from seedbed.acting.policy_actor import play
+
+            play(client, agent, lanes, recipe["seeds"], answer, platform)
+    finally:
+        for environment in lanes:
+            try:
+                environment.close()
+            except Exception:
+                # The others are closed too, and what ended the actor is what it reports.
+                traceback.print_exc()
+
+
+def _step_for(client: Client, lanes: list[Environment], recipe: dict[str, Any]) -> None:
+    """Lets one half step while the other waits for its actions; ends by an error."""
+    spec = lanes[0].spec
+    rows = recipe["rows"]
+    down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
+    client.open([Layouts(Layout(step_fields(spec, rows)), down)] * len(lanes))
+    for lane, (environment, seed) in enumerate(zip(lanes, recipe["seeds"], strict=True)):
+        client.send(lane, step_arrays(environment.reset(seed)))
+    stepping: deque[int] = deque()
+    diary = Diary(client)
+    sent, steps = [time.monotonic()] * len(lanes), [0] * len(lanes)
+    while True:
+        diary.report_if_due()
+        while (reply := client.receive(wait=not stepping)) is not None:
+            lane, (action,) = reply
+            # Where an unroll ends, it may have waited for room in the memory: that is no time of the policy's.
+            if (steps[lane] - recipe["overlap"]) % recipe["unroll_length"]:
+                diary.waits.add(time.monotonic() - sent[lane])
+            steps[lane] += 1
+            lanes[lane].send(action)
+            stepping.append(lane)
+        lane = stepping.popleft()
+        step = step_arrays(lanes[lane].receive())
+        sent[lane] = time.monotonic()
+        client.send(lane, step)
+
+
+def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) -> None:
+    """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
+
+    Args:
+      address: where the learner listens.
+      say: takes one line for people.
+      **join: as for :func:`act`.
+    """
+    retry = FIRST_RETRY_SECONDS
+    while True:
+        try:
+            client = connect(address, timeout=CONNECT_SECONDS)
+        except ConnectionLost as error:
+            say(f"{error}; trying again in {retry:.0f} s")
+            time.sleep(retry)
+            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+            continue
+        begun = time.monotonic()
+        try:
+            say(f"acting for {address}")
+            act(client, **join)
+        except ConnectionLost as error:
+            say(f"the learner is gone ({error}); waiting for it to come back")
+            # One that drops whoever comes is not asked every second for ever.
+            lasted = time.monotonic() - begun > LONGEST_RETRY_SECONDS
+            retry = FIRST_RETRY_SECONDS if lasted else retry
+            time.sleep(retry)
+            retry = min(2 * retry, LONGEST_RETRY_SECONDS)
+        finally:
+            client.close()

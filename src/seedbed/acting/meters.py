@@ -1,0 +1,136 @@
+"""What acting has done since somebody last looked: batches of the policy, waits for actions, bytes that travelled."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from seedbed.errors import Refused
+
+_SHORTEST, _LONGEST = 1e-6, 1e3
+_WIDTH = math.log(1.05)
+"""Neighbouring buckets are 5% apart, which is how exact a quantile is."""
+_BUCKETS = math.ceil(math.log(_LONGEST / _SHORTEST) / _WIDTH)
+_MOST = 1 << 40
+
+
+_SERVED = ("batches", "rows", "padded", "seconds", "up", "down")
+"""What is counted where the policy runs."""
+
+
+class Latencies:
+    """How long actors waited for actions, in buckets; owned by one thread."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Counts ``count`` waits of ``seconds`` s."""
+        bucket = int(math.log(min(max(seconds, _SHORTEST), _LONGEST) / _SHORTEST) / _WIDTH)
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
+
+    def merge(self, counts: Mapping[str, Any]) -> None:
+        """Adds what :meth:`take` gave; raises :class:`Refused` on anything else."""
+        for bucket, count in counts.items():
+            known = len(bucket) <= 4 and bucket.isdecimal() and int(bucket) <= _BUCKETS
+            if not (known and type(count) is int and 0 <= count < _MOST):
+                raise Refused(f"{count!r} waits in bucket {bucket[:20]!r}: not what an actor reports")
+        for bucket, count in counts.items():
+            self._counts[int(bucket)] = self._counts.get(int(bucket), 0) + count
+
+    def take(self) -> dict[str, int]:
+        """The counts by bucket, as JSON values; begins anew."""
+        counts, self._counts = self._counts, {}
+        return {str(bucket): count for bucket, count in counts.items()}
+
+    def quantile(self, share: float) -> float | None:
+        """The wait, in s, that ``share`` of all waits are no longer than; None if there were none."""
+        left = share * sum(self._counts.values())
+        for bucket in sorted(self._counts):
+            left -= self._counts[bucket]
+            if left <= 0:
+                return _SHORTEST * math.exp((bucket + 0.5) * _WIDTH)
+        return None
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+
+@dataclass
+class Meters:
+    """What acting has done since the meters were last read (bytes: since it began); guarded by its lock."""
+
+    batches: int = 0
+    rows: int = 0
+    padded: int = 0
+    seconds: float = 0.0
+    latencies: Latencies = field(default_factory=Latencies)
+    up: int = 0
+    down: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, rows: int, size: int, seconds: float, batches: int = 1) -> None:
+        """Counts batches of ``rows`` together, in full batches of ``size`` together."""
+        with self.lock:
+            self.batches += batches
+            self.rows += rows
+            self.padded += size
+            self.seconds += seconds
+
+    def travel(self, *, up: int = 0, down: int = 0) -> None:
+        """Counts bytes of arrays that came from actors, and that went to them."""
+        with self.lock:
+            self.up += up
+            self.down += down
+
+    def report(self, told: Mapping[str, Any]) -> None:
+        """Counts what an actor reports of itself, or what a forward-pass server hands on.
+
+        Args:
+          told: ``waits``, as :meth:`Latencies.take` gives them; of a server all that :meth:`hand_on` gives.
+
+        Raises:
+          Refused: that is no report.
+        """
+        waits, served = told.get("waits"), told.get("served", {})
+        if not isinstance(waits, dict):
+            raise Refused(f"a report without 'waits': {str(told)[:200]}")
+        if not (isinstance(served, dict) and all(_counts(name, served[name]) for name in served)):
+            raise Refused(f"not what a forward-pass server reports: {str(served)[:200]}")
+        with self.lock:
+            self.latencies.merge(waits)
+            for name, number in served.items():
+                setattr(self, name, getattr(self, name) + number)
+
+    def hand_on(self) -> dict[str, Any]:
+        """All of it as JSON values, for :meth:`report` elsewhere; begins anew."""
+        with self.lock:
+            served = {name: getattr(self, name) for name in _SERVED}
+            self.batches, self.rows, self.padded, self.seconds, self.up, self.down = 0, 0, 0, 0.0, 0, 0
+            return {"waits": self.latencies.take(), "served": served}
+
+    def take(self) -> dict[str, float]:
+        """By metric name, without what there is nothing of: means and quantiles since the last call, and bytes."""
+        with self.lock:
+            taken: dict[str, float] = {}
+            if self.up:
+                taken = {"bytes_from_actors": self.up, "bytes_to_actors": self.down}
+            if self.batches:
+                taken["inference_batch"] = self.rows / self.batches
+                taken["batch_fill"] = self.rows / self.padded
+                taken["inference_milliseconds"] = 1e3 * self.seconds / self.batches
+            for name, share in (("action_wait_p50", 0.5), ("action_wait_p99", 0.99)):
+                if (seconds := self.latencies.quantile(share)) is not None:
+                    taken[name] = 1e3 * seconds
+            self.batches, self.rows, self.padded, self.seconds = 0, 0, 0, 0.0
+            self.latencies = Latencies()
+            return taken
+
+
+def _counts(name: str, number: object) -> bool:
+    """Whether a forward-pass server can have counted that."""
+    kinds = (int, float) if name == "seconds" else (int,)
+    return name in _SERVED and type(number) in kinds and 0 <= number < _MOST  # type: ignore[operator]

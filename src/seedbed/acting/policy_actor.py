@@ -1,0 +1,217 @@
+"""The actor that holds a copy of the policy: it decides for its environments itself, and sends whole unrolls.
+
+Everything about a step is what central inference does with it: the same slots, keys and unrolls, so that both compute
+the same. What differs is where.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed.acting.diary import Diary
+from seedbed.acting.inference import Inference
+from seedbed.acting.lanes import columns
+from seedbed.acting.parcels import (
+    Introduction,
+    UnrollParcel,
+    WeightsParcel,
+    blind,
+    lanes_of_unrolls,
+    version_array,
+)
+from seedbed.acting.unrolls import OpenUnroll, step_arrays
+from seedbed.envs.interface import Environment
+from seedbed.errors import ConfigError
+from seedbed.seeding import key
+from seedbed.transport.seam import Client
+from seedbed.types import Agent, Unroll, Weights
+
+
+@dataclass(eq=False)
+class _Half:
+    """One lane of the actor.
+
+    Attributes:
+      number: of the lane.
+      environment: its environments.
+      slots: int32 ``[n]``, theirs among those of the actor.
+      open: the unroll that it fills.
+      told: the version that its next unroll begins with; None while it is not known.
+      weights: what it acts with.
+      steps: decisions so far.
+    """
+
+    number: int
+    environment: Environment
+    slots: NDArray[np.int32]
+    open: OpenUnroll
+    told: int | None = None
+    weights: Weights | None = None
+    steps: int = 0
+
+
+class PolicyActor:
+    """Acts for the environments of one actor; used by one thread.
+
+    Args:
+      client: where unrolls go and weights come from.
+      agent: whose ``act`` is run.
+      environments: one lane each, not reset yet.
+      seeds: theirs.
+      introduction: what the learner has told.
+      device: the JAX device that acts.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        agent: Agent,
+        environments: Sequence[Environment],
+        seeds: Sequence[int],
+        introduction: Introduction,
+        device: Any,
+    ) -> None:
+        self._client = client
+        self._agent = agent
+        self._seeds = seeds
+        self._epoch = introduction.epoch
+        self._device = device
+        spec, rows = environments[0].spec, len(introduction.numbers) // len(environments)
+        data = agent.data
+        self._halves = [
+            _Half(
+                number,
+                environment,
+                np.arange(number * rows, (number + 1) * rows, dtype=np.int32),
+                OpenUnroll(spec, rows, data.overlap + data.unroll_length, data.overlap),
+                told=version,
+            )
+            for number, (environment, version) in enumerate(
+                zip(environments, introduction.versions, strict=True)
+            )
+        ]
+        self._parcel = UnrollParcel(agent, spec, rows)
+        self._snapshots = WeightsParcel(agent)
+        self._inference = Inference(
+            agent,
+            spec,
+            len(introduction.numbers),
+            (rows,),
+            device,
+            key(introduction.seed, "acting"),
+            np.array(introduction.numbers, np.int32),
+            np.array(introduction.places, np.float32),
+        )
+        self._priorities = None if agent.priorities is None else jax.jit(agent.priorities)
+        self._held: dict[int, Weights] = {}
+        self._asked: int | None = None
+        self._stepping: deque[_Half] = deque()
+
+    @property
+    def _errand(self) -> int:
+        """The lane that fetches weights."""
+        return len(self._halves)
+
+    def play(self) -> None:
+        """Acts until the conversation ends, which raises."""
+        self._client.open(lanes_of_unrolls(self._parcel, self._snapshots, len(self._halves)))
+        for half, seed in zip(self._halves, self._seeds, strict=True):
+            half.open.observe(step_arrays(half.environment.reset(seed)))
+        diary = Diary(self._client)
+        while True:
+            self._begin_what_can()
+            diary.report_if_due()
+            while (reply := self._client.receive(wait=not self._stepping)) is not None:
+                self._take(*reply)
+                self._begin_what_can()
+            half = self._stepping.popleft()
+            if half.open.observe(step_arrays(half.environment.receive())):
+                self._send(half)
+            else:
+                self._decide(half, diary.waits.add)
+
+    def _take(self, lane: int, arrays: list[NDArray[Any]]) -> None:
+        """Takes a reply: what a lane begins with, or a snapshot."""
+        if lane < self._errand:
+            self._halves[lane].told = int(arrays[0])
+            return
+        weights = self._snapshots.unpack(arrays, self._device)
+        assert self._asked is not None
+        for half in self._halves:
+            if half.told is not None and self._asked <= half.told <= weights.version:
+                half.told = weights.version  # a newer one, where the one that it was told of is gone
+        self._asked = None
+        self._held[weights.version] = weights
+
+    def _begin_what_can(self) -> None:
+        """Lets every lane begin its unroll whose weights are here, and asks for the others'."""
+        for half in self._halves:
+            if half.told is None:
+                continue
+            if half.told in self._held:
+                half.weights, half.told = self._held[half.told], None
+                self._decide(half)
+            elif self._asked is None:
+                self._asked = half.told
+                self._client.send(self._errand, [version_array(half.told)])
+        oldest = min((half.weights.version for half in self._halves if half.weights), default=0)
+        self._held = {version: held for version, held in self._held.items() if version >= oldest}
+
+    def _decide(self, half: _Half, took: Callable[[float], None] = lambda seconds: None) -> None:
+        assert half.weights is not None
+        begin = time.monotonic()
+        facts = columns(half.slots, self._epoch, half.steps, half.open)
+        action, record = self._inference.act(half.weights.params, [(half.open.observed, facts)])
+        took(time.monotonic() - begin)
+        half.open.decide(action, record, half.weights.version)
+        half.steps += 1
+        half.environment.send(np.ascontiguousarray(action, half.environment.spec.action.dtype))
+        self._stepping.append(half)
+
+    def _send(self, half: _Half) -> None:
+        unroll = half.open.cut(self._inference.first_states(half.slots))
+        self._client.send(half.number, self._parcel.pack(unroll, self._priorities_of(unroll)))
+
+    def _priorities_of(self, unroll: Unroll) -> NDArray[np.float32] | None:
+        if self._priorities is None:
+            return None
+        return np.asarray(self._priorities(jax.device_put(blind(unroll), self._device)))
+
+
+def device_of(platform: str) -> Any:
+    """The first JAX device of a platform; raises :class:`ConfigError` if there is none."""
+    try:
+        return jax.local_devices(backend=platform)[0]
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the policy is to run on platform {platform!r}, and JAX has none: {error}"
+        ) from error
+
+
+def play(
+    client: Client,
+    agent: Agent,
+    environments: Sequence[Environment],
+    seeds: Sequence[int],
+    answer: dict[str, Any],
+    platform: str,
+) -> None:
+    """Acts with a copy of the agent's policy until the conversation ends, which raises.
+
+    Args:
+      client: after ``ready``.
+      agent: as the learner has it.
+      environments: one lane each, not reset yet.
+      seeds: theirs.
+      answer: to ``ready``: an :class:`~seedbed.acting.parcels.Introduction`.
+      platform: of JAX, on which the policy runs.
+    """
+    PolicyActor(client, agent, environments, seeds, Introduction(**answer), device_of(platform)).play()

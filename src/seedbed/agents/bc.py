@@ -1,0 +1,134 @@
+"""Behaviour cloning: a policy that does what a data set's actions say, by maximum likelihood.
+
+Pomerleau 1991, *Efficient Training of Artificial Neural Networks for Autonomous Navigation*; with Adagrad over replicas
+and a parameter server it is what Downpour SGD does (Dean et al. 2012, *Large Scale Distributed Deep Networks*).
+
+No environment is stepped and nothing is bootstrapped: rewards are at most an input. A data set keeps no state of any
+network, so what a policy remembers (frames of a stack, previous action, LSTM) is made anew by the transitions at the
+beginning of each unroll, which are not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from seedbed.agents.actor_critic import PolicySettings, make_model
+from seedbed.nets.actor_critic import ActorCritic, acting
+from seedbed.ops import policy_losses
+from seedbed.ops.batches import average, mean_over_batch
+from seedbed.ops.distributions import Distribution
+from seedbed.ops.optimizers import make_clip, make_optimizer, require
+from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll, map_leaves
+
+
+@dataclass(frozen=True)
+class BCSettings(PolicySettings):
+    """What can be set of behaviour cloning."""
+
+    learning_rate: float = 1e-3
+    """Step size of the optimizer."""
+
+    entropy_cost: float = 0.0
+    """Weight of the entropy bonus."""
+
+    burn_in: int = 0
+    """Transitions at the beginning of an unroll that only fill the memory of an LSTM; they are never fewer than a frame
+    stack or the previous action need."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("entropy_cost", "burn_in"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+
+    @property
+    def updates_a_transition(self) -> float:
+        """Updates that are made for each transition that is trained on."""
+        return 1 / (self.batch_size * self.unroll_length)
+
+
+Settings = BCSettings
+
+
+def make_agent(
+    settings: BCSettings,
+    env_spec: EnvSpec,
+    *,
+    network: str = "auto",
+    hidden: tuple[int, ...] = (),
+    lstm: int = 0,
+    compute_dtype: str = "float32",
+    total_updates: int | None = None,
+) -> Agent:
+    """Behaviour cloning for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
+
+    Returns:
+      :class:`~seedbed.types.Agent`. Its params are ``{"network": …}``, of which the value head is never trained; its
+      record is ``{"policy": float32 [B, P]}``. Its unrolls have ``overlap + T`` transitions, and their record may be
+      that of the policy that is cloned, or empty.
+    """
+    model, distribution = make_model(
+        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+    )
+    act, mode = acting(model, distribution)
+    burn_in = max(settings.burn_in, env_spec.frame_stack - 1, int(settings.previous_action))
+    return Agent(
+        name="bc",
+        init=lambda key: {"network": model.init(key)},
+        initial_state=model.initial_state,
+        act=act,
+        loss=_make_loss(settings, model, distribution, burn_in, choices=bool(env_spec.action.num_values)),
+        optimizer=make_optimizer(settings, total_updates),
+        data=DataPlan(settings.unroll_length, settings.batch_size, overlap=burn_in, dataset=True),
+        mode=mode,
+        clip=make_clip(settings),
+    )
+
+
+def _make_loss(
+    settings: BCSettings, model: ActorCritic, distribution: Distribution, burn_in: int, *, choices: bool
+) -> Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], None]]]:
+    """The loss of :class:`~seedbed.types.Agent`."""
+
+    def loss(
+        params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
+        del target_params, key
+        policy = _policy(model, params, unroll, burn_in)
+        action, valid = unroll.action[burn_in:], ~unroll.timestep.first[burn_in + 1 :]
+        entropies = distribution.entropy(policy)
+        log_probs = distribution.log_prob(policy, action)
+        likelihood_loss = mean_over_batch(policy_losses.likelihood_loss, log_probs, valid)
+        entropy_loss = mean_over_batch(policy_losses.entropy_loss, entropies, valid)
+        metrics = {
+            "likelihood_loss": likelihood_loss,
+            "entropy_loss": entropy_loss,
+            "entropy": average(entropies, valid),
+            "valid": jnp.mean(valid.astype(jnp.float32)),
+        }
+        if choices:
+            same = (distribution.mode(policy) == action).reshape(*valid.shape, -1).all(-1)
+            metrics["accuracy"] = average(same.astype(jnp.float32), valid)
+        if "policy" in unroll.record:
+            metrics["kl"] = average(distribution.kl(unroll.record["policy"][burn_in:], policy), valid)
+        total = likelihood_loss + settings.entropy_cost * entropy_loss
+        return total, (jax.lax.stop_gradient(metrics), None)
+
+    return loss
+
+
+def _policy(model: ActorCritic, params: Tree, unroll: Unroll, burn_in: int) -> jax.Array:
+    """Policy parameters ``[T, B, P]`` of the steps whose actions are trained on.
+
+    What is decided at the last step of an unroll is in the next one.
+    """
+    steps = unroll.timestep
+    decided = TimeStep(map_leaves(lambda x: x[:-1], steps.observation), *(part[:-1] for part in steps[1:]))
+    inputs, _ = model.inputs(decided, unroll.action[:-1], unroll.state)
+    if not model.lstm:  # then each step is read by itself, and those before are in its stack
+        inputs = jax.tree.map(lambda x: x[burn_in:], inputs)
+    (policy, _), _ = model.evaluate(params["network"], inputs)
+    return policy[burn_in - len(unroll.action) :]

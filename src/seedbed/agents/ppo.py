@@ -1,0 +1,237 @@
+"""PPO: several passes over each batch, and no gain from leaving the policy that acted by more than a little.
+
+Schulman et al. 2017, *Proximal Policy Optimization Algorithms*, with the details of OpenAI's Baselines that Engstrom et
+al. 2020 and Huang et al. 2022 found to matter. Advantages and targets are computed once, by the weights with which the
+passes begin (Baselines used those that acted: with a lag of 0 they are the same, and under Anakin what they said is not
+computed again), and advantages are normalized over the whole batch, so that minibatches and devices do not change what
+is learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from seedbed.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
+from seedbed.nets import normalizer
+from seedbed.nets.actor_critic import ActorCritic, acting
+from seedbed.ops import policy_losses
+from seedbed.ops.batches import average, explained_variance, mean_over_batch
+from seedbed.ops.distributions import Distribution
+from seedbed.ops.optimizers import make_clip, make_optimizer, require
+from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
+
+
+@dataclass(frozen=True)
+class PPOSettings(ActorCriticSettings):
+    """What can be set of PPO."""
+
+    learning_rate: float = 2.5e-4
+    """Step size of the optimizer."""
+
+    adam_eps: float = 1e-5
+    """Adam: added outside the root."""
+
+    gradient_clip: float = 0.5
+    """Largest global norm of the gradient; 0 is off."""
+
+    trace_lambda: float = 0.95
+    """Mixes short and long bootstraps of the advantages (GAE's lambda); 1 is the longest."""
+
+    unroll_length: int = 128
+    """Transitions in an unroll (T)."""
+
+    batch_size: int = 8
+    """Unrolls in a batch (B), over all devices."""
+
+    reuse: int = 4
+    """Passes over each batch (epochs)."""
+
+    minibatches: int = 4
+    """Parts of a batch, of whole unrolls; each pass over it makes one update with each of them."""
+
+    clip: float = 0.2
+    """How far the ratio of new to old probabilities may leave 1 and still gain (epsilon)."""
+
+    value_clip: float = 0.0
+    """How far a value may leave the old one without a price; 0 is off."""
+
+    normalize_advantages: bool = True
+    """Bring the advantages of each batch to mean 0 and variance 1."""
+
+    normalize_observations: bool = False
+    """Bring observations that are floating-point numbers to mean 0 and variance 1, by what was seen so far."""
+
+    normalize_values: bool = False
+    """Let the network predict values brought to mean 0 and variance 1, by the targets that were seen so far."""
+
+    target_kl: float | None = None
+    """End the passes over a batch when the KL divergence from the acting policy, over all places of the batch (those
+    that are not trained count as 0), exceeds 1.5 times this; none: never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.clip < 1, "clip", self.clip, "between 0 and 1")
+        require(self.value_clip >= 0, "value_clip", self.value_clip, "0 or more")
+        require(self.target_kl is None or self.target_kl > 0, "target_kl", self.target_kl, "more than 0")
+
+
+Settings = PPOSettings
+
+
+def make_agent(
+    settings: PPOSettings,
+    env_spec: EnvSpec,
+    *,
+    network: str = "auto",
+    hidden: tuple[int, ...] = (),
+    lstm: int = 0,
+    compute_dtype: str = "float32",
+    total_updates: int | None = None,
+) -> Agent:
+    """The PPO agent for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
+
+    Returns:
+      :class:`~seedbed.types.Agent`. Its params are ``{"network": …}``, and the statistics ``"observations"`` and
+      ``"values"`` where they are normalized; its record is ``{"policy": float32 [B, P], "value": float32 [B]}``, the
+      parameters of the behaviour distribution and the value as the network says it, to which ``prepare`` adds
+      ``advantage`` and ``target``, float32 ``[B]``.
+    """
+    model, distribution = make_model(
+        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+    )
+    seen = env_spec.observation
+
+    def init(key: jax.Array) -> Tree:
+        params: dict[str, Tree] = {"network": model.init(key)}
+        if settings.normalize_observations:
+            params["observations"] = normalizer.initial_statistics(seen)
+        if settings.normalize_values:
+            params["values"] = normalizer.initial_moments()
+        return params
+
+    def read(params: Tree, timestep: TimeStep) -> tuple[Tree, TimeStep]:
+        if settings.normalize_observations:
+            observation = normalizer.normalized_observation(
+                params["observations"], seen, timestep.observation
+            )
+            timestep = timestep._replace(observation=observation)
+        return params["network"], timestep
+
+    def prepare(params: Tree, unroll: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
+        network, timestep = read(params, unroll.timestep)
+        if last is None:
+            _, values, _ = model.apply(network, timestep, unroll.action, unroll.state)
+        else:
+            values = jnp.concatenate([unroll.record["value"], last["value"][None]])
+        prepared = _advantages(settings, timestep, _in_rewards(params, values))
+        # The batch keeps the observations as they were when it was acted on; what comes sees the new statistics.
+        if settings.normalize_observations:
+            statistics = normalizer.add_observations(
+                params["observations"], seen, unroll.timestep.observation
+            )
+            params = {**params, "observations": statistics}
+        if settings.normalize_values:
+            moments = normalizer.add_rows(
+                params["values"], prepared["target"].reshape(-1), ~timestep.first[1:].reshape(-1)
+            )
+            params = {**params, "values": moments}
+            prepared["target"] = normalizer.normalized(moments, prepared["target"])
+        record = {**unroll.record, "value": values[:-1], **prepared}
+        return params, unroll._replace(timestep=timestep, record=record)
+
+    act, mode = acting(model, distribution, read, tell_values=True)
+    return Agent(
+        name="ppo",
+        init=init,
+        initial_state=model.initial_state,
+        act=act,
+        loss=_make_loss(settings, model, distribution),
+        optimizer=make_optimizer(settings, total_updates),
+        clip=make_clip(settings),
+        data=DataPlan(
+            settings.unroll_length,
+            settings.batch_size,
+            settings.reuse,
+            settings.minibatches,
+            most_kl=None if settings.target_kl is None else 1.5 * settings.target_kl,
+        ),
+        mode=mode,
+        prepare=prepare,
+    )
+
+
+def _advantages(settings: PPOSettings, timestep: TimeStep, values: jax.Array) -> dict[str, jax.Array]:
+    """Advantages and targets ``[T, B]`` of the steps and their values ``[T + 1, B]``."""
+    valid, advantages, targets = generalized_advantages(settings, timestep, values)
+    if settings.normalize_advantages:
+        centred = advantages - average(advantages, valid)
+        deviation = jnp.sqrt(average(jnp.square(centred), valid))
+        advantages = jnp.where(valid, centred / (deviation + 1e-8), 0.0)
+    return {"advantage": advantages, "target": targets}
+
+
+def _in_rewards(params: Tree, values: jax.Array) -> jax.Array:
+    """What the network says of values, in units of rewards."""
+    if "values" not in params:
+        return values
+    mean, deviation = normalizer.mean_and_deviation(params["values"])
+    return mean + deviation * values
+
+
+def _make_loss(
+    settings: PPOSettings, model: ActorCritic, distribution: Distribution
+) -> Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], None]]]:
+    """The loss of :class:`~seedbed.types.Agent`, of unrolls that were prepared."""
+
+    def loss(
+        params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
+        del target_params, key
+        policy, values, _ = model.apply(params["network"], unroll.timestep, unroll.action, unroll.state)
+        policy, values, record = policy[:-1], values[:-1], unroll.record
+        valid = ~unroll.timestep.first[1:]
+        behaviour, targets = record["policy"], record["target"]
+        log_ratios = distribution.log_prob(policy, unroll.action) - distribution.log_prob(
+            behaviour, unroll.action
+        )
+        entropies = distribution.entropy(policy)
+
+        def surrogate(*arrays: jax.Array) -> jax.Array:
+            return policy_losses.clipped_surrogate_loss(*arrays, clip=settings.clip)
+
+        policy_loss = mean_over_batch(surrogate, log_ratios, record["advantage"], valid)
+        value_loss = _value_loss(settings, values, record["value"], targets, valid)
+        entropy_loss = mean_over_batch(policy_losses.entropy_loss, entropies, valid)
+        total = policy_loss + settings.baseline_cost * value_loss + settings.entropy_cost * entropy_loss
+        metrics = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy_loss": entropy_loss,
+            "entropy": average(entropies, valid),
+            # Of equal parts of a batch its mean is that of the whole, so that devices do not decide when to stop.
+            "kl": mean_over_batch(policy_losses.divergence_loss, distribution.kl(behaviour, policy), valid),
+            "clipped": average(jnp.abs(jnp.expm1(log_ratios)) > settings.clip, valid),
+            "value": average(_in_rewards(params, values), valid),
+            "target": average(_in_rewards(params, targets), valid),
+            "explained_variance": explained_variance(values, targets, valid),
+            "valid": jnp.mean(valid.astype(jnp.float32)),
+        }
+        return total, (jax.lax.stop_gradient(metrics), None)
+
+    return loss
+
+
+def _value_loss(
+    settings: PPOSettings, values: jax.Array, old: jax.Array, targets: jax.Array, valid: jax.Array
+) -> jax.Array:
+    if not settings.value_clip:
+        return mean_over_batch(policy_losses.value_loss, values, targets, valid)
+
+    def clipped(*arrays: jax.Array) -> jax.Array:
+        return policy_losses.clipped_value_loss(*arrays, clip=settings.value_clip)
+
+    return mean_over_batch(clipped, values, old, targets, valid)

@@ -1,0 +1,131 @@
+"""What the value-based agents have in common, so that each agent's file holds what its paper says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from seedbed.nets.q_network import QNetwork
+from seedbed.ops.batches import add_time
+from seedbed.ops.exploration import epsilon_greedy, ladder
+from seedbed.ops.optimizers import OptimizerSettings, require
+from seedbed.types import ActOutput, TimeStep, Tree
+
+
+@dataclass(frozen=True)
+class ValueBasedSettings(OptimizerSettings):
+    """Settings of every value-based agent; an agent overrides the defaults and adds its own."""
+
+    discount: float = 0.99
+    """How much a reward is worth one step later (gamma)."""
+
+    reward_clip: float = 0.0
+    """Clip rewards to plus or minus this before learning; 0 is off."""
+
+    n_step: int = 3
+    """Rewards that a target adds up before it bootstraps (n)."""
+
+    double: bool = True
+    """Let the trained values choose the action whose value the target network tells (double Q-learning)."""
+
+    dueling: bool = True
+    """Tell the value of a state and the advantages of actions apart (dueling heads)."""
+
+    head_size: int = 512
+    """Size of the dense layer before each head; 0 for none."""
+
+    target_period: int = 2500
+    """Updates after which the target network becomes the trained one."""
+
+    epsilon_base: float = 0.4
+    """How often the first environment acts by chance (epsilon)."""
+
+    epsilon_exponent: float = 7.0
+    """The last environment acts by chance with epsilon_base to the power of 1 plus this."""
+
+    epsilon_evaluation: float = 0.001
+    """How often environments that only evaluate act by chance."""
+
+    replay_size: int = 100_000
+    """Transitions that the replay keeps."""
+
+    replay_min_size: int = 10_000
+    """Transitions in the replay before learning begins."""
+
+    replay_ratio: float | None = 1.0
+    """How often each transition is trained on, in the mean: acting and learning wait for each other so that it is kept;
+    none: neither waits."""
+
+    priority_exponent: float = 0.6
+    """How much priorities decide what is sampled; 0 is uniformly."""
+
+    importance_exponent: float = 0.4
+    """How much the loss corrects for that; 1 is fully."""
+
+    unroll_length: int = 20
+    """Transitions in an unroll (T)."""
+
+    batch_size: int = 32
+    """Items in a batch (B), over all devices."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("n_step", "target_period", "replay_size", "unroll_length", "batch_size"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "1 or more")
+        for name in ("reward_clip", "head_size", "epsilon_exponent", "replay_min_size", "priority_exponent"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("discount", "epsilon_base", "epsilon_evaluation", "importance_exponent"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+        ratio = self.replay_ratio
+        require(ratio is None or ratio > 0, "replay_ratio", ratio, "more than 0, or none")
+        annealed = ratio is None and self.anneal_to_zero
+        require(
+            not annealed, "replay_ratio", ratio, "a number, or nobody knows over how many updates to anneal"
+        )
+
+
+def acting(
+    settings: ValueBasedSettings, model: QNetwork
+) -> tuple[
+    Callable[..., tuple[ActOutput, Tree]],
+    Callable[..., tuple[jax.Array, Tree]],
+    Callable[[Tree, jax.Array], Tree],
+]:
+    """``act``, ``mode`` and ``explore`` of an :class:`~seedbed.types.Agent` that takes the best action by its q-values,
+    or any by chance.
+
+    Its state is the model's and ``{"epsilon": float32 [B]}``; its record is ``{"q": float32 [B, A]}``.
+    """
+
+    def evaluate(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
+        q, after = model.apply(params["network"], add_time(timestep), None, state)
+        return q[0], after | {"epsilon": state["epsilon"]}
+
+    def act(params: Tree, key: jax.Array, timestep: TimeStep, state: Tree) -> tuple[ActOutput, Tree]:
+        q, state = evaluate(params, timestep, state)
+        action = jax.vmap(epsilon_greedy)(key, q, state["epsilon"]).astype(model.spec.action.dtype)
+        return ActOutput(action, {"q": q}), model.with_action(state, action)
+
+    def mode(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
+        q, state = evaluate(params, timestep, state)
+        action = q.argmax(-1).astype(model.spec.action.dtype)
+        return action, model.with_action(state, action)
+
+    def explore(state: Tree, places: jax.Array) -> Tree:
+        epsilons = ladder(
+            places,
+            base=settings.epsilon_base,
+            exponent=settings.epsilon_exponent,
+            evaluation=settings.epsilon_evaluation,
+        )
+        return state | {"epsilon": epsilons}
+
+    return act, mode, explore
+
+
+def initial_state(model: QNetwork, batch: int) -> Tree:
+    """The state ``[B, ...]`` of :func:`acting` before the first step of an episode; it does not explore."""
+    return model.initial_state(batch) | {"epsilon": jnp.zeros(batch)}

@@ -1,0 +1,33 @@
+"""Ape-X: actors fill a prioritized replay, one learner samples it (Horgan et al. 2018, algorithms 1 and 2).
+
+::
+
+      actor processes                                 the learner's process
+    ┌──────────────────────────────┐  transitions,  ┌──────────────────────────────────┐
+    │ environments ─► policy,      │  priorities    │ desk ─► intake ─► replay         │
+    │       ▲        open unrolls, │ ─────────────► │            ▲       ▲  │ batches, │
+    │       │        priorities    │   transport    │    weights │  new  │  │ weights  │
+    │       └── actions ──┘        │ ◄───────────── │            │ prio- │  ▼          │
+    └──────────────────────────────┘    weights     │            │ rities│ learner     │
+               × actors                             └──────────────────────────────────┘
+
+It is IMPALA's diagram with a replay in the place of the queue. Actors explore each by its own share of random actions,
+compute the first priorities of what they send from what they recorded when they acted, and fetch the newest weights
+every so many steps. R2D2's actors send sequences in the same way (Kapturowski et al. 2019, section 2.3).
+"""
+
+from __future__ import annotations
+
+from seedbed.architectures.impala import Impala
+
+FETCH_FRAMES = 400
+"""Environment frames between two fetches of the weights (Horgan et al. 2018, appendix C)."""
+
+
+class Apex(Impala):
+    """One run of Ape-X: everything but the actors; see :class:`~seedbed.architectures.with_actors.WithActors`."""
+
+    @property
+    def _fetch_steps(self) -> int:
+        given = self._config.placement.fetch_steps
+        return -(-FETCH_FRAMES // self._spec.frames_per_step) if given is None else given

@@ -1,0 +1,157 @@
+"""DistBelief: Downpour SGD, replicas of a model on parts of a data set (Dean et al. 2012, section 4.1, algorithm 7.1).
+
+::
+
+      replica processes                                            shard processes
+    ┌──────────────────────────────────────────┐ gradients       ┌────────────────┐
+    │ part of the data set ─► batch ─► loss    │ ── n_push ────► │ parameters,    │
+    │              copy of the parameters ──┘  │ ◄─ n_fetch ──── │ optimizer      │
+    └──────────────────────────────────────────┘ parameters      └────────────────┘
+                    × actors                                          × shards
+
+Nobody acts: the data set does not depend on the parameters. Each replica goes over its own part of it, in an order of
+its own. At first one of them learns alone (the paper's warm start): gradients of parameters that know nothing yet
+differ most from those of a moment later.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from seedbed.acting.example import example_unroll
+from seedbed.acting.ledger import Ledger
+from seedbed.architectures.devices import pick
+from seedbed.architectures.with_shards import WithShards, plain
+from seedbed.config.settings import RunConfig
+from seedbed.learning.checkpoint import Checkpoint
+from seedbed.learning.pushing import Outliers, ParameterServer, PushingLearner
+from seedbed.learning.update import require_finite
+from seedbed.replay.dataset import Batches, Dataset
+from seedbed.seeding import key
+from seedbed.types import Agent, EnvSpec, Unroll
+
+_LOOK_SECONDS = 0.05
+
+
+def open_dataset(config: RunConfig, spec: EnvSpec, *, verify: bool) -> Dataset:
+    """The run's data set; raises :class:`~seedbed.errors.DatasetError` if it is none, or of other environments."""
+    assert config.server.dataset is not None, "fits sees to it"
+    dataset = Dataset.open(config.server.dataset, verify=verify)
+    dataset.require(spec)
+    return dataset
+
+
+def batches_of(
+    dataset: Dataset, index: int, config: RunConfig, agent: Agent, position: Mapping[str, Any] | None
+) -> Batches:
+    """What a replica reads; raises :class:`~seedbed.errors.DatasetError` if it cannot go on at its position."""
+    shard = dataset.shard(index, config.placement.actors)
+    return shard.batches(agent.data, agent.initial_state, seed=config.seed, position=position)
+
+
+class Replica:
+    """One replica: what is in its process.
+
+    Args:
+      config: the run's settings.
+      agent: what is computed.
+      spec: of the environments that the data set is of.
+      server: who applies its gradients.
+      index: its place among the replicas.
+      position: where it goes on in its part of the data set; None at its beginning.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        server: ParameterServer,
+        index: int,
+        position: Mapping[str, Any] | None,
+    ) -> None:
+        self.ledger = Ledger()
+        self._config = config
+        self._index = index
+        dataset = open_dataset(config, spec, verify=False)
+        self._batches = batches_of(dataset, index, config, agent, position)
+        settings = config.server
+        self.learner = PushingLearner(
+            agent,
+            pick("training", (0,)),
+            key(config.seed, "learner", index),
+            server,
+            Outliers(settings.outlier_deviations),
+            n_fetch=settings.n_fetch,
+            n_push=settings.n_push,
+        )
+        self.learner.warm_up(example_unroll(agent, spec, agent.data.trained_length, agent.data.batch_size))
+
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
+        """Learns until ``stop`` is set: yields metrics after each batch, and None while another warms up.
+
+        Raises:
+          RunFailed: too many gradients in a row were not finite.
+        """
+        while not stop.is_set():
+            if self._index and self._warming_up:
+                time.sleep(_LOOK_SECONDS)
+                self.learner.fetch()
+                yield None
+                continue
+            yield self._learn(next(self._batches))
+
+    @property
+    def _warming_up(self) -> bool:
+        return self.learner.newest < self._config.server.warm_start
+
+    def enough(self, steps: int) -> bool:
+        """Whether so many steps are made; the first replica goes on until the others can begin."""
+        return self.ledger.counts()["received"] >= steps and not (self._index == 0 and self._warming_up)
+
+    def _learn(self, batch: Unroll) -> Mapping[str, Any]:
+        steps = batch.version[-self._config.settings.unroll_length :].size
+        self.ledger.decide(steps)
+        self.ledger.cut(steps)
+        [(metrics, _)] = self.learner.updates(self.learner.put(batch))
+        require_finite(self.learner.state.skipped_in_row, self._config.safety.max_skipped_updates)
+        self.ledger.train(steps)
+        return metrics
+
+    def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """What is reported, and not reported again."""
+        return {
+            "books": self.ledger.counts(),
+            "episodes": [],
+            "pushed": self.learner.pushed()._asdict(),
+            "skipped": int(self.learner.state.skipped),
+            "metrics": plain(metrics),
+            "position": self._batches.position,
+        }
+
+
+class DistBelief(WithShards):
+    """One run of DistBelief: everything but its processes; see :class:`~seedbed.architectures.with_shards.WithShards`.
+
+    Raises:
+      DatasetError: there is no such data set, it is damaged, of other environments, or too small.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        token: str,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        super().__init__(config, agent, spec, token=token, checkpoint=checkpoint)
+        # Looked at once, and here: what replicas begin with has been read without a fault.
+        dataset = open_dataset(config, spec, verify=True)
+        for index in range(config.placement.actors):
+            batches_of(dataset, index, config, agent, self._positions.get(str(index)))

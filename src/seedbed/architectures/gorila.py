@@ -1,0 +1,123 @@
+"""Gorila: workers that act, remember and learn, and a parameter server (Nair et al. 2015, sections 3 and 4).
+
+::
+
+      worker processes                                                  shard processes
+    ┌──────────────────────────────────────────────────────┐ gradients ┌────────────────┐
+    │ environments ─► copy of the policy ─► replay ─► loss │ ────────► │ parameters,    │
+    │      ▲──── actions ◄────┘                            │ ◄──────── │ optimizer      │
+    └──────────────────────────────────────────────────────┘ parameters└────────────────┘
+                         × actors                                           × shards
+
+Each worker is a whole learner (the paper's bundled mode), but for its last step: the gradients of all of them go to the
+server, whose shards apply them as they come. The replay, and what is explored, are each worker's own. This process
+computes nothing: it watches, counts and writes checkpoints.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace as with_changes
+from typing import Any
+
+from seedbed.acting.recipe import Recipe
+from seedbed.architectures.seed import Seed
+from seedbed.architectures.with_shards import WithShards, plain
+from seedbed.config.resolve import replace
+from seedbed.config.settings import RunConfig
+from seedbed.learning.pushing import Outliers, ParameterServer, PushingLearner
+from seedbed.seeding import key
+from seedbed.types import Agent, EnvSpec
+
+OUTLIER_DEVIATIONS = 5.0
+"""Above the mean of losses, one whose gradient is not pushed; the paper says "several"."""
+
+
+def place(config: RunConfig) -> RunConfig:
+    """Where the parts of one worker stand: those of SEED, in one process, with one actor."""
+    evaluating = config.placement.eval_envs // config.placement.actors
+    return replace(config, arch="seed", transport="inproc", actors=1, eval_envs=evaluating, listen=())
+
+
+class GorilaWorker(Seed):
+    """One worker: what is in its process.
+
+    Args:
+      config: the run's settings, not placed yet.
+      agent: what is computed.
+      spec: of the environments.
+      server: who applies its gradients.
+      index: its place among the workers.
+      epoch: how many had that place before.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        server: ParameterServer,
+        index: int,
+        epoch: int,
+    ) -> None:
+        self._server = server
+        self._index = index
+        self._epoch = epoch
+        self._workers = config.placement.actors
+        self._ended: list[tuple[float, int]] = []
+        self._telling = threading.Lock()
+        super().__init__(place(config), agent, spec, token="", first_epoch=epoch)
+
+    learner: PushingLearner
+
+    def _make_learner(self, devices: Sequence[Any]) -> PushingLearner:
+        deviations = self._config.server.outlier_deviations
+        outliers = Outliers(OUTLIER_DEVIATIONS if deviations is None else deviations)
+        # All begin with the server's parameters.
+        own = key(self._config.seed, "learner", self._stream)
+        return PushingLearner(self._agent, devices, own, self._server, outliers)
+
+    @property
+    def _stream(self) -> int:
+        return self._index + self._workers * self._epoch
+
+    def _recipe(self, token: str = "") -> Recipe:
+        # As if each were a host: their environments, and their shares of exploration, are those of one large actor.
+        return with_changes(super()._recipe(token), host=self._index, hosts=self._workers)
+
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
+        """Learns, and fetches while there is nothing to learn from yet.
+
+        So whoever fills its replay first acts with what the others have learned.
+        """
+        for metrics in super().updates(stop):
+            if metrics is None and self._lag == "free":
+                self.learner.fetch()
+                self._publish()
+            yield metrics
+
+    def enough(self, steps: int) -> bool:
+        """Whether so many steps are made."""
+        return self.ledger.counts()["received"] >= steps
+
+    def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
+        with self._telling:
+            self._ended.extend(episodes)
+
+    def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """What is reported, and not reported again."""
+        with self._telling:
+            ended, self._ended = self._ended, []
+        return {
+            "books": self.ledger.counts(),
+            "episodes": ended,
+            "pushed": self.learner.pushed()._asdict(),
+            "skipped": self.skipped,
+            "metrics": plain(metrics),
+        }
+
+
+class Gorila(WithShards):
+    """One run of Gorila: everything but its processes; see :class:`~seedbed.architectures.with_shards.WithShards`."""

@@ -1,0 +1,60 @@
+"""IMPALA: the policy runs beside the environments, and unrolls go to one learner (Espeholt et al. 2018, section 3).
+
+::
+
+      actor processes                                the learner's process
+    ┌──────────────────────────────┐    unrolls    ┌──────────────────────────────────┐
+    │ environments ─► policy,      │ ────────────► │ desk ─► intake ─► queue          │
+    │       ▲        open unrolls  │   transport   │            ▲        │ unrolls    │
+    │       └── actions ──┘        │ ◄──────────── │            │ weights▼            │
+    └──────────────────────────────┘    weights    │         learner ◄─ prefetch      │
+               × actors                            └──────────────────────────────────┘
+
+Actors hold a copy of the policy. Each fetches the newest weights when it begins an unroll, if they have changed, and
+acts with them to its end: by then the learner has gone on, which V-trace corrects. Recurrent states, frame stacks and
+open unrolls stay with the actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seedbed.acting.intake import Intake
+from seedbed.acting.pace import Free, Pace, Round
+from seedbed.architectures.with_actors import WithActors
+from seedbed.config.resolve import to_json
+from seedbed.types import Tree
+
+
+class Impala(WithActors):
+    """One run of IMPALA: everything but the actors; see :class:`~seedbed.architectures.with_actors.WithActors`."""
+
+    def _make_services(self) -> Sequence[Intake]:
+        return [
+            Intake(
+                self._agent,
+                self._pace_of_unrolls(),
+                self._recipe(),
+                self._store,
+                policy=to_json(self._config),
+                fetch_steps=self._fetch_steps if self._lag == "free" else 0,
+                # A replay is made for inserts of so many rows.
+                largest=self._config.placement.full_batch(0) if self._agent.data.replay else None,
+                ledger=self.ledger,
+                meters=self._meters,
+                on_failure=self.fail,
+            )
+        ]
+
+    @property
+    def _fetch_steps(self) -> int:
+        """Steps between two fetches of the weights, where the lag is free."""
+        return self._config.placement.fetch_steps or 0
+
+    def _pace_of_unrolls(self) -> Pace:
+        if self._lag == "free":
+            return Free(self._store, 0, self._take_unroll)
+        return self._lockstep(0, self._config.placement.actors, Round(self._lanes, self._take_unroll))
+
+    def _tables(self) -> dict[str, Tree]:
+        return {}  # with the actors

@@ -1,0 +1,361 @@
+"""What stands between acting and learning: a queue of unrolls, or a replay. Which one is the agent's to say.
+
+It takes unrolls in from the threads that act, and gives batches out to the one that learns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed.acting.example import example_unroll
+from seedbed.acting.ledger import Ledger
+from seedbed.acting.pace import batches_per_round
+from seedbed.acting.parcels import blind
+from seedbed.acting.unrolls import Delivery
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError
+from seedbed.learning.checkpoint import Checkpoint, Contents
+from seedbed.replay.queue import UnrollQueue, select
+from seedbed.replay.replay import Replay, Sample
+from seedbed.seeding import integer
+from seedbed.types import Agent, DataPlan, EnvSpec, Unroll
+
+
+class Batch(NamedTuple):
+    """What is learned from next.
+
+    Attributes:
+      unrolls: a batch together, in order.
+      version: int32 ``[T, B]``, of the weights that acted, of the transitions that are trained on.
+      fresh: how many of these transitions were not trained on before.
+      sample: which items of the replay they are; None where they come from a queue.
+    """
+
+    unrolls: Sequence[Unroll]
+    version: NDArray[np.int32]
+    fresh: int
+    sample: Sample | None = None
+
+
+class Memory(Protocol):
+    """One of the two; safe to use from any thread."""
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Calls ``wake`` whenever room was made."""
+
+    def offer(self, delivery: Delivery) -> bool:
+        """Takes a complete unroll; False if there is no room. Never blocks."""
+
+    def take(self, timeout: float) -> Batch | None:
+        """The next batch; None when ``timeout`` s have passed, or once it is closed."""
+
+    def learned(self, batch: Batch, priorities: Callable[[], NDArray[np.float32]]) -> None:
+        """Says that an update was made with the batch; ``priorities`` gives those of its items, float32 ``[B]``."""
+
+    def meters(self) -> dict[str, float]:
+        """Gauges by the names of metrics."""
+
+    def snapshot(self) -> Contents:
+        """What of a checkpoint is kept here; it has no trees."""
+
+    def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int | None:
+        """Puts back what was kept.
+
+        Args:
+          checkpoint: where it was.
+          example: has the structure of an unroll that comes in, if those that waited are to wait again.
+
+        Returns:
+          How many of its transitions were never trained on; None if the books know.
+        """
+
+    def close(self) -> None:
+        """Wakes whoever waits; nothing can be taken afterwards."""
+
+
+class QueueMemory:
+    """Unrolls are learned from in the order in which they come, and once.
+
+    Args:
+      queue: where they wait.
+      ledger: the books.
+      exact: whether a checkpoint holds what waits.
+    """
+
+    def __init__(self, queue: UnrollQueue, ledger: Ledger, *, exact: bool) -> None:
+        self._queue = queue
+        self._ledger = ledger
+        self._exact = exact
+        self.listen = queue.listen
+        self.close = queue.close
+
+    def offer(self, delivery: Delivery) -> bool:
+        """See :class:`Memory`."""
+        return self._queue.offer(delivery.unroll)
+
+    def take(self, timeout: float) -> Batch | None:
+        """See :class:`Memory`."""
+        unrolls = self._queue.take(timeout)
+        if unrolls is None:
+            return None
+        version = np.concatenate([unroll.version for unroll in unrolls], axis=1)
+        return Batch(unrolls, version, version.size)
+
+    def learned(self, batch: Batch, priorities: Callable[[], NDArray[np.float32]]) -> None:
+        """See :class:`Memory`."""
+        del priorities
+        self._ledger.train(batch.fresh)
+
+    def meters(self) -> dict[str, float]:
+        """See :class:`Memory`."""
+        return {"queue_fill": len(self._queue) / self._queue.capacity}
+
+    def snapshot(self) -> Contents:
+        """See :class:`Memory`."""
+        if not self._exact:
+            return Contents({}, {})
+        queued = jax.device_get(self._queue.contents())
+        return Contents({}, {}, {"queue": [leaf for unroll in queued for leaf in jax.tree.leaves(unroll)]})
+
+    def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int | None:
+        """See :class:`Memory`; a queue is kept only where what waited is to wait again."""
+        if example is None:
+            return None
+        leaves = checkpoint.blob("queue")
+        structure, size = jax.tree.structure(example), len(jax.tree.leaves(example))
+        for start in range(0, len(leaves), size):
+            taken = self._queue.offer(jax.tree.unflatten(structure, leaves[start : start + size]))
+            assert taken, "the queue is as large as before, since the lag and the actors are the same"
+        return None
+
+
+class ReplayMemory:
+    """Unrolls are kept, and batches are sampled from them.
+
+    Args:
+      replay: where they are kept.
+      agent: whose replay it is; it says what priorities new items have.
+      ledger: the books: a step is trained when an update first has an item of its own, and dropped if it is
+        overwritten before.
+      round_size: with an exact lag, unrolls in a round: each is inserted as a whole, by the one who samples, when all
+        that was due for those before is sampled. None: unrolls are inserted as they come.
+    """
+
+    def __init__(self, replay: Replay, agent: Agent, ledger: Ledger, round_size: int | None = None) -> None:
+        assert agent.data.replay is not None
+        self._replay = replay
+        self._ledger = ledger
+        self._round_size = round_size
+        self._waiting: deque[Delivery] = deque()
+        self._came = threading.Condition()
+        self._start = agent.data.replay.start
+        self._priorities = None if agent.priorities is None else jax.jit(agent.priorities)
+        self._processor = _processor()
+        self.listen = replay.listen
+        self.close = replay.close
+
+    def offer(self, delivery: Delivery) -> bool:
+        """See :class:`Memory`."""
+        if self._round_size is None:
+            return self._insert(delivery)
+        with self._came:
+            # The lag bounds what waits.
+            self._waiting.append(delivery)
+            self._came.notify_all()
+        return True
+
+    def _insert_round(self, timeout: float) -> None:
+        """Inserts the next round, if it is complete within ``timeout`` s."""
+        with self._came:
+            if not self._came.wait_for(lambda: len(self._waiting) >= (self._round_size or 0), timeout):
+                return
+            whole = [self._waiting.popleft() for _ in range(self._round_size or 0)]
+        for delivery in whole:
+            if not self._insert(delivery):
+                raise AssertionError("the tolerance was chosen for the lag, and a round has to fit")
+
+    def _insert(self, delivery: Delivery) -> bool:
+        assert delivery.streams is not None
+        assert delivery.trains is not None
+        rows = int(delivery.trains.sum())
+        if rows == 0:
+            self._ledger.drop(queued_steps=int(delivery.counted))
+            return True
+        unroll = delivery.unroll if rows == len(delivery.trains) else select(delivery.unroll, 0, rows)
+        if not self._replay.has_room(rows):
+            return False
+        taken = self._replay.offer(
+            unroll, delivery.streams[:rows], int(delivery.end), self._initial(delivery, unroll)
+        )
+        if taken is None:
+            return False
+        # Together: what begins a segment anew, since the one before was overwritten, is counted in both.
+        self._ledger.drop(queued_steps=int(delivery.counted) - taken + self._replay.take_dropped())
+        return True
+
+    def _initial(self, delivery: Delivery, unroll: Unroll) -> NDArray[np.float32] | None:
+        """Those that the actor has computed, or that are computed here."""
+        if self._priorities is None:
+            return None
+        if delivery.priorities is not None:
+            return delivery.priorities[:, : len(unroll.action[0])]
+        return np.asarray(self._priorities(jax.device_put(blind(unroll), self._processor)))
+
+    def warm_up(self, unroll: Unroll) -> None:
+        """Compiles what an unroll like this one needs, so that no actor waits for it."""
+        self._initial(Delivery(unroll, []), unroll)
+
+    def take(self, timeout: float) -> Batch | None:
+        """See :class:`Memory`."""
+        if self._round_size and not self._replay.may_sample():
+            self._insert_round(timeout)
+            timeout = 0.0
+        sample = self._replay.take(timeout)
+        if sample is None:
+            return None
+        return Batch([sample.unroll], sample.unroll.version[self._start :], sample.fresh, sample)
+
+    def learned(self, batch: Batch, priorities: Callable[[], NDArray[np.float32]]) -> None:
+        """See :class:`Memory`."""
+        assert batch.sample is not None
+        self._ledger.train(batch.fresh)
+        if self._priorities is not None:
+            self._replay.update(batch.sample.items, batch.sample.generations, priorities())
+
+    def meters(self) -> dict[str, float]:
+        """See :class:`Memory`."""
+        return {
+            "replay_fill": self._replay.fill,
+            "replay_transitions": len(self._replay),
+            "replay_late_priorities": self._replay.late,
+            "replay_ignored_priorities": self._replay.ignored,
+        }
+
+    def snapshot(self) -> Contents:
+        """See :class:`Memory`."""
+        pieces, meta = self._replay.snapshot()
+        with self._came:  # where acting does not rest meanwhile
+            deliveries = list(self._waiting)
+        waiting = [leaf for delivery in deliveries for leaf in jax.tree.leaves(_without_episodes(delivery))]
+        return Contents({}, {"replay": meta}, {"waiting": waiting}, {"replay": pieces})
+
+    def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int:
+        """See :class:`Memory`."""
+        self._replay.restore(checkpoint.pieces("replay"), checkpoint.meta["replay"])
+        self._replay.take_dropped()  # the books that are restored have it: what is not kept is dropped
+        if example is None:
+            return self._replay.unsampled
+        empty = _without_episodes(Delivery(example, [], np.zeros(1, np.int64), 0, np.zeros(1, np.bool_), 0))
+        structure, size = jax.tree.structure(empty), len(jax.tree.leaves(empty))
+        leaves = checkpoint.blob("waiting")
+        for start in range(0, len(leaves), size):
+            self._waiting.append(jax.tree.unflatten(structure, leaves[start : start + size]))
+        return self._replay.unsampled + sum(int(delivery.counted) for delivery in self._waiting)
+
+    def begin_anew(self, inserted: int) -> int:
+        """Says that rounds of ``inserted`` items begin now, and what was due before is not made up for.
+
+        Returns how many of them only fill the replay.
+        """
+        filling = -(-self._replay.missing // inserted)
+        self._replay.settle(filling * inserted)
+        return filling
+
+
+def _processor() -> Any:
+    """Where priorities of new items are computed: what they look at is on the host, and accelerators are busy."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX was told to use accelerators alone
+        return jax.local_devices()[0]
+
+
+def _without_episodes(delivery: Delivery) -> Delivery:
+    """The same for a checkpoint: its episodes were counted when it was handed over."""
+    return delivery._replace(episodes=[])
+
+
+def make_replay(
+    config: RunConfig,
+    agent: Agent,
+    spec: EnvSpec,
+    *,
+    lag: int | str,
+    batch_size: int,
+    acting: int,
+    index: int,
+) -> Replay:
+    """The agent's replay on this host.
+
+    Args:
+      config: the run's settings.
+      agent: whose data it keeps.
+      spec: of the environments.
+      lag: "free", or an exact number of rounds.
+      batch_size: items of a batch that this host samples.
+      acting: environments of this run's own actors whose data is kept.
+      index: of this replay among those of the run; each samples by numbers of its own.
+
+    Raises:
+      ConfigError: it does not fit into memory, could stall, or does not go with an exact lag.
+    """
+    plan, place = agent.data, config.placement
+    assert plan.replay is not None
+    example = example_unroll(agent, spec, plan.overlap + plan.unroll_length, 1)._replace(weight=None)
+    rows = max(place.full_batch(index) for index in range(len(place.inference_devices)))
+    base = tolerance = None
+    if lag != "free":
+        filling, batches = rounds(plan, acting, batch_size)
+        # To the last digit, or some round would earn a batch more or less.
+        ratio = batches * batch_size / (acting * plan.items)
+        plan = dataclasses.replace(plan, replay=dataclasses.replace(plan.replay, ratio=ratio))
+        base = filling * acting * plan.items
+        # So many rounds may have come before the first of them is learned from.
+        tolerance = float((int(lag) + 2) * batches * batch_size + batch_size)
+    return Replay(
+        plan,
+        example,
+        batch_size=batch_size,
+        largest_insert=rows * plan.unroll_length,
+        seed=integer(config.seed, "replay", index),
+        base=base,
+        tolerance=tolerance,
+    )
+
+
+def rounds(plan: DataPlan, acting: int, batch_size: int) -> tuple[int, int]:
+    """For an exact lag: rounds that only fill the memory, and batches in each of those that come after.
+
+    Args:
+      plan: what the agent wants.
+      acting: environments that act in a round, one unroll each.
+      batch_size: of a batch on this host.
+
+    Raises:
+      ConfigError: batches and rounds do not come out even.
+    """
+    if plan.replay is None:
+        return 0, batches_per_round(acting, batch_size)
+    if acting == 0:
+        raise ConfigError("an exact lag needs actors that this run starts itself: use --actors 1 or more")
+    inserted = acting * plan.items
+    if plan.replay.ratio is None:
+        raise ConfigError("replay_ratio is none, and an exact lag needs a number: give --replay-ratio")
+    batches = plan.replay.ratio * inserted / batch_size
+    if round(batches) < 1 or abs(batches / round(batches) - 1) > 1e-4:
+        nearest = max(1, round(batches)) * batch_size / inserted
+        raise ConfigError(
+            f"replay_ratio is {plan.replay.ratio:g}, which makes {batches:g} batches of {batch_size} of each round of "
+            f"{inserted} new items; with an exact lag they have to be a whole number: use --replay-ratio {nearest:g}"
+        )
+    per_item = plan.unroll_length // plan.items
+    least = -(-plan.replay.min_size // per_item)
+    return max(-(-least // inserted) - 1, 0), round(batches)

@@ -1,0 +1,150 @@
+"""Rapid: pools of rollout workers, forward-pass servers and optimizers (OpenAI et al. 2019, "Dota 2 with Large Scale
+Deep Reinforcement Learning", section 3.2).
+
+::
+
+      rollout workers                 forward-pass servers                  optimizers (one a host)
+    ┌──────────────────┐ observations ┌──────────────────────┐   unrolls   ┌───────────────────────────┐
+    │ environments     │ ───────────► │ relay ─► lanes ─►    │ ──────────► │ desk ─► intake ─► queue   │
+    │ (one half steps, │  transport   │ inference ─► open    │  transport  │   ▲                 │     │
+    │  one half waits) │ ◄─────────── │ unrolls              │ ◄────────── │ weights  learner ◄──┘     │
+    └──────────────────┘   actions    └──────────────────────┘   weights   └─────────┬─────────────────┘
+            × actors                      × forward_servers                   gradients, all-reduced
+
+Rollout workers only step environments, as under SEED; the policy runs on machines of its own, always with the newest
+weights that were published; each optimizer learns from what its own rollout workers did, and averages its gradients
+with the others' at every update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from seedbed.acting.batcher import BatchRule, buckets
+from seedbed.acting.forward_pass import AsTold, ForwardPace, ForwardPass, Newest
+from seedbed.acting.inference import Inference
+from seedbed.acting.meters import Meters
+from seedbed.acting.recipe import lanes_of
+from seedbed.acting.relay import Relay, Reporter
+from seedbed.architectures.devices import pick
+from seedbed.architectures.impala import Impala
+from seedbed.architectures.one_agent import lag_of, recipe_of
+from seedbed.config.settings import RunConfig
+from seedbed.seeding import key
+from seedbed.transport.connect import connect, listen
+from seedbed.transport.seam import Server
+from seedbed.types import Agent, EnvSpec
+from seedbed.weights.store import WeightStore
+
+_CONNECT_SECONDS = 5.0
+
+
+class Rapid(Impala):
+    """One optimizer of Rapid: everything but rollout workers and forward-pass servers; see
+    :class:`~seedbed.architectures.with_actors.WithActors`.
+
+    To its desk both together are actors that run the policy themselves.
+    """
+
+    _published: int | None = None
+
+    def _publish(self) -> None:
+        every = self._config.placement.publish_updates if self._lag == "free" else 1
+        # Versions may leap: passes over a batch that are left out count.
+        if self._published is None or self.version - self._published >= every:
+            self._published = self.version
+            super()._publish()
+
+    def _acting_devices(self) -> list[Any]:
+        """Weights are read by what gives them out, here; the servers have the devices that act."""
+        place = self._config.placement
+        pick("inference", place.inference_devices)  # or an error now, and not of a server
+        return pick("training", place.training_devices)[:1]
+
+
+class ForwardPassServer:
+    """Runs the policy for some rollout workers of one optimizer.
+
+    Args:
+      config: the run's settings, those of this optimizer's host.
+      agent: whose policy.
+      spec: of the environments.
+      index: of the server among the host's; it takes every ``forward_servers``-th rollout worker from this one on.
+      optimizer: the address of its desk.
+      token: what the optimizer wants to be told.
+      on_failure: called with the exception that ended acting.
+      on_lost: called with how the optimizer was lost.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        index: int,
+        optimizer: str,
+        token: str,
+        on_failure: Callable[[BaseException], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        place, lag = config.placement, lag_of(config)
+        self._index, self._token, self._on_lost = index, token, on_lost
+        devices = pick("inference", place.inference_devices)
+        device = devices[index % len(devices)]
+        workers = len(range(index, place.actors, place.forward_servers))
+        rows = lanes_of(place.envs_per_actor)[1]
+        # Whoever comes back finds room, also where those before have not been missed yet.
+        capacity = 2 * workers * place.envs_per_actor
+        full = max(place.inference_batch or workers * rows, rows)
+        # In lockstep lanes are at most so many rounds apart, and every round has weights of its own.
+        store = WeightStore([device], keep=1 if lag == "free" else int(lag) + 3)
+        pace: ForwardPace
+        if lag == "free":
+            pace = Newest(BatchRule(full, place.inference_wait_ms / 1e3), store)
+            sizes = buckets(min(rows, full), full)
+        else:
+            pace, sizes = AsTold(store), (rows,)
+        # It listens before its servers start.
+        patience = 0.0 if optimizer.startswith("inproc:") else _CONNECT_SECONDS
+        self._connect = partial(connect, optimizer, timeout=patience)
+        inference = Inference(agent, spec, capacity, sizes, device, key(config.seed, "acting"))
+        inference.warm_up(jax.device_put(agent.init(key(config.seed, "example")), device))
+        self._meters = Meters()
+        self._forward = ForwardPass(
+            inference,
+            pace,
+            recipe_of(config, agent, spec, token),
+            store,
+            meters=self._meters,
+            full_batch=sizes[-1],
+            on_failure=on_failure,
+        )
+        self._relay = Relay(self._connect, self._forward, agent, spec, capacity=capacity, device=device)
+        self._server: Server | None = None
+        self._reporter: Reporter | None = None
+
+    def open(self, address: str) -> str:
+        """Begins to serve; returns the address that rollout workers can reach."""
+        self._forward.start()
+        self._reporter = Reporter(self._connect, self._token, self._index, self._tell, self._on_lost)
+        self._server = listen(address, self._relay)
+        return self._server.address
+
+    def _tell(self) -> dict[str, Any] | None:
+        """What is reported; nothing while the thread that acts does not come round."""
+        if not self._forward.beats():
+            return None
+        return {"heard": self._relay.heard(), **self._meters.hand_on()}
+
+    def close(self) -> None:
+        """Stops everything; safe to call twice."""
+        if self._server is not None:
+            self._server.close()
+        if self._reporter is not None:
+            self._reporter.close()
+        self._forward.stop()

@@ -1,0 +1,123 @@
+"""Sebulba: a host's accelerators, some that act and some that learn (Hessel et al. 2021, "Podracer architectures").
+
+::
+
+    one process
+    ┌───────────────────────────────────────────────────────────────────────────────┐
+    │ actor threads              devices that act            devices that train     │
+    │ ┌──────────────┐ observations ┌──────────────┐  unrolls  ┌──────────────────┐ │
+    │ │ environments │ ───────────► │ policy,      │ ────────► │ batch ─► updates │ │
+    │ │ of the host  │ ◄─────────── │ open unrolls │ ◄──────── │                  │ │
+    │ └──────────────┘   actions    └──────────────┘  weights  └──────────────────┘ │
+    │        × threads                  × devices                  × devices        │
+    └───────────────────────────────────────────────────────────────────────────────┘
+
+Every thread steps a batch of environments of its own and has the policy decide on its accelerator, which it shares
+with other threads: one steps while another decides. Unrolls grow on the accelerator and go from there to those that
+train, never through the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from seedbed.acting.crew import Crew, LearnerGate
+from seedbed.acting.rollout import Program
+from seedbed.architectures.learner_loop import LearnerLoop
+from seedbed.config.settings import RunConfig
+from seedbed.learning.checkpoint import Checkpoint
+from seedbed.seeding import key
+from seedbed.types import Agent, EnvSpec, Tree, Unroll
+
+
+class Sebulba(LearnerLoop):
+    """One run of Sebulba: everything but what starts and watches its crew of threads.
+
+    Args:
+      config: the run's settings.
+      agent: what is computed.
+      spec: of the environments.
+      log: where the last words of threads are.
+      checkpoint: where to go on from; None to begin.
+    """
+
+    crew: Crew
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        spec: EnvSpec,
+        *,
+        log: Path,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        place = config.placement
+        super().__init__(config, agent, spec, lanes=place.actors, checkpoint=checkpoint)
+        self._gate = gate = LearnerGate(
+            lag=self._lag,
+            threads=place.actors,
+            updates_per_round=self._per_round,
+            store=self._store,
+            hand_over=self._take_unroll,
+            base=self._base_version,
+        )
+        self._store.listen(gate.poke)
+        self._memory.listen(gate.poke)
+        self.crew = Crew(
+            recipe=self._recipe(),
+            program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
+            devices=self._devices,
+            gate=gate,
+            ledger=self.ledger,
+            log=str(log),
+            first_epoch=self._first_epoch,
+            resumable=self._crew_states(checkpoint),
+        )
+
+    def _crew_states(self, checkpoint: Checkpoint | None) -> dict[int, dict[str, Any]]:
+        if checkpoint is None:
+            return {}
+        like = self._agent.initial_state(self._config.placement.envs_per_actor)
+        return {
+            index: {**state, "state": checkpoint.tree(f"memory_{index}", like)}
+            for (index, _), state in self._resumable.items()
+        }
+
+    def open(self, addresses: list[str]) -> list[str]:
+        """Compiles and publishes the first weights."""
+        del addresses
+        self._begin()
+        self.crew.warm_up([self._store.newest(index) for index in range(len(self._devices))])
+        return []
+
+    def close(self) -> None:
+        """Sends the threads home; safe to call twice."""
+        self._gate.close()
+        self._end()
+
+    def _on_training_devices(self, unrolls: Sequence[Unroll]) -> Unroll:
+        return self.learner.gather(unrolls)
+
+    def _wait_blocked(self, timeout: float) -> bool:
+        return self._gate.wait_blocked(timeout)
+
+    # What others read.
+
+    def meters(self) -> dict[str, float]:
+        """Metrics since the last call, by name."""
+        return {**super().meters(), **self.crew.meters.take(), "actors": self.crew.alive()}
+
+    def _lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
+        return {(index, 0): state for index, state in self.crew.states().items()}
+
+    def _tables(self) -> dict[str, Tree]:
+        return {f"memory_{index}": jax.device_get(tree) for index, tree in self.crew.memories().items()}
+
+    @property
+    def _last_epoch(self) -> int:
+        return self.crew.last_epoch

@@ -1,0 +1,44 @@
+"""``seedbed actor ADDRESS …``. Imports no JAX, unless the learner says that actors run the policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from seedbed.cli.parse import parse, print_line
+from seedbed.launch.actor import act_and_reconnect
+
+
+@dataclass(frozen=True)
+class ActorFlags:
+    """An actor for a learner that runs elsewhere."""
+
+    address: Annotated[str, tyro.conf.Positional]
+    """Where the learner listens: HOST:PORT, unix:PATH or shm:PATH, as it printed."""
+    token: str = ""
+    """The token that the learner printed."""
+    envs: int | None = None
+    """Environments to step; none: as many as the learner's own actors."""
+    platform: str = "cpu"
+    """Where the policy runs if actors run it themselves (impala, apex): cpu, or an accelerator as JAX names it."""
+
+
+def run(arguments: list[str]) -> None:
+    """Acts until it is stopped; waits for a learner that goes away to come back."""
+    flags = parse(
+        "actor", ActorFlags, arguments, about="Step environments for a learner that runs elsewhere."
+    )
+    # An environment that is a JAX function runs on the processor.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu" if flags.platform == "cpu" else f"cpu,{flags.platform}")
+    # Ended from outside, as by Ctrl-C: environments are closed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        act_and_reconnect(
+            flags.address, say=print_line, token=flags.token, envs=flags.envs, platform=flags.platform
+        )
+    except KeyboardInterrupt:
+        print_line("stopped")

@@ -1,0 +1,125 @@
+"""``seedbed bench [ENV] …``: every stage alone, the whole, and what holds it back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seedbed.cli.defaults import defaults_of
+from seedbed.cli.parse import parse, print_line
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.allocator import restart_tuned
+
+if TYPE_CHECKING:
+    from seedbed.launch.bench import Stage
+
+ABOUT = (
+    "Time every stage alone and the whole run, with the settings of seedbed train; append the row to a file."
+)
+
+
+@dataclass(frozen=True)
+class BenchFlags:
+    """How to time."""
+
+    seconds: float = 3.0
+    """Length of a window of each stage, in seconds; the whole runs ten times as long."""
+    results: str | None = None
+    """File that the row is appended to; none: benchmarks/results/bench.jsonl, or compare.jsonl there."""
+    compare: tuple[str, ...] = ()
+    """Architectures to compare instead, with a small, a medium and a large network: some of seed, impala and apex.
+    An agent of the other kind is compared as well (dqn beside the run's own, or vtrace beside one with a replay), since
+    impala and apex have none in common. Or all:
+    every agent under every architecture that can run it, each as its preset has it, for as many --frames."""
+    rounds: int = 1
+    """How often each run of a comparison is made, in turn."""
+    picture: str | None = None
+    """PNG that a comparison is drawn to."""
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def run(arguments: list[str]) -> None:
+    """Times, prints the table and appends the row."""
+    flags = parse(
+        "bench", BenchFlags, arguments, BenchFlags(run=defaults_of("bench", arguments, BenchFlags)), ABOUT
+    )
+    # One word with commas is several, as in --compare seed,impala.
+    archs = [arch for word in flags.compare for arch in word.split(",") if arch]
+    restart_tuned()
+    from seedbed.launch.bench import require_stages
+
+    require_stages(flags.run)
+    file = Path(flags.results or f"benchmarks/results/{'compare' if archs else 'bench'}.jsonl")
+    try:
+        if "all" in archs and len(archs) > 1:
+            raise ConfigError(f"--compare {','.join(archs)}: all is all of them, give it alone")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"cannot write the results to {file}: {error.strerror}; see --results") from error
+    row = _measured(flags, archs)
+    with file.open("a") as results:
+        results.write(json.dumps({"command": f"seedbed bench {' '.join(arguments)}".strip(), **row}) + "\n")
+    print_line(f"row appended to {file}")
+
+
+def _measured(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
+    if not archs:
+        return _time_stages(flags)
+    return _compare_all(flags) if archs == ["all"] else _compare(flags, archs)
+
+
+def _time_stages(flags: BenchFlags) -> dict[str, Any]:
+    from seedbed.launch.bench import bench
+
+    print_line(f"{'stage':<18}{'steps/s':>12}   {'slowest to fastest':<24}how")
+    row = bench(flags.run, flags.seconds, _show)
+    print_line(
+        f"bound {row['bound_steps_per_second']:,.0f} steps/s, efficiency {row['efficiency']:.2f}, "
+        f"{row['frames_per_second']:,.0f} frames/s; most of the bound is taken by: {row['bottleneck']}"
+    )
+    return row
+
+
+def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
+    from seedbed.launch.compare import COLUMNS, Case, Found, compare, draw, shown, table
+
+    def line(name: str, cells: Iterable[str]) -> None:
+        print_line(f"{name:<22}" + "".join(f"{cell:>15}" for cell in cells))
+
+    def say(case: Case, found: Found | RunFailed) -> None:
+        if isinstance(found, Found):
+            line(case.name, shown(asdict(found)))
+        else:
+            print_line(f"{case.name:<22}{found}")
+
+    line("run", [head for head, _ in COLUMNS.values()])
+    row = compare(flags.run, archs, 10 * flags.seconds, flags.rounds, say)
+    print_line(table(row))
+    if flags.picture:
+        draw(row, Path(flags.picture))
+        print_line(f"drawn to {flags.picture}")
+    return row
+
+
+def _compare_all(flags: BenchFlags) -> dict[str, Any]:
+    from seedbed.launch.equal_frames import Pair, Ran, compare_all, shown, table
+
+    def say(pair: Pair, ran: Ran | RunFailed) -> None:
+        told = (
+            f"{ran}" if isinstance(ran, RunFailed) else "".join(f"{cell:>13}" for cell in shown(asdict(ran)))
+        )
+        print_line(f"{pair.arch:<10}{pair.agent:<8}{told}")
+
+    row = compare_all(flags.run, say)
+    print_line(table(row))
+    return row
+
+
+def _show(stage: Stage) -> None:
+    spread = f"{stage.low:,.0f} to {stage.high:,.0f}"
+    print_line(f"{stage.name:<18}{stage.steps_per_second:>12,.0f}   {spread:<24}{stage.about}")

@@ -1,0 +1,45 @@
+"""``seedbed collect RUN …``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from seedbed.cli.parse import parse, print_line
+
+
+@dataclass(frozen=True)
+class Collect:
+    """What to collect."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """The run folder."""
+    frames: int
+    """Environment frames (agent steps times frame skip), over all environments."""
+    out: str | None = None
+    """Folder of the data set; none: dataset in the run folder."""
+    greedy: bool = False
+    """Take the most likely action instead of drawing from the policy."""
+    seed: int = 0
+    """Root of the randomness."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
+
+
+def run(arguments: list[str]) -> None:
+    """Plays and writes; see :func:`seedbed.launch.collect.collect`."""
+    flags = parse(
+        "collect", Collect, arguments, about="Write a data set of what the newest weights of a run do."
+    )
+    from seedbed.launch.collect import collect
+
+    dataset = collect(flags.run, frames=flags.frames, out=flags.out, greedy=flags.greedy, seed=flags.seed)
+    about = dataset.about
+    if flags.json:
+        print_line(json.dumps({"dataset": str(dataset.path), **about}))
+        return
+    mean = "" if about["mean_return"] is None else f" of mean return {about['mean_return']:.4g}"
+    print_line(f"{about['frames']:,} frames, {about['episodes']:,} whole episodes{mean}: {dataset.path}")

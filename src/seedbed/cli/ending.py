@@ -1,0 +1,85 @@
+"""How a run ends on the terminal: what came of it, where it is, and the next command to type."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from seedbed.cli.parse import print_line
+from seedbed.config.settings import RunConfig
+from seedbed.errors import cause_of
+from seedbed.metrics.reports import Summary
+
+
+def report(summary: Summary, config: RunConfig) -> int:
+    """Makes the video, prints the summary; the exit status of a run that ended as it should."""
+    values = summary.to_json()
+    folder = values["run_dir"]
+    mean, best = values["mean_return"], values["best_mean_return"]
+    print_line(f"stopped: {summary.stopped_because}")
+    print_line(
+        f"  {summary.agent_steps:,} agent steps, {summary.env_frames:,} frames, {summary.seconds:.0f} s of training, "
+        f"{summary.agent_steps_per_second or 0:,.0f} steps/s; "
+        f"mean return {_number(mean)}, best {_number(best)}, {summary.episodes:,} episodes"
+    )
+    for line in _side_by_side(values):
+        print_line(f"  {line}")
+    host = config.cluster.host
+    if config.video and not host and summary.stopped_because != "interrupted":
+        _video(folder)
+    print_line(
+        f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl"
+    )
+    if summary.stopped_because != "interrupted":
+        print_line(f"next: {_seedbed()} eval {shlex.quote(folder)}")
+    elif host:
+        print_line(f"next: {_seedbed()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}")
+    else:
+        print_line(f"next: {_seedbed()} resume {shlex.quote(folder)}")
+    if config.json:
+        print_line(json.dumps(values))
+    return 0
+
+
+def _seedbed() -> str:
+    """What is typed here to call ``seedbed``: the name alone only if the shell finds this very command by it."""
+    called, found = Path(sys.argv[0]), shutil.which("seedbed")
+    if called.name != "seedbed" or (found is not None and called.exists() and called.samefile(found)):
+        return "seedbed"
+    return shlex.quote(str(called))
+
+
+def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:
+    """How the agents did that were trained side by side; nothing if there was one."""
+    if "members" not in values:
+        return
+    agents = values["members"]
+    speed = len(agents) * (values["agent_steps_per_second"] or 0)
+    yield f"{len(agents)} agents side by side: the numbers above are of one (means); {speed:,.0f} steps/s together"
+    for name, found in values["compared"].items():
+        what = f"{name}: " if name else ""
+        yield (
+            f"{what}interquartile mean {found['interquartile_mean']:.4g}, "
+            f"95% interval {found['low']:.4g} to {found['high']:.4g} over {found['count']} seeds"
+        )
+    best = agents[values["best_member"]]
+    yield f"the checkpoint plays the best: {best['agent']}, mean return {_number(best.get('mean_return'))}"
+
+
+def _video(folder: str) -> None:
+    from seedbed.launch.evaluate import record
+
+    try:
+        print_line(f"  video {record(folder)}")
+    except Exception as error:
+        # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
+        print_line(f"  no video: {cause_of(error)}")
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"

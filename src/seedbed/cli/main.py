@@ -1,0 +1,82 @@
+"""``seedbed VERB …``: finds the verb's file and runs it; turns errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from seedbed import __version__
+from seedbed.errors import ConfigError, SeedbedError, unknown_name
+
+VERBS = {
+    "train": "train an agent",
+    "resume": "go on with a run from its last checkpoint",
+    "eval": "play episodes with a trained agent: mean, interquartile mean, 95% interval",
+    "record": "make a video of a trained agent",
+    "collect": "write a data set of what a trained agent does",
+    "actor": "step environments for a learner that runs elsewhere",
+    "bench": "time every stage and the whole, and name the bottleneck",
+    "fits": "show which agent runs under which architecture, and why not",
+    "doctor": "show devices, versions, environments and limits of this machine",
+}
+USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of ``seedbed``.
+
+    Exits with 0, 1 (the run failed), 2 (wrong usage) or 130 (Ctrl-C twice, or while nothing trains).
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            status = _dispatch(arguments)
+        finally:
+            sys.stdout.flush()
+    except ConfigError as error:
+        status = _say(USAGE_ERROR, error)
+    except SeedbedError as error:
+        status = _say(FAILURE, error)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has left (seedbed train --help | head); Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = FAILURE
+    raise SystemExit(status)
+
+
+def _say(status: int, error: SeedbedError) -> int:
+    print(f"seedbed: {error}", file=sys.stderr)  # noqa: T201
+    return status
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())  # noqa: T201
+        return 0 if arguments else USAGE_ERROR
+    if arguments[0] in ("-V", "--version"):
+        print(f"seedbed {__version__}")  # noqa: T201
+        return 0
+    verb, *rest = arguments
+    if verb not in VERBS:
+        raise ConfigError(unknown_name("command", verb, VERBS))
+    run: Callable[[list[str]], int | None] = import_module(f"seedbed.cli.{verb}").run
+    return run(rest) or 0
+
+
+def _help() -> str:
+    lines = [f"  {verb:<8} {about}" for verb, about in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: seedbed COMMAND …",
+            "",
+            "Scalable deep reinforcement learning in JAX.",
+            "",
+            *lines,
+            "",
+            "seedbed COMMAND --help shows the settings of each.",
+        ]
+    )

@@ -1,0 +1,32 @@
+"""``seedbed record RUN …``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from seedbed.cli.parse import parse, print_line
+
+
+@dataclass(frozen=True)
+class RecordFlags:
+    """What to record."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """The run folder."""
+    to: str | None = None
+    """File to write; none: video.mp4 in the run folder."""
+    greedy: bool = False
+    """Take the most likely action instead of drawing from the policy."""
+    seed: int = 0
+    """Root of the episode's randomness."""
+
+
+def run(arguments: list[str]) -> None:
+    """Plays one episode into an mp4; see :func:`seedbed.launch.evaluate.record`."""
+    flags = parse("record", RecordFlags, arguments, about="Record one episode of the newest weights as mp4.")
+    from seedbed.launch.evaluate import record
+
+    print_line(str(record(flags.run, to=flags.to, greedy=flags.greedy, seed=flags.seed)))

@@ -1,0 +1,59 @@
+"""``seedbed resume RUN …``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Literal
+
+import tyro
+
+from seedbed.cli.ending import report
+from seedbed.cli.parse import parse
+from seedbed.launch.allocator import restart_tuned
+
+Kept = Literal["kept"]
+"""As it was."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """What may be different when a run goes on."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """The run folder."""
+    frames: int | Kept | None = "kept"
+    """Environment frames of the whole run; None: no such limit."""
+    minutes: float | Kept | None = "kept"
+    """Minutes of training of the whole run; None: no such limit."""
+    until_return: float | Kept | None = "kept"
+    """Mean return of the last 100 episodes at which to stop; None: no such goal."""
+    actors: int | Kept = "kept"
+    """Actors that this run starts on this machine."""
+    listen: tuple[str, ...] | Kept = "kept"
+    """Addresses where actors of other machines may join; kept: also at the same ports."""
+    host: int = 0
+    """Which of the run's hosts this one is, if it has several."""
+    coordinator: str | Kept | None = "kept"
+    """HOST:PORT of host 0; None: all hosts are started on this machine."""
+    json: bool = False
+    """Print the summary as the last line, also if the run did not."""
+    video: bool = True
+    """End with a video of the agent, if the run was to."""
+
+
+def run(arguments: list[str]) -> int:
+    """Goes on with a run; see :func:`seedbed.launch.run.resume`."""
+    settings = parse("resume", Resume, arguments, about="Go on with a run from its newest intact checkpoint.")
+    restart_tuned()
+    from seedbed.launch.folder import RunFolder
+    from seedbed.launch.run import resume
+
+    changes = {
+        name: value
+        for name, value in asdict(settings).items()
+        if name not in ("run", "json", "video") and value != "kept"
+    }
+    summary = resume(settings.run, **changes)
+    config = RunFolder.open(summary.to_json()["run_dir"]).config()
+    json, video = settings.json or config.json, settings.video and config.video
+    return report(summary, replace(config, json=json, video=video))

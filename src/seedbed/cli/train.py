@@ -1,0 +1,25 @@
+"""``seedbed train [ENV] …``."""
+
+from __future__ import annotations
+
+from seedbed.cli.defaults import defaults_of
+from seedbed.cli.ending import report
+from seedbed.cli.parse import parse
+from seedbed.config.settings import RunConfig
+from seedbed.launch.allocator import restart_tuned
+
+ABOUT = "Train an agent. Defaults come from the environment's preset; every flag overrides it."
+
+
+def run(arguments: list[str]) -> int:
+    """Trains; see :func:`seedbed.launch.run.train`."""
+    config = configuration(arguments)
+    restart_tuned()
+    from seedbed.launch.run import train
+
+    return report(train(config), config)
+
+
+def configuration(arguments: list[str], verb: str = "train", about: str = ABOUT) -> RunConfig:
+    """The flags over the preset of the environment that they name."""
+    return parse(verb, RunConfig, arguments, defaults_of(verb, arguments), about)

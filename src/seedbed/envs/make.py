@@ -1,0 +1,162 @@
+"""One function that makes every environment, and the wrapper that all of them get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from seedbed.envs.atari import is_atari, make_atari
+from seedbed.envs.interface import Environment
+from seedbed.envs.options import option_names, refuse_unknown, whole
+from seedbed.envs.own import is_own, make_own
+from seedbed.envs.pool import PREFIX, Pool
+from seedbed.envs.standard import make_standard
+from seedbed.envs.toys import TOYS
+from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, unknown_name
+from seedbed.types import EnvSpec, TimeStep
+
+NATIVE = ("gymnax", "brax", "craftax")
+"""Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.native.makers` makes them."""
+
+
+def make(
+    env_id: str, num_envs: int, options: Mapping[str, Any] | None = None, *, render: bool = False
+) -> Environment:
+    """Makes a batch of ``num_envs`` environments.
+
+    ============================  ==========================================================================
+    ``ALE/Pong-v5``               Atari (:class:`seedbed.envs.atari.Atari`); also ``PongNoFrameskip-v4``
+    ``envpool:Pong-v5``           EnvPool (:class:`seedbed.envs.pool.Pool`)
+    ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.native`), stepped on the CPU; also
+                                  ``brax:`` and ``craftax:``
+    ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`)
+    ``module:factory``            the user's own (:mod:`seedbed.envs.own`)
+    anything else                 Gymnasium (:mod:`seedbed.envs.standard`)
+    ============================  ==========================================================================
+
+    Args:
+      env_id: the environment's name.
+      num_envs: how many; at least 1.
+      options: what the environment itself takes as keyword arguments; an unknown name is refused.
+      render: whether ``render()`` will be called.
+
+    Raises:
+      ConfigError: a name, an option or a package is wrong or missing, or the environment could not be made.
+    """
+    whole(env_id, "the number of environments", num_envs, 1)
+    try:
+        return Guarded(_maker(env_id)(env_id, num_envs, dict(options or {}), render=render))
+    except SeedbedError:
+        raise
+    except Exception as error:
+        given = f" with {dict(options)}" if options else ""
+        raise ConfigError(f"{env_id} cannot be made{given}: {_one_line(error)}") from error
+
+
+def spec_of(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
+    """The spec of an environment; makes one and closes it."""
+    environment = make(env_id, 1, options)
+    environment.close()
+    return environment.spec
+
+
+class Guarded:
+    """Any environment, with every fault named in one line and the order of calls checked.
+
+    ``send`` and ``receive`` take turns, since an environment with threads would wait forever for a step that
+    nobody asked for; ``reset`` drops a step that is under way. What the environment raises becomes
+    :class:`~seedbed.errors.EnvironmentFault` with the original as its cause.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.spec = environment.spec
+        self.num_envs = environment.num_envs
+        self._environment = environment
+        self._action_shape = (self.num_envs, *self.spec.action.shape)
+        self._started = self._under_way = False
+
+    def __repr__(self) -> str:
+        return f"<{self.num_envs} × {self.spec.id}>"
+
+    def reset(self, seed: int) -> TimeStep:
+        """Starts every environment anew; a step that is under way is dropped."""
+        if self._under_way:
+            self.receive()
+        step: TimeStep = self._call("reset", self._environment.reset, seed)
+        self._started = True
+        return step
+
+    def send(self, action: Any) -> None:
+        """Hands over one action for every environment, ``[num_envs, *action shape]``."""
+        if self._under_way or not self._started:
+            missing = "receive() of the step before" if self._under_way else "reset()"
+            raise EnvironmentFault(f"{self.spec.id}: send() without {missing}")
+        if np.shape(action) != self._action_shape:
+            raise SpecError(
+                f"{self.spec.id}: actions have the shape {np.shape(action)}; {self._action_shape} is needed"
+            )
+        self._call("send", self._environment.send, action)
+        self._under_way = True
+
+    def receive(self) -> TimeStep:
+        """Returns the step that the last ``send`` began."""
+        if not self._under_way:
+            raise EnvironmentFault(f"{self.spec.id}: receive() without send()")
+        self._under_way = False
+        step: TimeStep = self._call("receive", self._environment.receive)
+        return step
+
+    def render(self) -> Any:
+        """The picture of environment 0."""
+        # Looked up inside: an environment need not have it.
+        return self._call("render", lambda: self._environment.render())  # noqa: PLW0108
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._started = self._under_way = False
+        self._call("close", self._environment.close)
+
+    def _call(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except SeedbedError:
+            raise
+        except Exception as error:
+            raise EnvironmentFault(f"{self.spec.id} failed in {name}(): {_one_line(error)}") from error
+
+
+def _maker(env_id: str) -> Callable[..., Environment]:
+    if env_id.startswith("toy:"):
+        return _make_toy
+    if env_id.startswith(PREFIX):
+        return Pool
+    if env_id.partition(":")[0] in NATIVE:
+        return _make_native
+    if is_atari(env_id):
+        return make_atari
+    if is_own(env_id):
+        return make_own
+    return make_standard
+
+
+def _make_toy(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Environment:
+    del render  # A toy can always be drawn.
+    if env_id not in TOYS:
+        raise ConfigError(unknown_name("toy", env_id, TOYS))
+    refuse_unknown(env_id, options, option_names(TOYS[env_id], "env_id", "num_envs"))
+    return TOYS[env_id](env_id, num_envs, **options)
+
+
+def _make_native(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Environment:
+    del render  # An observation can always be drawn.
+    # Here, since it imports JAX, which no other environment needs.
+    from seedbed.envs.native.batch import NativeBatch
+    from seedbed.envs.native.makers import make_native
+
+    return NativeBatch(make_native(env_id, options), num_envs)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,224 @@
+"""EnvPool: Atari, VizDoom, Google Research Football, MuJoCo, Procgen and more, stepped by its C++ threads.
+
+An optional extra. EnvPool resets one step after an end, as the stream
+wants it, and gives the rows in order as long as every environment is waited for, as here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from seedbed.envs.options import refuse_unknown, whole
+from seedbed.envs.seeds import environment_seeds
+from seedbed.envs.spaces import action_codec, observation_codec
+from seedbed.envs.stream import Stream
+from seedbed.errors import ConfigError, EnvironmentFault, extra_line, unknown_name
+from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
+
+PREFIX = "envpool:"
+
+_OURS = {
+    "num_envs",
+    "batch_size",
+    "seed",
+    "env_seed",
+    "gym_reset_return_info",
+    "max_num_players",
+    "stack_num",
+}
+"""Settings of EnvPool that the adapter makes itself."""
+
+_FOOTBALLS_VARIABLES = (
+    "GFOOTBALL_DATA_DIR",
+    "GFOOTBALL_FONT",
+    "MESA_GL_VERSION_OVERRIDE",
+    "MESA_GLSL_VERSION_OVERRIDE",
+)
+"""What Google Research Football sets in the process as it is made."""
+
+
+class Pool:
+    """A batch of one EnvPool task; ``send`` returns at once.
+
+    The options are EnvPool's own for the task (``max_episode_steps``, ``frame_skip``, …), and
+    ``frame_stack``: how many pictures the network sees, by default as many as EnvPool would stack. Pictures
+    come one at a time and channel last. Where a task offers both raw buttons and combined actions (VizDoom),
+    actions are the combined ones.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> None:
+        """Reads the task's spec; the environments are made by :meth:`reset`, since EnvPool seeds at birth.
+
+        Raises:
+          ConfigError: EnvPool is missing, or the task, an option or a space is not supported.
+        """
+        self._library = _import(env_id)
+        self._task = env_id.removeprefix(PREFIX)
+        defaults = _defaults(self._library, env_id, self._task)
+        refuse_unknown(env_id, options, {"frame_stack", *defaults} - _OURS)
+        if defaults.get("max_num_players", 1) > 1:
+            raise ConfigError(f"{env_id} has several players; Seedbed takes tasks of one")
+        self._settings = _settings(defaults, options, render)
+        seen, done = _quietly(self._spaces)
+        observation, self._decode = _pictures_channel_last(*observation_codec(seen, env_id))
+        action, self._encode = action_codec(done, env_id)
+        stack = options.get("frame_stack", defaults.get("stack_num", 1))
+        self.spec = EnvSpec(
+            env_id,
+            observation,
+            action,
+            frames_per_step=int(self._settings.get("frame_skip", defaults.get("frame_skip", 1))),
+            frame_stack=whole(env_id, "frame_stack", stack, 1),
+        )
+        self.num_envs = num_envs
+        self._stream = Stream(num_envs)
+        self._env: Any = None
+        self._render = render
+
+    def reset(self, seed: int) -> TimeStep:
+        """Makes every environment anew, seeded from ``(seed, i)``."""
+        self.close()
+        if self._task.startswith("gfootball/"):
+            _make_room_for_footballs_variables()
+        seeds = [int(s) for s in environment_seeds(seed, self.num_envs)]
+        self._env = self._library.make(
+            self._task, env_type="gymnasium", num_envs=self.num_envs, seed=seeds, **self._settings
+        )
+        observation, _ = _quietly(self._env.reset)
+        return self._stream.start(self._decode(observation))
+
+    def _spaces(self) -> tuple[Any, Any]:
+        """Gymnasium's spaces of an observation and an action."""
+        spec = self._library.make_spec(self._task, **self._settings)
+        return spec.gymnasium_observation_space, spec.gymnasium_action_space
+
+    def send(self, action: Any) -> None:
+        """Starts the step and returns."""
+        self._env.send(self._encode(action))
+
+    def receive(self) -> TimeStep:
+        """Waits for the step that is under way."""
+        observation, reward, terminated, truncated, _ = self._env.recv()
+        return self._stream.step(self._decode(observation), reward, terminated, truncated)
+
+    def render(self) -> Any:
+        """The picture of environment 0, uint8 ``[H, W, 3]``."""
+        if not self._render or self._env is None:
+            raise EnvironmentFault(
+                f"{self.spec.id} gives no picture: make it with render=True and reset it first"
+            )
+        return np.asarray(self._env.render(env_ids=0)[0], np.uint8)
+
+    def close(self) -> None:
+        """Ends the environments and their threads."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+
+def _make_room_for_footballs_variables() -> None:
+    """Football's environments are made side by side by EnvPool's threads, and each sets these variables of the process.
+
+    One that exists is only replaced; a new one moves the whole table, under the feet of a thread that reads it: a
+    process that died in ``getenv`` was seen once, on a busy machine.
+    """
+    for name in _FOOTBALLS_VARIABLES:
+        os.environ.setdefault(name, "")
+
+
+def _import(env_id: str) -> Any:
+    try:
+        import envpool
+    except ImportError as error:
+        remedy = extra_line("envpool")
+        if ".so" in str(error):
+            remedy = "install that library of the system (libEGL.so.1 is in Debian's package libegl1)"
+        raise ConfigError(f"{env_id} needs EnvPool, which cannot be imported ({error}): {remedy}") from error
+    return envpool
+
+
+def _defaults(library: Any, env_id: str, task: str) -> dict[str, Any]:
+    """EnvPool's settings of ``task`` with their defaults."""
+    known = library.list_all_envs()
+    if task not in known:
+        raise ConfigError(unknown_name("EnvPool task", task, known))
+    try:
+        return dict(library.make_spec(task).config._asdict())
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs a package that is not installed: {error}") from error
+
+
+def _settings(defaults: Mapping[str, Any], options: Mapping[str, Any], render: bool) -> dict[str, Any]:
+    """What EnvPool is given: the options, and what the adapter decides."""
+    settings: dict[str, Any] = {"num_threads": 1}
+    if "use_combined_action" in defaults:
+        # The raw buttons are a Box with bounds of 1e±308, which no policy can act in.
+        settings["use_combined_action"] = True
+    settings |= {
+        name: _changed(name, defaults[name], value)
+        for name, value in options.items()
+        if name != "frame_stack"
+    }
+    if "stack_num" in defaults:
+        settings["stack_num"] = 1
+    if render:
+        settings["render_mode"] = "rgb_array"
+    return settings
+
+
+def _changed(name: str, default: Any, value: Any) -> Any:
+    """The option as EnvPool wants it. One that is a table is given in part, with text for keys, as in JSON."""
+    if not isinstance(default, dict):
+        return tuple(value) if isinstance(value, list) else value
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{name} is {value!r}: it must be a table, for instance {json.dumps(default)[:60]}…"
+        )
+    names = {str(key): key for key in default}
+    for key in value:
+        if str(key) not in names:
+            raise ConfigError(unknown_name(f"entry of {name}", str(key), names))
+    return default | {
+        names[str(key)]: _changed(f"{name}.{key}", default[names[str(key)]], entry)
+        for key, entry in value.items()
+    }
+
+
+def _pictures_channel_last(spec: Tree, decode: Callable[[Any], Tree]) -> tuple[Tree, Callable[[Any], Tree]]:
+    """The codec with its channel-first pictures (Atari, VizDoom; Football has none) turned channel last."""
+    turned = map_leaves(lambda leaf: _turned(leaf) if _channel_first(leaf) else leaf, spec)
+    if turned == spec:
+        return spec, decode
+
+    def convert(batch: Any) -> Tree:
+        return map_leaves(
+            lambda leaf, array: (
+                np.ascontiguousarray(np.moveaxis(array, 1, -1)) if _channel_first(leaf) else array
+            ),
+            spec,
+            decode(batch),
+        )
+
+    return turned, convert
+
+
+def _channel_first(leaf: ArraySpec) -> bool:
+    return leaf.dtype == "uint8" and len(leaf.shape) == 3 and leaf.shape[0] < leaf.shape[2]
+
+
+def _turned(leaf: ArraySpec) -> ArraySpec:
+    channels, height, width = leaf.shape
+    return ArraySpec((height, width, channels), leaf.dtype)
+
+
+def _quietly(function: Callable[[], Any]) -> Any:
+    """Calls ``function`` without Gymnasium's warnings about the precision of EnvPool's bounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return function()

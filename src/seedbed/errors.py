@@ -1,0 +1,102 @@
+"""Every error that Seedbed raises on purpose.
+
+::
+
+    SeedbedError
+    ├── ConfigError           a setting, a name or a file that the user gave is wrong
+    │   ├── CheckpointError   a checkpoint cannot be written or read
+    │   ├── DatasetError      a data set cannot be written or read, or does not fit
+    │   └── Damaged           files are not what was written
+    ├── SpecError             shapes or dtypes do not fit what was agreed
+    ├── EnvironmentFault      an environment raised, hung or broke its contract
+    ├── TransportError        arrays could not travel
+    │   ├── ProtocolError     a peer sent something malformed
+    │   ├── Refused           the other side said no, and why
+    │   └── ConnectionLost    the other side is gone
+    └── RunFailed             a run cannot go on; names the component, the cause and the log
+
+Each message says what was given, what is needed and what to do. Errors of the operating system and of gRPC
+are translated where they enter (``transport/``, ``learning/checkpoint.py``, ``replay/dataset.py``), never passed
+through.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SeedbedError(Exception):
+    """Base of all errors that Seedbed raises on purpose."""
+
+
+class ConfigError(SeedbedError):
+    """A setting, a name or a file that the user gave is wrong."""
+
+
+class CheckpointError(ConfigError):
+    """A checkpoint cannot be written or read."""
+
+
+class DatasetError(ConfigError):
+    """A data set cannot be written or read, or does not fit the run."""
+
+
+class Damaged(ConfigError):
+    """Files are not what was written; the message says which, and how."""
+
+
+class SpecError(SeedbedError):
+    """Shapes or dtypes do not fit what was agreed."""
+
+
+class EnvironmentFault(SeedbedError):
+    """An environment raised, hung or broke its contract."""
+
+
+class TransportError(SeedbedError):
+    """Arrays could not travel."""
+
+
+class ProtocolError(TransportError):
+    """A peer sent something malformed."""
+
+
+class Refused(TransportError):
+    """The other side said no; the message is its reason."""
+
+
+class ConnectionLost(TransportError):
+    """The other side is gone."""
+
+
+class RunFailed(SeedbedError):
+    """A run cannot go on; the message names the component, the cause and the log."""
+
+
+def cause_of(error: Exception) -> str:
+    """An error's message, with its type before it unless Seedbed raised it on purpose.
+
+    Of a message that carries a whole traceback (a callback that failed on a device) the first and the last line.
+    """
+    if isinstance(error, SeedbedError):
+        return str(error)
+    told = str(error)
+    if "Traceback (most recent call last)" in told:
+        told = f"{told.splitlines()[0]} … {told.splitlines()[-1]}"
+    return f"{type(error).__name__}: {told}"
+
+
+def extra_line(extra: str) -> str:
+    """The command that installs an optional part, in a clone."""
+    return f".venv/bin/python -m pip install -c constraints.txt -e '.[{extra}]'"
+
+
+def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
+    """One line for a name that does not exist: what was given, the nearest names, and all of them if few."""
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    if near:
+        return f"unknown {kind} {given!r}: did you mean {' or '.join(near)}?"
+    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    return f"unknown {kind} {given!r}: known are {shown}"

@@ -1,0 +1,73 @@
+"""The actor program, as a run starts it on its own machine: ``python -m seedbed.launch.actor ADDRESS --index I``.
+
+People use ``seedbed actor ADDRESS``, which is the same with help and colours. It imports no JAX, unless the learner
+says that actors run the policy themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from seedbed.acting import actor
+from seedbed.errors import ConnectionLost, SeedbedError
+from seedbed.transport.connect import connect
+from seedbed.transport.seam import Client
+from seedbed.types import Agent, EnvSpec
+
+
+def make_agent(policy: dict[str, Any], spec: EnvSpec) -> Agent:
+    """The agent of the run whose record is ``policy``; imports JAX.
+
+    Raises:
+      ConfigError: the record is of another version of Seedbed, or names an agent or network that is not installed here.
+    """
+    from seedbed.config.resolve import from_json
+    from seedbed.launch.build import build_agent
+
+    return build_agent(from_json(policy), spec)
+
+
+def act(client: Client, **join: Any) -> None:
+    """:func:`seedbed.acting.actor.act`, for any learner."""
+    actor.act(client, make_agent=make_agent, **join)
+
+
+def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) -> None:
+    """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
+
+    Args:
+      address: where the learner listens.
+      say: takes one line for people.
+      **join: ``token``, and as it may be ``index``, ``envs`` and ``platform``, see :func:`seedbed.acting.actor.act`.
+    """
+    actor.act_and_reconnect(address, say=say, make_agent=make_agent, **join)
+
+
+def main() -> None:
+    """Entry of the actors that a run starts itself; exit status 0 when the learner is gone, 3 on a fault."""
+    parser = argparse.ArgumentParser(prog="seedbed.launch.actor")
+    parser.add_argument("address")
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--patience", type=float, default=actor.CONNECT_SECONDS)
+    arguments = parser.parse_args()
+    # The learner decides when its actors stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        client = connect(arguments.address, timeout=arguments.patience)
+        act(client, token=os.environ.get("SEEDBED_TOKEN", ""), index=arguments.index)
+    except ConnectionLost as error:
+        print(error, file=sys.stderr, flush=True)  # noqa: T201
+    except SeedbedError as error:
+        traceback.print_exc()
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        raise SystemExit(3) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The run folder: where a run keeps what it is, what it did and how to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seedbed.config import resolve
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError
+
+_LONGEST_SOCKET_PATH = 90
+
+
+class RunFolder:
+    """Paths and small files of one run.
+
+    Args:
+      path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.metrics = path / "metrics.jsonl"
+        self.events = path / "events"
+        self.logs = path / "logs"
+        self.log = self.logs / "learner.log"
+        self.shards = path / "shards"
+        self.curve = path / "curve.png"
+        self.video = path / "video.mp4"
+        self.summary = path / "summary.json"
+        self._config = path / "config.json"
+        self._token = path / "token"
+        self._lock = path / "lock"
+        self._addresses = path / "addresses.json"
+
+    @staticmethod
+    def create(config: RunConfig) -> RunFolder:
+        """A new folder with the configuration in it; raises :class:`ConfigError` if it holds a run already."""
+        try:
+            path = Path(config.run_dir) if config.run_dir else _fresh_folder(Path("runs"), config)
+        except OSError as error:
+            raise ConfigError(f"cannot create a run folder in runs: {error.strerror}") from error
+        folder = RunFolder(path)
+        try:
+            folder.logs.mkdir(parents=True, exist_ok=True)
+            # Of two that begin in one folder at the same moment, one gets past this.
+            folder._config.touch(exist_ok=False)
+            folder.keep(config)
+        except FileExistsError as error:
+            raise ConfigError(
+                f"{path} already holds a run: go on with it by 'seedbed resume {path}', or choose another --run-dir"
+            ) from error
+        except OSError as error:
+            folder.discard()
+            raise ConfigError(f"cannot create the run folder {path}: {error.strerror}") from error
+        except ConfigError:
+            folder.discard()
+            raise
+        return folder
+
+    @staticmethod
+    def open(path: str | Path) -> RunFolder:
+        """An existing folder; raises :class:`ConfigError` that names the newest runs if it is none."""
+        folder = RunFolder(Path(path))
+        if not folder.begun:
+            runs = sorted(Path("runs").glob("*/config.json"), key=lambda file: file.stat().st_mtime)
+            hint = f"; the newest here: {', '.join(str(run.parent) for run in runs[-3:])}" if runs else ""
+            raise ConfigError(f"{path} is not a run folder (no config.json in it){hint}")
+        folder.logs.mkdir(exist_ok=True)
+        return folder
+
+    @property
+    def begun(self) -> bool:
+        """Whether it holds a run."""
+        return self._config.exists()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from training in this folder; raises :class:`ConfigError` if one does."""
+        try:
+            lock = self._lock.open("wb")
+        except OSError as error:
+            raise ConfigError(f"cannot write {self._lock}: {error.strerror}") from error
+        with lock as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"another process trains in {self.path}: wait for it or stop it, or choose another folder"
+                ) from error
+            yield
+
+    def keep(self, config: RunConfig) -> None:
+        """Makes this the configuration of the run, whole or not at all."""
+        self._write(self._config, json.dumps(resolve.to_json(config), indent=2) + "\n")
+
+    def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
+        """A small file that is never seen half-written."""
+        draft = path.with_name(path.name + "~")
+        try:
+            draft.unlink(missing_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+                file.write(text)
+            draft.rename(path)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+    def config(self) -> RunConfig:
+        """The configuration that the run was started with, or last resumed with."""
+        try:
+            return resolve.from_json(json.loads(self._config.read_text()))
+        except ValueError as error:
+            raise ConfigError(f"{self._config} is damaged: {error}") from error
+
+    def token(self) -> str:
+        """What actors must know to join; made once, readable only by the owner."""
+        if not self._token.exists():
+            # Letters and digits only: it is pasted behind a flag, where "-…" would be taken for another flag.
+            self._write(self._token, secrets.token_hex(16), 0o600)
+        return self._token.read_text().strip()
+
+    def socket(self) -> str:
+        """Path for this run's Unix socket; in the folder, unless a socket cannot have that path."""
+        path = os.path.relpath(self.path / "actors.sock")
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and "," not in path:  # gRPC takes none with commas
+            return path
+        name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
+        return str(Path(tempfile.gettempdir()) / f"seedbed-{name}.sock")
+
+    def keep_addresses(self, asked: Sequence[str], listening: Sequence[str]) -> None:
+        """Remembers where the run listens, so that actors from elsewhere find it there when it is resumed."""
+        if asked:
+            self._write(self._addresses, json.dumps({"asked": [*asked], "listening": [*listening]}) + "\n")
+
+    def addresses(self, asked: Sequence[str]) -> list[str]:
+        """Where to listen: as ``asked``, but at the ports that were chosen the last time the same was asked."""
+        try:
+            kept = json.loads(self._addresses.read_text())
+            return [str(address) for address in kept["listening"]] if kept["asked"] == [*asked] else [*asked]
+        except (OSError, ValueError, KeyError, TypeError):
+            return [*asked]
+
+    def metrics_of(self, member: int) -> Path:
+        """Where the returns of one of several agents are kept."""
+        return self.path / "members" / str(member) / "metrics.jsonl"
+
+    def discard(self) -> None:
+        """Removes what a run that could not start has made here; nothing if anything was trained."""
+        if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):
+            return
+        for file in (self._config, self._token, self._lock, self._addresses, self.metrics, self.log):
+            with contextlib.suppress(OSError):  # it never came into being, or cannot be removed either
+                file.unlink()
+        shutil.rmtree(self.events, ignore_errors=True)
+        for folder in (self.logs, self.path):
+            with contextlib.suppress(OSError):  # it holds something else
+                folder.rmdir()
+
+
+def _fresh_folder(parent: Path, config: RunConfig) -> Path:
+    """Makes a folder that nobody has, named after the run and the time."""
+    env = "".join(c if c.isalnum() or c in ".-" else "-" for c in config.env)
+    stem = f"{env}-{config.arch}-{config.agent}-{time.strftime('%Y%m%d-%H%M%S')}"
+    parent.mkdir(exist_ok=True)
+    for number in itertools.count(1):
+        path = parent / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            break
+    return path

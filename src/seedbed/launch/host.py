@@ -1,0 +1,15 @@
+"""``python -m seedbed.launch.host ADDRESS INDEX``: one more host of a run whose host 0, on this machine, started it."""
+
+from __future__ import annotations
+
+import sys
+
+from seedbed.errors import SeedbedError
+
+if __name__ == "__main__":
+    from seedbed.launch.run import take_part
+
+    try:
+        take_part(sys.argv[1], int(sys.argv[2]))
+    except SeedbedError as error:
+        raise SystemExit(f"seedbed: {error}") from None

@@ -1,0 +1,333 @@
+"""Several hosts as one run: how they find each other, what they agree on, and JAX among them.
+
+Host 0 has the settings and says them to the others. A run of several hosts on one machine, for trying it, is the same
+run: host 0 starts the others itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from seedbed.config import resolve
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError, RunFailed, cause_of
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.meeting import Meeting, dial, free_port, go_to, joined, receive_hosts, split
+from seedbed.learning.checkpoint import Checkpoint, any_saved, intact_steps, load, pack, unpack
+
+_PATIENCE_SECONDS = 600.0
+_JAX_PATIENCE_SECONDS = 120
+_FAREWELL_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+_ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video")
+"""Settings in which the hosts of a run may differ."""
+
+
+class Hosts:
+    """The hosts of a run as one of them sees them; alone if it has no meeting."""
+
+    def __init__(self, index: int = 0, count: int = 1, meeting: Meeting | None = None) -> None:
+        self.index = index
+        self.count = count
+        self._meeting = meeting
+
+    def agree(self, told: dict[str, Any]) -> list[dict[str, Any]]:
+        """What every host tells (JSON values), in their order; waits for all. Raises :class:`RunFailed`."""
+        if self._meeting is None:
+            return [told]
+        return [json.loads(one) for one in self._meeting.exchange(json.dumps(told).encode())]
+
+    def share(self, content: bytes | None) -> bytes:
+        """What the first host that has something gives, on all of them. Raises :class:`RunFailed`."""
+        if self._meeting is None:
+            return content or b""
+        return next((given for given in self._meeting.exchange(content or b"") if given), b"")
+
+    def lost(self, patience: float = 0.0) -> str | None:
+        """Which host is gone, and why; None if all are there, also after so many seconds."""
+        return self._meeting.wait_for_loss(patience) if self._meeting else None
+
+    def watch(self, on_loss: Callable[[str], None]) -> None:
+        """Has ``on_loss`` called, from another thread, with the reason once a host is gone."""
+        if self._meeting:
+            self._meeting.watch(on_loss)
+
+    def close(self, failure: str | None = None, status: int = 1) -> None:
+        """Leaves when all have come to their end; at once, with the reason, if this host failed.
+
+        Safe to call twice. ``status``: with what the process of one that failed will end.
+        """
+        meeting, self._meeting = self._meeting, None
+        if meeting is None:
+            return
+        try:
+            if failure is None:
+                meeting.exchange(b"")  # all are done, so that nobody waits at JAX's end for one that is not
+                jax.distributed.shutdown()
+        except RuntimeError as error:
+            failure, status = str(error), 0
+        except RunFailed:
+            failure, status = "a host was lost after the end", 0
+        if failure is not None:
+            atexit.register(_exit_at_once, status)
+        meeting.close(failure)
+
+
+def _exit_at_once(status: int) -> None:
+    """Ends the process before JAX, when Python ends, would wait for hosts that are gone, and abort."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+# How they come together.
+
+
+def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: bool) -> Hosts:
+    """Host 0: starts the others if they are to be on this machine, and waits for them.
+
+    What it starts is stopped by ``stack``.
+
+    Raises:
+      ConfigError: the coordinator is no address of this machine.
+      RunFailed: a host did not come.
+    """
+    cluster = config.cluster
+    address = cluster.coordinator or joined("127.0.0.1", free_port("127.0.0.1"))
+    started: dict[int, subprocess.Popen[bytes]] = {}
+    if cluster.coordinator is None:
+        for index in range(1, cluster.hosts):
+            started[index] = stack.enter_context(_started(address, index, folder.logs / f"host-{index}.log"))
+
+    def look() -> None:
+        for index, process in started.items():
+            if process.poll() is not None:
+                raise RunFailed(
+                    f"host {index} ended before it began (log: {folder.logs / f'host-{index}.log'})"
+                )
+
+    for_jax = ""
+
+    def welcome() -> dict[str, Any]:
+        nonlocal for_jax
+        host, _ = split(address)
+        for_jax = joined(host, free_port(host))
+        return {"settings": mine, "run_dir": str(folder.path), "resumed": resumed, "jax": for_jax}
+
+    mine = resolve.to_json(config)
+    meeting = receive_hosts(
+        address,
+        cluster.hosts,
+        timeout=cluster.host_timeout,
+        patience=_PATIENCE_SECONDS,
+        judge=lambda hello: _difference(mine, hello.get("settings")),
+        welcome=welcome,
+        look=look,
+    )
+    hosts = Hosts(0, cluster.hosts, meeting)
+    stack.enter_context(failing_together(hosts))
+    _join_jax(hosts, for_jax, for_jax, cluster.host_timeout)
+    return hosts
+
+
+def follow(
+    address: str, index: int, config: RunConfig | None, stack: ExitStack
+) -> tuple[Hosts, RunConfig, Path, bool]:
+    """Another host: goes to host 0.
+
+    Args:
+      address: where host 0 is.
+      index: which host this is.
+      config: as it was told, to be compared; None to be told by host 0.
+      stack: closes what is opened.
+
+    Returns:
+      The hosts, the settings, the run folder of host 0, and whether the run goes on from checkpoints.
+
+    Raises:
+      ConfigError: host 0 does not want this one; the message says why.
+      RunFailed: host 0 is not there.
+    """
+    hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
+    meeting, told = go_to(address, index, patience=_PATIENCE_SECONDS, hello=hello)
+    settings = resolve.replace(
+        resolve.from_json(told["settings"]), host=index, coordinator=address, video=False
+    )
+    if config is not None:
+        settings = resolve.replace(settings, listen=config.placement.listen)
+    hosts = Hosts(index, settings.cluster.hosts, meeting)
+    stack.enter_context(failing_together(hosts))
+    relay = stack.enter_context(_relayed(told["jax"]))
+    _join_jax(hosts, relay, told["jax"], settings.cluster.host_timeout)
+    return hosts, settings, Path(told["run_dir"]), bool(told["resumed"])
+
+
+@contextlib.contextmanager
+def failing_together(hosts: Hosts) -> Iterator[None]:
+    """Leaves the other hosts at the end, or tells them at once if this one fails, and why."""
+    try:
+        yield
+    except BaseException as error:
+        told = cause_of(error) if isinstance(error, Exception) else type(error).__name__
+        # As the command line ends: wrong usage, Ctrl-C twice, a failure.
+        statuses = {ConfigError: 2, KeyboardInterrupt: 130}
+        hosts.close(told, next((code for kind, code in statuses.items() if isinstance(error, kind)), 1))
+        raise
+    hosts.close()
+
+
+def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> str | None:
+    if theirs is None:
+        return None
+    # As JSON has them: it knows no tuples.
+    for name, value in json.loads(json.dumps(mine)).items():
+        if name not in _ITS_OWN and theirs.get(name) != value:
+            return (
+                f"{name} is {theirs.get(name)!r} there and {value!r} on host 0: give all hosts the same flags"
+            )
+    return None
+
+
+@contextlib.contextmanager
+def _started(address: str, index: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another host on this machine."""
+    command = [sys.executable, "-m", "seedbed.launch.host", address, str(index)]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        # It ends when host 0 leaves; one that hangs is ended.
+        try:
+            process.wait(_FAREWELL_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None:
+    """Has the JAX of all hosts come together at ``address``, which is ``known_as`` to others.
+
+    Raises:
+      RunFailed: it did not, or another host is gone meanwhile.
+    """
+    # Host programs end on signals in their own way.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    failed: list[Exception] = []
+
+    def join() -> None:
+        try:
+            jax.distributed.initialize(
+                address,
+                hosts.count,
+                hosts.index,
+                # Which devices there are is not for a cluster's scheduler to say: a host has one process.
+                cluster_detection_method="deactivate",
+                initialization_timeout=_JAX_PATIENCE_SECONDS,
+                coordinator_bind_address=None if hosts.index else address,
+                # Whoever is gone is missed by the meeting first, which says so instead of aborting the process.
+                heartbeat_timeout_seconds=max(100, int(10 * timeout)),
+                shutdown_timeout_seconds=int(_FAREWELL_SECONDS),
+            )
+        except Exception as error:
+            failed.append(error)
+
+    # In a thread of its own, since it cannot be told to stop waiting for a host that is gone.
+    joining = threading.Thread(target=join, name="join", daemon=True)
+    joining.start()
+    while joining.is_alive():
+        if lost := hosts.lost(_LOOK_SECONDS):
+            raise RunFailed(lost)
+    if failed:
+        raise RunFailed(
+            f"JAX did not come together with the other hosts at {known_as}, "
+            f"an address that all of them have to reach: {cause_of(failed[0])}"
+        ) from failed[0]
+
+
+@contextlib.contextmanager
+def _relayed(address: str) -> Iterator[str]:
+    """An address of this process that leads to ``address``, and stays open when that is gone.
+
+    JAX aborts a process at once whose connection to host 0 breaks, before it could save anything; one that only
+    falls silent is given time.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_relay, args=(server, address), name="relay", daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def _relay(server: socket.socket, address: str) -> None:
+    kept = []  # open as long as the process lives
+    with contextlib.suppress(OSError):
+        while True:
+            near, _ = server.accept()
+            # Host 0 may not have begun to listen for JAX yet.
+            far = dial(address, time.monotonic() + _JAX_PATIENCE_SECONDS)
+            far.settimeout(None)
+            kept += [near, far]
+            for source, sink, last in ((near, far, True), (far, near, False)):
+                threading.Thread(
+                    target=_pass_on, args=(source, sink, last), name="relay", daemon=True
+                ).start()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket, ends_too: bool) -> None:
+    with contextlib.suppress(OSError):
+        while content := source.recv(1 << 16):
+            sink.sendall(content)
+    if ends_too:
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+# What they go on from.
+
+
+def common_checkpoint(hosts: Hosts, root: Path, *, own: bool) -> Checkpoint | None:
+    """The checkpoint from which all hosts go on; None if there is none.
+
+    Args:
+      hosts: all of them.
+      root: this host's checkpoints.
+      own: whether each host needs one of its own, because it holds what only that host has. Else the newest of all
+        is taken, and given to those that do not have it.
+
+    Raises:
+      ConfigError: there are checkpoints, but none is intact, or none that every host has.
+    """
+    told = hosts.agree({"steps": intact_steps(root), "any": any_saved(root)})
+    steps = [set(each["steps"]) for each in told]
+    everyones, anyones = set.intersection(*steps), set.union(*steps)
+    if not anyones:
+        if any(each["any"] for each in told):
+            raise ConfigError(f"no checkpoint in {root} or with the other hosts is intact")
+        return None
+    if own:
+        if not everyones:
+            raise ConfigError(
+                "no checkpoint that every host has: a deterministic run needs those of all its hosts"
+            )
+        return load(root, max(everyones))
+    newest = max(anyones)
+    if newest in everyones:
+        return load(root, newest)
+    mine = newest in steps[hosts.index]
+    content = hosts.share(pack(load(root, newest)) if mine else None)
+    return load(root, newest) if mine else unpack(root, newest, content)

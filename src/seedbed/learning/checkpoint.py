@@ -1,0 +1,455 @@
+"""Checkpoints: everything that the next update depends on, in a folder that is there whole or not at all.
+
+::
+
+    checkpoints/000001200000/
+    ├── train.safetensors         one file a tree: its leaves by their paths
+    ├── tables_0.safetensors
+    ├── actions.blobs.safetensors one file a blob: a list of arrays
+    ├── replay.000000.safetensors one file a piece of what is too large to be copied at once
+    └── manifest.json             format, step, meta, size and SHA-256 of every file; written last
+
+A checkpoint is written into a hidden folder, brought to the disk file by file, and then renamed: whoever
+lists the folders sees finished checkpoints only. Damage that comes later (a bad disk, a copy that was cut
+off) is found by the hashes (the manifest has one of itself), and the checkpoint before is taken instead.
+
+Alternatives weighed: pickle (loading it runs whatever code it contains), Orbax (arrays only, asynchronous
+machinery of its own, and no hash to tell a flipped bit by), one big file (a queue of unrolls is no tree).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import itertools
+import json
+import logging
+import re
+import shutil
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from seedbed import sealed
+from seedbed.errors import CheckpointError, Damaged
+from seedbed.types import Tree
+
+FORMAT = 3
+_MANIFEST = "manifest.json"
+_FINISHED = re.compile(r"\d{12}")
+_REPLACED = ".replaced-"
+_LEFTOVERS = (".writing-", ".pruned-")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_log = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+
+
+class Pieces(Protocol):
+    """Arrays that are made while they are written, some at a time; read once."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Array]]:
+        """Gives the pieces, each an array by name."""
+
+    def close(self) -> None:
+        """Says that nothing more will be read; safe to call twice."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint is made of.
+
+    Attributes:
+      trees: arrays by name, in any structure; random keys as their raw data.
+      meta: JSON values: counters, random states, settings.
+      blobs: lists of arrays by name, for what has no fixed structure (queued unrolls).
+      pieces: by name, what is too large to be copied at once (a replay).
+    """
+
+    trees: Mapping[str, Tree]
+    meta: Mapping[str, Any]
+    blobs: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    pieces: Mapping[str, Pieces] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Says that nothing more will be read from the pieces."""
+        for each in self.pieces.values():
+            each.close()
+
+    def detached(self) -> Contents:
+        """The same with trees of its own, whatever becomes of the arrays that they were made of."""
+        import jax
+
+        return replace(self, trees=jax.tree.map(np.array, jax.device_get(dict(self.trees))))
+
+
+# -- trees ------------------------------------------------------------------------------------------------
+
+
+def flatten(tree: Tree) -> dict[str, Any]:
+    """The leaves of any tree that JAX knows (dicts, tuples, optax states) by path, like ``"0/mu/kernel"``."""
+    from jax import tree_util
+
+    named = [
+        (tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in tree_util.tree_flatten_with_path(tree)[0]
+    ]
+    flat = dict(named)
+    if len(flat) != len(named):
+        twice = next(name for name, _ in named if [other for other, _ in named].count(name) > 1)
+        raise CheckpointError(f"two leaves of a tree are both called {twice!r}: rename one of the keys")
+    return flat
+
+
+def digest(tree: Tree) -> str:
+    """SHA-256, in hex, of all leaves of a tree, in the order of their paths: path, dtype, shape and bytes."""
+    total = hashlib.sha256()
+    for name, array in sorted(_arrays(flatten(tree)).items()):
+        total.update(json.dumps([name, array.dtype.name, array.shape]).encode())
+        total.update(array.reshape(-1).view(np.uint8))
+    return total.hexdigest()
+
+
+def _arrays(named: Mapping[str, Any]) -> dict[str, Array]:
+    arrays = {}
+    for name, leaf in named.items():
+        try:
+            arrays[name] = np.asarray(leaf, order="C")
+        except TypeError as error:
+            raise CheckpointError(
+                f"leaf {name!r} is no array of numbers ({error}): pass its raw data"
+            ) from error
+        if arrays[name].dtype.hasobject or arrays[name].dtype.kind in "USM":
+            raise CheckpointError(f"leaf {name!r} has dtype {arrays[name].dtype}: only numbers can be kept")
+    return arrays
+
+
+# -- writing ----------------------------------------------------------------------------------------------
+
+
+def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
+    """Writes a checkpoint; it exists completely, also after a power failure, when this returns.
+
+    One process writes at a time. A checkpoint of the same step is replaced.
+
+    Args:
+      root: the folder of all checkpoints of a run.
+      step: what orders them (a run uses the weights version), 0 or more.
+      contents: what it is made of.
+      keep: how many checkpoints up to ``step`` stay; older ones are removed.
+
+    Returns:
+      The checkpoint's folder.
+
+    Raises:
+      CheckpointError: it cannot be written (full disk, a value that cannot be kept); earlier ones are intact.
+    """
+    if keep < 1 or not 0 <= step < 10**12:
+        raise CheckpointError(f"keep={keep}, step={step}: keep must be at least 1, step between 0 and 10^12")
+    files = {f"{_checked(name)}.safetensors": _arrays(flatten(tree)) for name, tree in contents.trees.items()}
+    for name, arrays in contents.blobs.items():
+        listed = {f"{index:09d}": array for index, array in enumerate(arrays)}
+        files[f"{_checked(name)}.blobs.safetensors"] = _arrays(listed)
+    # What somebody may be waiting for comes first.
+    streamed = itertools.chain(_piecewise(contents.pieces), files.items())
+    final, draft = root / f"{step:012d}", root / f".writing-{step:012d}"
+    with _told(root, step):
+        root.mkdir(parents=True, exist_ok=True)
+        _clean(root)
+        try:
+            _write(draft, streamed, step, contents.meta)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)  # what a full disk needs most is its space back
+            raise
+        _put(draft, final)
+        _prune(root, step, keep)
+    return final
+
+
+def _piecewise(pieces: Mapping[str, Pieces]) -> Iterator[tuple[str, dict[str, Array]]]:
+    for name, each in pieces.items():
+        for index, arrays in enumerate(each):
+            yield _piece_file(_checked(name), index), _arrays(arrays)
+
+
+def _piece_file(name: str, index: int) -> str:
+    return f"{name}.{index:06d}.safetensors"
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise CheckpointError(f"{name!r} cannot name a part of a checkpoint: use small letters, digits and _")
+    return name
+
+
+@contextmanager
+def _told(root: Path, step: int) -> Iterator[None]:
+    """Translates what the disk raises into one line."""
+    try:
+        yield
+    except sealed.WRITING_FAILS as error:
+        reason = sealed.reason(error, "free space or pass another run folder")
+        newest = next((path.name for _, path in _candidates(root)), "none")
+        raise CheckpointError(
+            f"cannot write the checkpoint of step {step} to {root}: {reason}; newest one kept: {newest}"
+        ) from error
+
+
+def _write(
+    draft: Path, files: Iterable[tuple[str, dict[str, Array]]], step: int, meta: Mapping[str, Any]
+) -> None:
+    draft.mkdir()
+    entries = {name: sealed.write_arrays(draft / name, arrays) for name, arrays in files}
+    try:
+        sealed.seal(draft, _MANIFEST, {"format": FORMAT, "step": step, "meta": dict(meta), "files": entries})
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the meta of a checkpoint must be plain finite JSON values: {error}"
+        ) from error
+
+
+def _put(draft: Path, final: Path) -> None:
+    """Renames ``draft`` to ``final``; at every moment the old or the new checkpoint can be found."""
+    replaced = final.with_name(_REPLACED + final.name)
+    if final.exists():
+        final.rename(replaced)
+    draft.rename(final)
+    sealed.sync(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _clean(root: Path) -> None:
+    """Removes what dead writers left; a replaced checkpoint whose successor never came gets its name back."""
+    for path in root.iterdir():
+        if path.name.startswith(_LEFTOVERS):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith(_REPLACED):
+            final = path.with_name(path.name.removeprefix(_REPLACED))
+            if final.exists():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.rename(final)
+
+
+def _prune(root: Path, step: int, keep: int) -> None:
+    # Later ones are left alone, and do not count: a run that went back behind them found them damaged.
+    for _, path in [found for found in _candidates(root) if found[0] <= step][keep:]:
+        # Renamed first, so that a half-removed checkpoint is never taken for a damaged one.
+        doomed = path.with_name(f".pruned-{path.name}")
+        path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files have been compared with their hashes.
+
+    Attributes:
+      path: its folder.
+      step: what it was saved under.
+      meta: the JSON values that were saved.
+      skipped: why each newer checkpoint was passed over; one line each, empty if this is the newest.
+    """
+
+    path: Path
+    step: int
+    meta: Mapping[str, Any] = field(repr=False)
+    skipped: tuple[str, ...] = ()
+
+    def tree(self, name: str, like: Tree) -> Tree:
+        """The tree ``name``, in the structure of ``like``, with NumPy arrays as leaves.
+
+        Args:
+          name: as it was saved.
+          like: a tree of arrays, of ``jax.ShapeDtypeStruct`` or of numbers, that says what is expected.
+
+        Raises:
+          CheckpointError: there is no such tree, or a leaf is missing, too many, or of other shape or dtype.
+        """
+        from jax import tree_util
+
+        kept, wanted = self._load(f"{name}.safetensors"), flatten(like)
+        _compare(self.path / name, {leaf: _form(array) for leaf, array in kept.items()}, wanted)
+        return tree_util.tree_unflatten(tree_util.tree_structure(like), [kept[leaf] for leaf in wanted])
+
+    def blob(self, name: str) -> list[Array]:
+        """The list of arrays ``name``; raises :class:`CheckpointError` if there is none of that name."""
+        kept = self._load(f"{name}.blobs.safetensors")
+        return [kept[index] for index in sorted(kept)]
+
+    def pieces(self, name: str) -> Iterator[dict[str, Array]]:
+        """The pieces ``name``, each loaded when it is asked for.
+
+        Raises:
+          CheckpointError: there are none of that name.
+        """
+        index = 0
+        while index == 0 or (self.path / _piece_file(name, index)).exists():
+            yield self._load(_piece_file(name, index))
+            index += 1
+
+    def _load(self, file: str) -> dict[str, Array]:
+        path = self.path / file
+        if not path.exists():
+            raise CheckpointError(
+                f"checkpoint {self.path} has no {file}: it was saved with other settings "
+                f"(it has {', '.join(sorted(f.name for f in self.path.glob('*.safetensors')))})"
+            )
+        try:
+            return dict(safetensors.numpy.load_file(path))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"cannot read {path}: {error}") from error
+
+
+def _form(leaf: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype name of an array, of a description of one, or of a number."""
+    described = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
+    return tuple(described.shape), str(np.dtype(described.dtype))
+
+
+def _compare(where: Path, kept: Mapping[str, tuple[tuple[int, ...], str]], wanted: Mapping[str, Any]) -> None:
+    for leaf, expected in wanted.items():
+        if leaf not in kept:
+            raise CheckpointError(f"{where} has no leaf {leaf!r}: it was saved with another agent or network")
+        if kept[leaf] != _form(expected):
+            (shape, dtype), (shape2, dtype2) = kept[leaf], _form(expected)
+            raise CheckpointError(
+                f"{where}: leaf {leaf!r} is {dtype}{list(shape)}, needed is {dtype2}{list(shape2)}: "
+                "it was saved with another agent or network"
+            )
+    for leaf in kept:
+        if leaf not in wanted:
+            raise CheckpointError(
+                f"{where} has a leaf {leaf!r} too many: it was saved with another agent or network"
+            )
+
+
+def load_latest(root: Path) -> Checkpoint:
+    """The newest checkpoint that is intact. Damaged ones are passed over, with a warning that says why.
+
+    Changes nothing on the disk: a run that is being written may be read.
+
+    Raises:
+      CheckpointError: there is none, or none is intact.
+    """
+    skipped: list[str] = []
+    for step, path in _candidates(root):
+        try:
+            meta = _verified(path, step)
+        except CheckpointError as error:
+            skipped.append(str(error))
+            _log.warning("%s; trying the checkpoint before it", error)
+            continue
+        return Checkpoint(path, step, meta, tuple(skipped))
+    if skipped:
+        raise CheckpointError(f"no checkpoint in {root} is intact: {'; '.join(skipped)}")
+    raise CheckpointError(f"no checkpoint in {root}: the run stopped before the first one, start it again")
+
+
+def intact_steps(root: Path) -> list[int]:
+    """The steps of all checkpoints that are intact, oldest first."""
+    steps = []
+    for step, path in _candidates(root):
+        with contextlib.suppress(CheckpointError):
+            _verified(path, step)
+            steps.append(step)
+    return sorted(steps)
+
+
+def load(root: Path, step: int) -> Checkpoint:
+    """The checkpoint of that step; raises :class:`CheckpointError` if it is not there, or not intact."""
+    for found, path in _candidates(root):
+        if found == step:
+            return Checkpoint(path, step, _verified(path, step))
+    raise CheckpointError(f"no checkpoint of step {step} in {root}")
+
+
+def pack(checkpoint: Checkpoint) -> bytes:
+    """A checkpoint as one piece, to be sent to another host; see :func:`unpack`."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for file in sorted(checkpoint.path.iterdir()):
+            archive.write(file, file.name)
+    return whole.getvalue()
+
+
+def unpack(root: Path, step: int, content: bytes) -> Checkpoint:
+    """Puts what :func:`pack` made among the checkpoints in ``root``.
+
+    Raises:
+      CheckpointError: it cannot be written, or is not intact.
+    """
+    final, draft = root / f"{step:012d}", root / f".writing-{step:012d}"
+    with _told(root, step):
+        root.mkdir(parents=True, exist_ok=True)
+        _clean(root)
+        try:
+            draft.mkdir()
+            _extract(content, draft)
+            _verified(draft, step)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        _put(draft, final)
+    return load(root, step)
+
+
+def _extract(content: bytes, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for name in archive.namelist():
+                file = folder / (Path(name).name or "_")  # into this folder only, whatever the name says
+                file.write_bytes(archive.read(name))
+                sealed.sync(file)
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(f"a checkpoint came damaged from another host: {error}") from error
+    sealed.sync(folder)
+
+
+def any_saved(root: Path) -> bool:
+    """Whether there is a checkpoint at all, intact or not."""
+    return bool(_candidates(root))
+
+
+def _candidates(root: Path) -> list[tuple[int, Path]]:
+    """Finished checkpoints, newest first."""
+    names = {path.name for path in root.iterdir()} if root.is_dir() else set()
+    steps = sorted({name.removeprefix(_REPLACED) for name in names}, reverse=True)
+    return [
+        (int(step), root / (step if step in names else _REPLACED + step))
+        for step in steps
+        if _FINISHED.fullmatch(step)
+    ]
+
+
+def _verified(path: Path, step: int) -> dict[str, Any]:
+    """Compares every file with the manifest and returns the meta; raises :class:`CheckpointError`."""
+
+    try:
+        manifest = sealed.read(path, _MANIFEST)
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {path} has format {manifest['format']}, this version of Seedbed reads {FORMAT}"
+            )
+        if manifest["step"] != step:
+            raise Damaged(f"it is that of step {manifest['step']}")
+        sealed.verify(path, manifest["files"])
+        return dict(manifest["meta"])
+    except Damaged as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: {_MANIFEST} is not a manifest ({error})"
+        ) from error

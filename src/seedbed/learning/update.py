@@ -1,0 +1,262 @@
+"""One batch in, new parameters out: the arithmetic of learning, the same on one device and on many.
+
+Everything here can be traced: :class:`~seedbed.learning.learner.Learner` compiles the parts and goes over passes and
+minibatches in Python; Anakin compiles the whole, and acting with it, into one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.ops.optimizers import apply_gradient, where
+from seedbed.types import Agent, TimeStep, Tree, Unroll
+
+DEVICES = "devices"
+"""The mesh axis over which batches are divided."""
+
+
+class TrainState(NamedTuple):
+    """Everything that the next update depends on, beside the batch.
+
+    Attributes:
+      params: the parameters.
+      opt_state: the optimizer's state.
+      key: raw data of the key from which each update's key is folded, uint32.
+      updates: int32, updates so far, skipped ones too; it is the weights' version.
+      skipped: int32, updates so far that were not finite and changed nothing but the counters.
+      skipped_in_row: int32, how many of the latest ones were skipped.
+      target: the target parameters; None if the agent has none.
+    """
+
+    params: Tree
+    opt_state: Tree
+    key: Any
+    updates: Any
+    skipped: Any
+    skipped_in_row: Any
+    target: Tree = None
+
+
+class Gradient(NamedTuple):
+    """What a batch says of the parameters.
+
+    Attributes:
+      gradient: clipped; of the params' structure.
+      finite: bool, whether it and the loss are.
+      metrics: scalars by name.
+      priorities: ``[B]`` of the batch's items, or None.
+    """
+
+    gradient: Tree
+    finite: Any
+    metrics: Tree
+    priorities: Any
+
+
+class Update:
+    """The updates of one agent over a mesh of devices; holds no state.
+
+    Each device takes an equal share of the batch's environments. A loss is a mean over the batch, so the
+    average of the devices' gradients is the gradient of the whole batch: one device and k devices give the
+    same update for the same batch, unless the loss draws random numbers.
+
+    Args:
+      agent: loss and optimizer.
+      devices: the JAX devices that train.
+
+    Raises:
+      ConfigError: the batch or its minibatches cannot be shared equally by the devices.
+    """
+
+    def __init__(self, agent: Agent, devices: Sequence[Any]) -> None:
+        _require_equal_shares(agent, len(devices))
+        self._agent = agent
+        self.mesh = Mesh(list(devices), (DEVICES,))
+        time_major, batch_major = PartitionSpec(None, DEVICES), PartitionSpec(DEVICES)
+        weight = batch_major if agent.data.replay else None
+        specs = Unroll(TimeStep(*[time_major] * 5), time_major, time_major, batch_major, time_major, weight)
+        self.specs = specs
+        """Along which axis the parts of a batch are divided."""
+        self.whole = NamedSharding(self.mesh, PartitionSpec())
+        self.shares = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs)
+        """Where the parts of a batch stand: each device has its share of B."""
+        self._averaged = jax.shard_map(
+            self._gradients,
+            mesh=self.mesh,
+            in_specs=(PartitionSpec(), PartitionSpec(), specs, PartitionSpec()),
+            out_specs=(PartitionSpec(), batch_major),
+            check_vma=False,
+        )
+
+    def begin(self, key: Any) -> TrainState:
+        """The state before the first update."""
+        init_key, update_key = jax.random.split(key)
+        params = self._agent.init(init_key)
+        zero = jnp.zeros((), jnp.int32)
+        opt_state = self._agent.optimizer.init(params)
+        target = params if self._agent.data.target_period else None
+        return TrainState(params, opt_state, jax.random.key_data(update_key), zero, zero, zero, target)
+
+    def prepare(self, params: Tree, batch: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
+        """What is done once with a whole batch before it is trained on; ``last`` as :class:`Agent` says."""
+        if self._agent.prepare is None:
+            return params, batch
+        return self._agent.prepare(params, batch, *(() if last is None else (last,)))
+
+    def order(self, key: Any, updates: Any) -> Any:
+        """Which rows of a batch are in which minibatch, int32 ``[parts, B / parts]``; other ones at every pass."""
+        plan = self._agent.data
+        # Not the key of the loss of the same update.
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(key), updates), 1)
+        return jax.random.permutation(key, plan.batch_size).reshape(plan.minibatches, -1)
+
+    def minibatch(self, batch: Unroll, rows: Any) -> Unroll:
+        """The unrolls ``rows`` of a batch."""
+
+        def take(tree: Tree, rows: Any) -> Tree:
+            # No row is out of bounds; to look for one takes longer than to copy the small arrays.
+            return jax.tree.map(lambda array: jnp.take(array, rows, axis=0, mode="clip"), tree)
+
+        def take_steps(tree: Tree) -> Tree:
+            # Steps, and not whole unrolls: those come batch-major, and to turn them takes longer than all the rest.
+            def of(array: Any) -> Any:
+                length, size = array.shape[:2]
+                steps = jnp.arange(length)[:, None] * size + rows
+                return take(array.reshape(length * size, *array.shape[2:]), steps)
+
+            return jax.tree.map(of, tree)
+
+        return Unroll(
+            take_steps(batch.timestep),
+            take_steps(batch.action),
+            take_steps(batch.record),
+            take(batch.state, rows),
+            take_steps(batch.version),
+            take(batch.weight, rows),
+        )
+
+    def step(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree, Any]:
+        """One update with a prepared minibatch; one that is not finite changes nothing but the counters.
+
+        Returns the state, the metrics, and the priorities ``[B]`` that the loss gave its items, or None.
+        """
+        found = self.gradient(state.params, state.target, state.key, state.updates, batch)
+        params, opt_state, finite = apply_gradient(
+            self._agent.optimizer, state.params, state.opt_state, found.gradient, found.finite
+        )
+        skip = 1 - finite.astype(jnp.int32)
+        updates = state.updates + 1
+        target = state.target
+        if period := self._agent.data.target_period:
+            target = where(updates % period == 0, params, target)
+        return (
+            TrainState(
+                params,
+                opt_state,
+                state.key,
+                updates,
+                state.skipped + skip,
+                (state.skipped_in_row + skip) * skip,
+                target,
+            ),
+            {**found.metrics, "skipped_updates": state.skipped + skip},
+            found.priorities,
+        )
+
+    def gradient(self, params: Tree, target: Tree, key: Any, updates: Any, batch: Unroll) -> Gradient:
+        """That of the loss with a prepared minibatch; ``key`` is raw data, from which this update's is folded."""
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), updates)
+        (loss, metrics, gradient), priorities = self._averaged(params, target, batch, key)
+        norm = optax.tree.norm(gradient)
+        metrics = {
+            **{f"loss/{name}": value for name, value in metrics.items()},
+            "loss/total": loss,
+            "loss/gradient_norm": norm,
+        }
+        clip = self._agent.clip
+        return Gradient(
+            clip(gradient) if clip else gradient,
+            jnp.isfinite(loss) & jnp.isfinite(norm),
+            metrics,
+            priorities,
+        )
+
+    def passes(self, state: TrainState, batch: Unroll, last: Tree | None = None) -> tuple[TrainState, Tree]:
+        """All updates with one batch, in one piece; returns the metrics of the last one.
+
+        The same updates as :meth:`seedbed.learning.learner.Learner.updates` makes one by one. ``last``: see
+        :meth:`prepare`.
+        """
+        plan = self._agent.data
+        params, batch = self.prepare(state.params, batch, last)
+        state = state._replace(params=params)
+        if plan.reuse == 1:
+            return self._one_pass(state, batch)
+        one_pass = jax.jit(self._one_pass)  # so that its shape and its use are traced once
+        shape = jax.eval_shape(one_pass, state, batch)[1]
+        metrics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+
+        def one_more(
+            carry: tuple[TrainState, Tree, Any], _: None
+        ) -> tuple[tuple[TrainState, Tree, Any], None]:
+            state, metrics, over = carry
+            left_out = state._replace(updates=state.updates + plan.minibatches)
+            state, metrics = jax.lax.cond(over, lambda: (left_out, metrics), lambda: one_pass(state, batch))
+            over = over if plan.most_kl is None else over | (metrics["loss/kl"] > plan.most_kl)
+            return (state, metrics, over), None
+
+        carry = (state, metrics, jnp.zeros((), bool))
+        (state, metrics, _), _ = jax.lax.scan(one_more, carry, None, plan.reuse)
+        return state, metrics
+
+    def _one_pass(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
+        if self._agent.data.minibatches == 1:
+            return self.step(state, batch)[:2]
+
+        def one(state: TrainState, rows: Any) -> tuple[TrainState, Tree]:
+            part = jax.lax.with_sharding_constraint(self.minibatch(batch, rows), self.shares)
+            return self.step(state, part)[:2]
+
+        state, metrics = jax.lax.scan(one, state, self.order(state.key, state.updates))
+        return state, jax.tree.map(lambda leaf: leaf[-1], metrics)
+
+    def _gradients(
+        self, params: Tree, target: Tree, batch: Unroll, key: Any
+    ) -> tuple[tuple[Any, Tree, Tree], Any]:
+        key = jax.random.fold_in(key, jax.lax.axis_index(DEVICES))
+        (loss, (metrics, priorities)), gradients = jax.value_and_grad(self._agent.loss, has_aux=True)(
+            params, target, batch, key
+        )
+        return jax.lax.pmean((loss, metrics, gradients), DEVICES), priorities
+
+
+def _require_equal_shares(agent: Agent, devices: int) -> None:
+    batch, parts = agent.data.batch_size, agent.data.minibatches
+    if batch % devices:
+        raise ConfigError(
+            f"a batch of {batch} unrolls cannot be shared equally by {devices} training devices: "
+            f"use --batch-size {-(-batch // devices) * devices}"
+        )
+    if batch // parts % devices:
+        raise ConfigError(
+            f"{parts} minibatches of {batch // parts} unrolls cannot be shared equally by {devices} training "
+            f"devices: use --batch-size {parts * devices} or a multiple of it"
+        )
+
+
+def require_finite(skipped_in_row: Any, most_skipped: int) -> None:
+    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped (of each of several agents)."""
+    skipped = int(np.min(skipped_in_row))
+    if skipped >= most_skipped:
+        raise RunFailed(
+            f"learner: {skipped} updates in a row had a loss or gradient that is not finite and were skipped; "
+            "the last good weights are in the newest checkpoint. Try a lower --learning-rate."
+        )

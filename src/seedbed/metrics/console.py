@@ -1,0 +1,213 @@
+"""The live progress of a run: a panel on a terminal, and a plain line now and then everywhere else.
+
+Both are sinks: they show the newest row, and are quiet about what it does not contain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from seedbed.metrics.meters import Clock
+from seedbed.metrics.sinks import Row, Sink
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Where a run ends at the latest.
+
+    Attributes:
+      frames: environment frames; None for no such limit.
+      seconds: seconds of training; None for no such limit.
+      until_return: mean return at which it ends earlier; None for no such goal.
+    """
+
+    frames: float | None = None
+    seconds: float | None = None
+    until_return: float | None = None
+
+    def share(self, row: Row) -> float:
+        """How much of the budget is spent, between 0 and 1; 0 if there is no limit."""
+        parts = [0.0]
+        if self.frames:
+            parts.append(row.get("env_frames", 0.0) / self.frames)
+        if self.seconds:
+            parts.append(row.get("seconds", 0.0) / self.seconds)
+        return min(max(parts), 1.0)
+
+    def seconds_left(self, row: Row) -> float | None:
+        """Seconds until the budget is spent at the present speed; None if nothing tells."""
+        left = []
+        speed = row.get("frames_per_second", 0.0)
+        if self.frames is not None and speed > 0:
+            left.append(max(self.frames - row.get("env_frames", 0.0), 0.0) / speed)
+        if self.seconds is not None:
+            left.append(max(self.seconds - row.get("seconds", 0.0), 0.0))
+        return min(left) if left else None
+
+
+class Display(Sink, Protocol):
+    """A sink that people look at."""
+
+    def note(self, text: str) -> None:
+        """Shows one line that stays: a restart, a warning, a checkpoint."""
+
+
+def display(title: str, budget: Budget, stream: TextIO | None = None) -> Display:
+    """A live panel if ``stream`` (standard output unless given) is a terminal, else plain lines."""
+    stream = sys.stdout if stream is None else stream
+    console = Console(file=stream, highlight=False)
+    return Terminal(title, budget, console) if console.is_terminal else Lines(title, budget, stream)
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Writes one line at once, to standard output unless ``stream`` is given; nothing if nobody reads it any more."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stdout if stream is None else stream, flush=True)
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+_SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("agent_steps", "agent steps", _whole),
+    ("frames_per_second", "frames/s", _whole),
+    ("mean_return", "mean return (100)", lambda x: f"{x:.2f}"),
+    ("policy_lag_mean", "policy lag", lambda x: f"{x:.1f}"),
+    ("batch_fill", "batch fill", lambda x: f"{x:.0%}"),
+    ("updates", "updates", _whole),
+)
+
+
+def duration(seconds: float) -> str:
+    """``seconds`` for people: ``"42 s"``, ``"9:58"``, ``"2:03:00"``."""
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
+
+
+def entries(row: Row, budget: Budget) -> list[tuple[str, str]]:
+    """What is shown of ``row``: labels and values, in their order."""
+    shown = [
+        (label, form(row[name]) if math.isfinite(row[name]) else "–")
+        for name, label, form in _SHOWN
+        if name in row
+    ]
+    if "seconds" in row:
+        shown.append(("time", duration(row["seconds"])))
+    left = budget.seconds_left(row)
+    if left is not None and math.isfinite(left):
+        shown.append(("time left", duration(left)))
+    return shown
+
+
+class Lines:
+    """A plain line every ``every`` seconds, for logs and pipes.
+
+    Once nobody reads any more (``| tee`` that was killed by the same Ctrl-C, a full disk) it is silent: what a
+    run shows must not end it.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        budget: Budget,
+        stream: TextIO,
+        every: float = 10.0,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._budget = budget
+        self._stream = stream
+        self._every = every
+        self._clock = clock
+        self._due = clock()
+        self._unseen: Row | None = None
+        self._read = True
+        self.note(title)
+
+    def write(self, row: Row) -> None:
+        """Shows ``row`` if the last line is old enough."""
+        self._unseen = row
+        if self._clock() >= self._due:
+            self._due = self._clock() + self._every
+            self._show()
+
+    def _show(self) -> None:
+        if self._unseen is not None:
+            self.note("  ".join(f"{label} {value}" for label, value in entries(self._unseen, self._budget)))
+            self._unseen = None
+
+    def note(self, text: str) -> None:
+        """Writes one line at once; from any thread."""
+        if not self._read:
+            return
+        try:
+            print(text, file=self._stream, flush=True)
+        except OSError:
+            self._read = False
+
+    def close(self) -> None:
+        """Shows the newest row if it was not shown yet."""
+        self._show()
+
+
+class Terminal:
+    """A panel that is redrawn in place, at each row; silent, like :class:`Lines`, once its terminal is gone."""
+
+    def __init__(self, title: str, budget: Budget, console: Console) -> None:
+        self._title = title
+        self._budget = budget
+        self._console = console
+        self._read = True
+        # Redrawn by write() and by nothing else: a thread of its own would draw over a traceback.
+        self._live = Live(self._panel({}), console=console, auto_refresh=False)
+        self._show(self._live.start)
+
+    def write(self, row: Row) -> None:
+        """Redraws the panel."""
+        self._show(lambda: self._live.update(self._panel(row), refresh=True))
+
+    def note(self, text: str) -> None:
+        """Writes one line above the panel; from any thread."""
+        self._show(lambda: self._console.print(escape(text), soft_wrap=True))
+
+    def close(self) -> None:
+        """Leaves the last panel on the screen and gives the cursor back."""
+        self._show(self._live.stop)
+
+    def _show(self, draw: Callable[[], None]) -> None:
+        if self._read:
+            try:
+                draw()
+            except OSError:
+                self._read = False
+
+    def _panel(self, row: Row) -> Panel:
+        grid = Table.grid(padding=(0, 3))
+        shown = entries(row, self._budget) or [("", "starting …")]
+        columns = 4
+        for start in range(0, len(shown), columns):
+            cells = shown[start : start + columns]
+            grid.add_row(
+                *(f"[dim]{escape(label)}[/dim] [bold]{escape(value)}[/bold]" for label, value in cells)
+            )
+        outer = Table.grid(expand=True)
+        outer.add_row(grid)
+        if self._budget.frames or self._budget.seconds:
+            outer.add_row(ProgressBar(total=1.0, completed=self._budget.share(row)))
+        return Panel(outer, title=escape(self._title), title_align="left", border_style="green")

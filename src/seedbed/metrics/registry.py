@@ -1,0 +1,188 @@
+"""The names of everything that Seedbed measures: one name, one unit, one sentence.
+
+The same name stands in ``metrics.jsonl``, in TensorBoard, on the console and in ``docs/metrics.md``, which is
+generated from here. A name that ends in ``/*`` is a family: any name that begins like it belongs to it, so
+that an agent's loss may report what it likes under ``loss/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from seedbed.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One thing that is measured.
+
+    Attributes:
+      name: as written in a row; ``"prefix/*"`` for a family.
+      unit: what one of it is (``"steps"``, ``"frames/s"``); ``"1"`` for plain numbers and fractions.
+      sentence: what it means.
+    """
+
+    name: str
+    unit: str
+    sentence: str
+
+    @property
+    def is_family(self) -> bool:
+        """Whether it stands for every name with its prefix."""
+        return self.name.endswith("/*")
+
+
+_metrics: dict[str, Metric] = {}
+
+
+def register(name: str, unit: str, sentence: str) -> Metric:
+    """Adds a metric, or a family if ``name`` ends in ``/*``.
+
+    Registering the same thing twice is allowed; raises :class:`ConfigError` if the name means something else.
+    """
+    metric = Metric(name, unit, sentence)
+    known = _metrics.setdefault(name, metric)
+    if known != metric:
+        raise ConfigError(
+            f"metric {name!r} is registered already, as {known.sentence!r} in {known.unit!r}: rename it"
+        )
+    return metric
+
+
+def find(name: str) -> Metric:
+    """The metric that ``name`` belongs to; raises :class:`ConfigError` with the nearest names if none."""
+    metric = _metrics.get(name) or _metrics.get(name.rpartition("/")[0] + "/*")
+    if metric is None or (metric.is_family and name.endswith(("/", "/*"))):
+        raise ConfigError(unknown_name("metric", name, _metrics))
+    return metric
+
+
+def check(names: Iterable[str]) -> None:
+    """Raises :class:`ConfigError` for the first name that is not registered."""
+    for name in names:
+        find(name)
+
+
+def registered() -> tuple[Metric, ...]:
+    """All metrics, in the order in which they were registered."""
+    return tuple(_metrics.values())
+
+
+# How far the run is.
+register(
+    "seconds", "s", "Time that the run has trained, without what passed between a stop and its resumption."
+)
+register("agent_steps", "steps", "Environment steps that the agent decided, over all environments.")
+register("env_frames", "frames", "Frames that the environments simulated: agent steps times frame skip.")
+register("updates", "updates", "Gradient updates, with those that were skipped.")
+register("weights_version", "updates", "Version of the newest published weights.")
+
+# How fast it goes.
+register("agent_steps_per_second", "steps/s", "Agent steps a second, over the last seconds.")
+register("frames_per_second", "frames/s", "Environment frames a second, over the last seconds.")
+register("cpu_seconds", "s", "Processor time that all processes of this session have taken.")
+
+# How well it plays.
+register("mean_return", "return", "Mean undiscounted, unclipped return of the last 100 episodes.")
+register("best_mean_return", "return", "The highest mean return over 100 episodes so far.")
+register("episodes", "episodes", "Episodes that ended, by their own rules or by a time limit.")
+register("episode_length", "steps", "Mean length of the last 100 episodes, in agent steps.")
+
+# How the stages keep up with one another.
+register(
+    "policy_lag_mean", "updates", "Updates between the weights that acted and those that are trained; mean."
+)
+register(
+    "policy_lag_max", "updates", "Updates between the weights that acted and those that are trained; most."
+)
+register("sample_reuse", "1", "Updates that were computed from each agent step that was learned from.")
+register("batch_fill", "1", "Observations in an inference batch, as a share of a full one.")
+register("inference_batch", "rows", "Observations in an inference batch; mean.")
+register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
+register(
+    "action_wait_p50",
+    "ms",
+    "Time from an observation to its action, as actors see it, but at the beginnings of unrolls; half are shorter.",
+)
+register("action_wait_p99", "ms", "The same; 99 of 100 are shorter.")
+register(
+    "bytes_from_actors",
+    "bytes",
+    "Arrays that actors have sent in this session; gradients that workers have pushed.",
+)
+register(
+    "bytes_to_actors",
+    "bytes",
+    "Arrays that were sent to actors in this session; parameters that workers fetched.",
+)
+register("queue_fill", "1", "Share of the unroll queue that is in use.")
+register("replay_fill", "1", "Share of the replay's memory that is in use.")
+register("replay_transitions", "steps", "Agent steps in the replay that can be sampled.")
+register(
+    "replay_late_priorities",
+    "items",
+    "Priorities that came when their item had been overwritten, and changed nothing.",
+)
+register(
+    "replay_ignored_priorities",
+    "items",
+    "Priorities that were no numbers, infinite or negative, and changed nothing.",
+)
+register("learner_busy", "1", "Share of time in which the learner computed an update.")
+register("actors", "actors", "Actors that are connected.")
+register("actor_restarts", "restarts", "Actors that were started again after they died.")
+
+# Where every step went: received = trained + open + queued + dropped.
+register("steps_received", "steps", "Agent steps for which an action was chosen.")
+register("steps_trained", "steps", "Agent steps that an update was computed from, each counted once.")
+register("steps_open", "steps", "Agent steps in unrolls that are not yet complete.")
+register(
+    "steps_queued",
+    "steps",
+    "Agent steps in complete unrolls, or in the replay, that were not trained on yet.",
+)
+register(
+    "steps_dropped",
+    "steps",
+    "Agent steps never trained on: their actor left, the run was resumed, they only evaluated, a replay overwrote "
+    "them before they were sampled, or (under a3c) their gradient was too stale or not finite.",
+)
+
+# How the learning goes.
+register(
+    "gradient_staleness_mean",
+    "gradients",
+    "Gradients that a shard has taken between the parameters that one was computed at and that one; mean.",
+)
+register("gradient_staleness_max", "gradients", "The same; most.")
+register(
+    "gradients_dropped",
+    "gradients",
+    "Gradients that changed nothing, since they were staler than allowed, or their shard was gone.",
+)
+register("gradient_outliers", "gradients", "Gradients that were not pushed, since their loss was an outlier.")
+register("skipped_updates", "updates", "Updates that were skipped because loss or gradient was not finite.")
+register(
+    "checkpoint_pause_seconds",
+    "s",
+    "How long learning stood still for the newest checkpoint of this session.",
+)
+register(
+    "checkpoint_seconds",
+    "s",
+    "How long the newest checkpoint of this session took to be written to the disk.",
+)
+register("memory_bytes", "bytes", "Resident memory of the learner's process.")
+register(
+    "actors_memory_bytes",
+    "bytes",
+    "Resident memory of the processes that the run started (actors, servers, shards, workers) and of their guards.",
+)
+register("loss/total", "1", "The loss that is differentiated.")
+register("loss/policy_loss", "1", "The policy's part of the loss.")
+register("loss/value_loss", "1", "The value function's part of the loss.")
+register("loss/entropy", "nats", "Entropy of the policy; mean over steps.")
+register("loss/entropy_cost", "1", "Weight of the entropy in the loss.")
+register("loss/gradient_norm", "1", "Norm of the gradient before it is clipped.")
+register("loss/*", "1", "Whatever else the agent's loss reports.")

@@ -1,0 +1,227 @@
+"""What a run leaves for people: its learning curve, and its summary as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.metrics.sinks import read_rows
+from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
+
+_GRID_POINTS = 200
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to; ``summary.json`` and the last line of ``seedbed train --json``.
+
+    Attributes:
+      env, arch, agent, transport, seed: what was run.
+      seconds: seconds of training.
+      agent_steps: environment steps that the agent decided.
+      env_frames: frames that the environments simulated.
+      agent_steps_per_second: in steady state, after compilation; None if it was not reached.
+      mean_return: of the last 100 episodes, undiscounted; None if no episode ended.
+      best_mean_return: the highest such mean; None if no episode ended.
+      episodes: episodes that ended.
+      weights_version: updates in the final weights.
+      policy_lag_mean, policy_lag_max: in updates, over all trained steps; None if none was trained.
+      params_sha256: :func:`seedbed.learning.checkpoint.digest` of the final parameters; empty if they went with what
+        failed.
+      stopped_because: one sentence.
+      more: whatever else is worth keeping; its keys stand beside the others.
+    """
+
+    env: str
+    arch: str
+    agent: str
+    transport: str
+    seed: int
+    seconds: float
+    agent_steps: int
+    env_frames: int
+    agent_steps_per_second: float | None
+    mean_return: float | None
+    best_mean_return: float | None
+    episodes: int
+    weights_version: int
+    policy_lag_mean: float | None
+    policy_lag_max: float | None
+    params_sha256: str
+    stopped_because: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; numbers that are not finite are None."""
+        values = asdict(self)
+        more = values.pop("more")
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in (values | more).items()
+        }
+
+    def write(self, path: Path) -> None:
+        """Writes ``path`` whole or not at all; raises :class:`RunFailed` if the disk does not take it."""
+        draft = path.with_name(f".{path.name}.new")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n")
+            draft.replace(path)
+        except OSError as error:
+            raise RunFailed(f"summary: cannot write {path}: {error.strerror}") from error
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Reads a ``summary.json``; raises :class:`ConfigError` if it is not there or not one."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the summary {path}: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"cannot read the summary {path}: it is not a JSON object")
+    return value
+
+
+def title(env: str, arch: str, agent: str, seeds: Sequence[int]) -> str:
+    """The title of a curve: ``"ALE/Pong-v5 · vtrace agent · seed architecture · seed 1"``."""
+    numbers = ", ".join(map(str, seeds))
+    return f"{env} · {agent} agent · {arch} architecture · seed{'s' if len(seeds) > 1 else ''} {numbers}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The learning curve of one run: parallel arrays, one entry a row of its metrics."""
+
+    agent_steps: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    mean_return: NDArray[np.float64]
+
+
+_Axis = Callable[[Curve], NDArray[np.float64]]
+
+
+def read_curve(path: Path) -> Curve:
+    """Reads the learning curve out of a ``metrics.jsonl``.
+
+    Rows that a resumed run went back behind are left out: the curve shows the history of the final weights.
+    """
+    points: list[tuple[float, float, float]] = []
+    for row in read_rows(path):
+        steps = row.get("agent_steps", math.nan)
+        while points and points[-1][0] >= steps:
+            points.pop()
+        point = (steps, row.get("seconds", math.nan), row.get("mean_return", math.nan))
+        if all(map(math.isfinite, point)):
+            points.append(point)
+    columns = np.array(points, np.float64).reshape(-1, 3)
+    return Curve(columns[:, 0], columns[:, 1], columns[:, 2])
+
+
+def together(
+    xs: Sequence[NDArray[np.float64]], ys: Sequence[NDArray[np.float64]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Several curves on one grid, ``(x [P], y [runs, P])``, over the stretch of x that all of them cover."""
+    grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), _GRID_POINTS)
+    return grid, np.stack([np.interp(grid, x, y) for x, y in zip(xs, ys, strict=True)])
+
+
+def draw_curve(
+    metrics: Mapping[str, Sequence[Path]], picture: Path, heading: str, goal: float | None = None
+) -> None:
+    """Draws mean return over agent steps and over time, from ``metrics.jsonl`` files.
+
+    One run is a line. Several of one name are thin lines, with their interquartile mean and its 95% bootstrap interval.
+
+    Args:
+      metrics: by what the runs have in common, the files, one a run; each name gets a colour. "" for no name.
+      picture: the PNG to write.
+      heading: stands above, see :func:`title`.
+      goal: a return to mark with a dashed line.
+    """
+    groups = {
+        name: [curve for curve in map(read_curve, files) if len(curve.agent_steps)]
+        for name, files in metrics.items()
+    }
+    # An object of its own instead of pyplot: no global state, and no window system is looked for.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(heading)
+    left, right = figure.subplots(1, 2, sharey=True)
+    longest = max([0.0, *(curve.seconds[-1] for curves in groups.values() for curve in curves)])
+    unit, length = _unit_of(longest)
+    _panel(left, groups, "agent steps", lambda curve: curve.agent_steps, goal)
+    _panel(right, groups, f"{unit} of training", lambda curve: curve.seconds / length, goal)
+    left.set_ylabel("mean return of the last 100 episodes")
+    left.xaxis.set_major_formatter(_short)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=130)
+
+
+def _panel(
+    axes: Any, groups: Mapping[str, Sequence[Curve]], label: str, x_of: _Axis, goal: float | None
+) -> None:
+    axes.set_xlabel(label)
+    axes.grid(alpha=0.3)
+    if goal is not None:
+        axes.axhline(goal, color="grey", linestyle="--", linewidth=1)
+    if not any(groups.values()):
+        axes.text(0.5, 0.5, "no episode has ended yet", ha="center", va="center", transform=axes.transAxes)
+        return
+    for number, (name, curves) in enumerate(groups.items()):
+        if curves:
+            _group(axes, x_of, curves, name, f"C{number}")
+    if len(groups) > 1 or any(len(curves) > 1 for curves in groups.values()):
+        axes.legend(loc="lower right", frameon=False)
+
+
+def _group(axes: Any, x_of: _Axis, curves: Sequence[Curve], name: str, colour: str) -> None:
+    xs = [x_of(curve) for curve in curves]
+    several = len(curves) > 1
+    for x, curve in zip(xs, curves, strict=True):
+        axes.plot(
+            x,
+            curve.mean_return,
+            color=colour,
+            linewidth=0.7 if several else 1.8,
+            alpha=0.4 if several else 1,
+            label=None if several else name or None,
+        )
+    if several:
+        _middle(axes, xs, curves, name, colour)
+
+
+def _middle(
+    axes: Any, xs: Sequence[NDArray[np.float64]], curves: Sequence[Curve], name: str, colour: str
+) -> None:
+    grid, returns = together(xs, [curve.mean_return for curve in curves])
+    low, high = bootstrap_interval(returns, resamples=500)
+    middle, interval = name or "interquartile mean", None if name else "95% interval"
+    axes.plot(grid, interquartile_mean(returns), color=colour, linewidth=2, label=middle)
+    axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0, label=interval)
+
+
+def _unit_of(seconds: float) -> tuple[str, int]:
+    """The unit for an axis of so many seconds, and its length in seconds: such that it has three or more of them."""
+    return next(
+        ((name, length) for name, length in (("hours", 3600), ("minutes", 60)) if seconds >= 3 * length),
+        ("seconds", 1),
+    )
+
+
+def _short(value: float, _: int | None = None) -> str:
+    """A number of steps for an axis: ``"250k"``, ``"1.5M"``."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"

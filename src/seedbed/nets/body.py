@@ -1,0 +1,192 @@
+"""What every network of an agent has before its heads: frame stack, torso, optional core.
+
+::
+
+    newest frames ─ frame stack ─ torso ─┬─ [LSTM] ─ heads
+    [previous action, previous reward] ──┘
+
+All of it but the LSTM works on time and batch folded into one axis, in one call.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from seedbed.errors import ConfigError, cause_of
+from seedbed.nets import frames, recurrent
+from seedbed.nets.build import build_torso
+from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
+
+
+class Inputs(NamedTuple):
+    """What a network reads of T steps.
+
+    Attributes:
+      observation: tree of ``[T, B, ...]``, frames stacked.
+      extras: previous action and reward, float32 ``[T, B, E]`` each, as far as they are inputs.
+      first: bool ``[T, B]``.
+      core: state of the core before the first step; empty if there is none.
+    """
+
+    observation: Tree
+    extras: list[jax.Array]
+    first: jax.Array
+    core: Tree
+
+
+class Network(nn.Module):
+    """The part with weights; see the module's text."""
+
+    torso: nn.Module
+    heads: Callable[[jax.Array], Any]
+    lstm: int
+
+    @nn.compact
+    def __call__(
+        self, observation: Tree, extras: list[jax.Array], first: jax.Array, core: dict[str, jax.Array]
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        """What the heads say, and the state of the core after the last step; see :class:`Inputs`."""
+        steps, batch = first.shape
+        flat = map_leaves(lambda x: x.reshape(steps * batch, *x.shape[2:]), observation)
+        features = self.torso(flat).reshape(steps, batch, -1)
+        features = jnp.concatenate([features, *extras], axis=-1)
+        if self.lstm:
+            features, core = recurrent.LSTM(self.lstm)(features, first, core)
+        return self.heads(features), core
+
+
+@dataclass(frozen=True)
+class Body(ABC):
+    """A network of an agent; what comes out of its heads is for those who inherit it to say.
+
+    The state ``[B, ...]`` is a dict with those of these entries that are needed (none for a plain MLP):
+    ``action``, taken at the step before; ``frames``, of :mod:`seedbed.nets.frames`; ``core``, of
+    :mod:`seedbed.nets.recurrent`.
+
+    Attributes:
+      spec: of the environment.
+      encode_action: ``[..., *action shape] -> float32 [..., E]``.
+      network, hidden, compute_dtype: see :func:`seedbed.nets.build.build_torso`.
+      lstm: size of the recurrent core; 0 for none.
+      previous_action: whether the previous action is an input (zeros at the start of an episode).
+      previous_reward: whether the previous reward is an input.
+      previous_reward_clip: to plus or minus what it is clipped; 0 is off.
+    """
+
+    spec: EnvSpec
+    encode_action: Callable[[jax.Array], jax.Array]
+    network: str = "auto"
+    hidden: tuple[int, ...] = ()
+    lstm: int = 0
+    previous_action: bool = False
+    previous_reward: bool = False
+    previous_reward_clip: float = 1.0
+    compute_dtype: str = "float32"
+
+    @abstractmethod
+    def _heads(self, features: jax.Array) -> Any:
+        """What comes out, of features float32 ``[T, B, D]``; called where modules with weights can be made."""
+
+    def _module(self) -> Network:
+        seen = frames.stacked_spec(self.spec.observation, self.spec.frame_stack)
+        torso = build_torso(self.network, seen, self.hidden, self.compute_dtype)
+        return Network(torso, self._heads, self.lstm)
+
+    def check(self) -> None:
+        """Tries the network on an observation, of which only the shapes are computed.
+
+        Raises:
+          ConfigError: it has an unknown name (see :func:`build_torso`), or does not fit the observation.
+        """
+        try:
+            jax.eval_shape(self.init, jax.random.key(0))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"network {self.network!r} does not fit the observations of {self.spec.id}: {cause_of(error)}"
+            ) from error
+
+    def initial_state(self, batch: int) -> Tree:
+        """The state before the first step of an episode."""
+        state: dict[str, Tree] = {}
+        if self.previous_action:
+            action = self.spec.action
+            state["action"] = jnp.zeros((batch, *action.shape), jax.dtypes.canonicalize_dtype(action.dtype))
+        stack = frames.initial_frames(self.spec.observation, self.spec.frame_stack, batch)
+        if stack:
+            state["frames"] = stack
+        if self.lstm:
+            state["core"] = recurrent.initial_state(self.lstm, batch)
+        return state
+
+    def init(self, key: jax.Array) -> Tree:
+        """Fresh parameters."""
+        # Shapes are enough, and keep the compiler from evaluating the network on a constant.
+        inputs = jax.eval_shape(lambda: self.inputs(_zeros_step(self.spec), None, self.initial_state(1))[0])
+        return self._module().lazy_init(key, *inputs)
+
+    def evaluate(self, params: Tree, inputs: Inputs) -> tuple[Any, Tree]:
+        """What the heads say of inputs ``[T, B, ...]``, and the state of the core after the last of them."""
+        said: tuple[Any, Tree] = self._module().apply(params, *inputs)
+        return said
+
+    def run(
+        self, params: Tree, timestep: TimeStep, actions: jax.Array | None, state: Tree
+    ) -> tuple[Any, Tree]:
+        """Evaluates T steps.
+
+        Args:
+          params: of :meth:`init`.
+          timestep: ``[T, B, ...]``.
+          actions: ``[T - 1, B, *action shape]``, taken between the steps; None if T is 1.
+          state: ``[B, ...]`` before step 0.
+
+        Returns:
+          What the heads say of every step, and the state after the last one, whose ``action`` is for the caller to set
+          (:meth:`with_action`).
+        """
+        inputs, after = self.inputs(timestep, actions, state)
+        said, core = self.evaluate(params, inputs)
+        return said, after | ({"core": core} if self.lstm else {})
+
+    def with_action(self, state: Tree, action: jax.Array) -> Tree:
+        """The state with the action ``[B, *action shape]`` that was chosen in it."""
+        return state | ({"action": action} if self.previous_action else {})
+
+    def inputs(
+        self, timestep: TimeStep, actions: jax.Array | None, state: Tree
+    ) -> tuple[Inputs, dict[str, Tree]]:
+        """What the network reads, and the new state as far as no weights are needed for it; as for :meth:`run`."""
+        first = timestep.first
+        observation, stack = frames.stack_observation(
+            state.get("frames", {}), timestep.observation, first, self.spec.frame_stack
+        )
+        extras = []
+        if self.previous_action:
+            previous = state["action"][None]
+            if actions is not None:
+                previous = jnp.concatenate([previous, actions.astype(previous.dtype)])
+            extras.append(jnp.where(first[..., None], 0.0, self.encode_action(previous)))
+        if self.previous_reward:
+            most = self.previous_reward_clip
+            reward = jnp.clip(timestep.reward, -most, most) if most else timestep.reward
+            extras.append(jnp.where(first, 0.0, reward)[..., None])
+        return Inputs(observation, extras, first, state.get("core", {})), ({"frames": stack} if stack else {})
+
+
+def _zeros_step(spec: EnvSpec) -> TimeStep:
+    """A step ``[1, 1, ...]`` of zeros, to make parameters with."""
+
+    def zeros(leaf: ArraySpec) -> jax.Array:
+        return jnp.zeros((1, 1, *leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+    never = jnp.zeros((1, 1), bool)
+    return TimeStep(map_leaves(zeros, spec.observation), jnp.zeros((1, 1)), never, never, ~never)

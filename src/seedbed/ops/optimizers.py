@@ -1,0 +1,139 @@
+"""The optimizers that agents choose from: optax's, under the settings that people know them by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from seedbed.errors import ConfigError
+from seedbed.types import Tree
+
+
+def require(holds: bool, name: str, given: object, needed: str) -> None:
+    """Raises :class:`ConfigError`, which says what setting ``name`` is and what it has to be, unless it holds."""
+    if not holds:
+        raise ConfigError(f"{name} is {given}, and has to be {needed}")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How gradients become updates. Epsilons and clips are for gradients of a *mean* over a batch."""
+
+    learning_rate: float = 4.8e-4
+    """Step size of the optimizer."""
+
+    anneal_to_zero: bool = False
+    """Lower the learning rate linearly to 0 over the whole run, which needs a stated length; an update that is left out
+    or skipped lowers nothing."""
+
+    optimizer: Literal["adam", "rmsprop", "adagrad"] = "adam"
+    """Which optimizer."""
+
+    adam_b1: float = 0.9
+    """Adam: decay of the mean of gradients (SEED used 0 on DeepMind Lab)."""
+
+    adam_b2: float = 0.999
+    """Adam: decay of the mean of squared gradients."""
+
+    adam_eps: float = 3.125e-7
+    """Adam: added outside the root."""
+
+    rmsprop_decay: float = 0.99
+    """RMSProp: decay of the mean of squared gradients."""
+
+    rmsprop_eps: float = 1e-5
+    """RMSProp: added inside the root."""
+
+    rmsprop_momentum: float = 0.0
+    """RMSProp: momentum; 0 is off."""
+
+    rmsprop_centered: bool = False
+    """RMSProp: divide by the deviation of gradients instead of their size (DQN and Ape-X did)."""
+
+    adagrad_start: float = 0.1
+    """Adagrad: what the sum of squared gradients begins with (0 in Dean et al. 2012)."""
+
+    adagrad_eps: float = 1e-7
+    """Adagrad: added inside the root."""
+
+    gradient_clip: float = 1.0
+    """Largest global norm of the gradient; 0 is off."""
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
+        for name in ("adam_eps", "rmsprop_eps", "adagrad_start", "adagrad_eps", "gradient_clip"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("adam_b1", "adam_b2", "rmsprop_decay", "rmsprop_momentum"):
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to less than 1")
+
+
+def make_clip(settings: OptimizerSettings) -> Callable[[Tree], Tree] | None:
+    """The clip of the gradient's global norm, see :attr:`seedbed.types.Agent.clip`; None if it is off."""
+    if settings.gradient_clip == 0:
+        return None
+    transformation = optax.clip_by_global_norm(settings.gradient_clip)
+    return lambda gradient: transformation.update(gradient, optax.EmptyState())[0]
+
+
+def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> optax.GradientTransformation:
+    """The optimizer, see :attr:`seedbed.types.Agent.optimizer`.
+
+    Args:
+      settings: which one.
+      total_updates: updates in the whole run, for a rate that is annealed over it; None if that is not known.
+
+    Raises:
+      ConfigError: the rate is to be annealed over a run whose length is not known.
+    """
+    rate: float | optax.Schedule = settings.learning_rate
+    if settings.anneal_to_zero:
+        if total_updates is None:
+            raise ConfigError(
+                "anneal_to_zero needs a run of stated length: give --frames (--minutes is no number of updates), "
+                "or leave the rate constant"
+            )
+        rate = optax.linear_schedule(settings.learning_rate, 0.0, total_updates)
+    if settings.optimizer == "adam":
+        return optax.adam(rate, settings.adam_b1, settings.adam_b2, settings.adam_eps)
+    if settings.optimizer == "adagrad":
+        return optax.adagrad(rate, settings.adagrad_start, settings.adagrad_eps)
+    return optax.rmsprop(
+        rate,
+        settings.rmsprop_decay,
+        settings.rmsprop_eps,
+        centered=settings.rmsprop_centered,
+        momentum=settings.rmsprop_momentum or None,
+    )
+
+
+def apply_gradient(
+    optimizer: optax.GradientTransformation,
+    params: Tree,
+    opt_state: Tree,
+    gradient: Tree,
+    finite: Any = True,
+    weight: Any = 1.0,
+) -> tuple[Tree, Tree, Any]:
+    """The parameters and the optimizer's state after one update, and whether there was one.
+
+    A gradient that is not ``finite`` changes nothing, nor does one whose changes are not: an optimizer without an
+    epsilon divides 0 by 0. The parameters go ``weight`` of the way that the optimizer would have them go.
+    """
+    changes, after = optimizer.update(gradient, opt_state, params)
+    finite &= jnp.isfinite(optax.tree.norm(changes))
+    changes = jax.tree.map(lambda change: change * weight, changes)
+    return (
+        where(finite, optax.apply_updates(params, changes), params),
+        where(finite, after, opt_state),
+        finite,
+    )
+
+
+def where(condition: Any, new: Tree, old: Tree) -> Tree:
+    """The one tree or the other."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

@@ -1,0 +1,45 @@
+"""What users bring along: functions and classes named as ``module:name``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from seedbed.errors import ConfigError, unknown_name
+
+
+def load(name: str) -> Callable[..., Any]:
+    """The function or class ``module:name``; the current directory is looked in first.
+
+    Raises:
+      ConfigError: the module cannot be imported, or has no such function; says where it was looked for.
+    """
+    module_name, _, attribute = name.partition(":")
+    module = _import(name, module_name)
+    found = getattr(module, attribute, None)
+    if found is None:
+        public = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        raise ConfigError(f"{name}: {unknown_name(f'name in {module_name}', attribute, public)}")
+    if not callable(found):
+        raise ConfigError(
+            f"{name}: {attribute} is a {type(found).__name__}; it must be a function or a class"
+        )
+    made: Callable[..., Any] = found
+    return made
+
+
+def _import(name: str, module: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # Scripts that are installed (`seedbed`) do not have the current directory on their path.
+        sys.path.insert(0, here)
+    try:
+        return import_module(module)
+    except Exception as error:
+        raise ConfigError(
+            f"{name}: module {module!r} cannot be imported: {type(error).__name__}: {error} "
+            f"(looked in {here} and in the installed packages)"
+        ) from error

@@ -1,0 +1,90 @@
+"""From an address to a carrier: the one place that knows them all."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+from seedbed.errors import ConfigError
+from seedbed.transport.in_process import InProcessClient, InProcessServer
+from seedbed.transport.seam import Client, Desk, Server
+from seedbed.transport.shared_memory import SharedMemoryClient, SharedMemoryServer
+
+FORMS = "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine) or HOST:PORT"
+
+CARRIERS = {"inproc": "inproc", "shm": "shm", "grpc": "unix"}
+"""What an address on this machine begins with, by the setting ``transport``."""
+
+_HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
+
+_EVERY_INTERFACE = ("0.0.0.0", "[::]")
+
+
+def listen(address: str, desk: Desk) -> Server:
+    """Starts a server.
+
+    Args:
+      address: one of
+
+        - ``inproc:NAME``: another thread of this process;
+        - ``shm:PATH``: another process of this machine, arrays in shared memory (PATH: of a Unix socket);
+        - ``unix:PATH``: another process of this machine, a gRPC stream over a Unix socket;
+        - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one).
+      desk: who answers.
+
+    Raises:
+      ConfigError: the address is none, or cannot be listened at.
+    """
+    carrier, place = _parse(address)
+    if carrier == "inproc":
+        return InProcessServer(place, desk)
+    if carrier == "shm":
+        return SharedMemoryServer(place, desk)
+    from seedbed.transport.streams import StreamServer  # gRPC takes a while to import
+
+    return StreamServer(address, desk)
+
+
+def seen_from_elsewhere(address: str) -> str:
+    """``HOST:PORT`` as another machine can dial it: this machine's name in place of "every interface"."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
+
+
+def connect(address: str, *, timeout: float) -> Client:
+    """Reaches a server.
+
+    Args:
+      address: the server's ``address``.
+      timeout: seconds to wait for it to appear.
+
+    Raises:
+      ConfigError: the address is none.
+      ConnectionLost: nobody listens there.
+    """
+    carrier, place = _parse(address)
+    if carrier == "inproc":
+        return InProcessClient(place, timeout=timeout)
+    if carrier == "shm":
+        return SharedMemoryClient(place, timeout=timeout)
+    from seedbed.transport.streams import StreamClient
+
+    return StreamClient(address, timeout=timeout)
+
+
+def _parse(address: str) -> tuple[str, str]:
+    """The carrier (``inproc``, ``shm``, ``grpc``) and what follows its prefix; raises ``ConfigError``."""
+    prefix, _, place = address.partition(":")
+    if prefix in ("inproc", "shm"):
+        if place:
+            return prefix, place
+    elif _is_stream(address):
+        return "grpc", address
+    raise ConfigError(f"not an address: {address!r}; write {FORMS}")
+
+
+def _is_stream(address: str) -> bool:
+    if address.startswith("unix:"):
+        return len(address) > len("unix:")
+    match = _HOST_PORT.fullmatch(address)
+    return match is not None and int(match["port"]) < 1 << 16

@@ -1,0 +1,413 @@
+"""The carrier between machines: one bidirectional gRPC stream a client, raw frames as its messages.
+
+Alternatives weighed, all with raw bytes and no protobuf. A synchronous server holds two threads a stream, and
+its pool is a bound that nobody sees until the next actor hangs; the asyncio server does as many round trips a
+second with one thread, and calls the desk from that one. For the client it is the other way round: a
+synchronous call waits in plain Python, which another thread or Ctrl-C can interrupt.
+
+The connection is not encrypted and asks for no password: listen on a trusted network, or on a Unix socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import quote
+
+from numpy.typing import NDArray
+
+# gRPC's fork support is a lock around every call, and nothing here forks.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# What it prints to stderr is raised as an error too.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+import grpc.aio
+
+from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, Refused, SpecError, TransportError
+from seedbed.transport.conversation import Arrays, Caller, Conversation, Ending, next_of
+from seedbed.transport.frames import (
+    HEADER_BYTES,
+    Frame,
+    Kind,
+    encode_reason,
+    header,
+    limits_down,
+    limits_up,
+    pack,
+    unpack,
+)
+from seedbed.transport.seam import MAX_PEERS, MAX_QUESTION_BYTES, Desk, Terms
+from seedbed.transport.socket_file import SocketFile, check_length
+
+UNIX_PREFIX = "unix:"
+MAX_MESSAGE_BYTES = 256 << 20
+"""Longest step or reply by default: gRPC holds a whole message before anybody can look at it."""
+
+KEEPALIVE_SECONDS = 10
+"""A silent peer is asked for a sign of life after this long, and given up after as long again: a machine that
+vanished is noticed within 20 s. A process that died is noticed at once."""
+
+_LINGER_SECONDS = 1.0  # how long an end waits for a client to read what is on its way
+_METHOD = "/seedbed.Transport/Converse"
+_MAX_STATUS_CHARACTERS = 1000  # a status travels in HTTP headers, which have a limit of their own
+_STATUS = {
+    Ending.GONE: grpc.StatusCode.OK,
+    Ending.CLOSED: grpc.StatusCode.ABORTED,
+    Ending.REFUSED: grpc.StatusCode.FAILED_PRECONDITION,
+    Ending.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+
+def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+    longest = HEADER_BYTES + max(max_message_bytes, MAX_QUESTION_BYTES)
+    return [
+        ("grpc.max_receive_message_length", longest),
+        ("grpc.max_send_message_length", longest),
+        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),
+        # That of every other ping, one of which may be on its way when the peer vanishes; a minute by default.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.enable_retries", 0),
+        # Two servers on one port would share the clients out between them.
+        ("grpc.so_reuseport", 0),
+        # No proxy, and no channel shared with another client of this process.
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+class StreamServer:
+    """Listens at an address; implements :class:`~seedbed.transport.seam.Server`.
+
+    Args:
+      address: ``"HOST:PORT"`` (port 0: a free one, the attribute ``address`` tells which) or ``"unix:PATH"``.
+        Raises ``ConfigError`` if it cannot be used.
+      desk: who answers.
+      max_message_bytes: longest step or reply.
+    """
+
+    def __init__(self, address: str, desk: Desk, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self.address = address
+        self._desk = desk
+        self._max = max_message_bytes
+        self._numbers = itertools.count(1)
+        self._file: SocketFile | None = None
+        self._peers: set[_Conversation] = set()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._stop = asyncio.Event()
+        started: Future[str] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name=f"grpc:{address}", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.address = started.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<server {self.address}: {len(self._peers)} peers>"
+
+    def close(self) -> None:
+        """See :class:`~seedbed.transport.seam.Server`."""
+        with suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self._stop.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # -- the server's thread --
+
+    def _run(self, started: Future[str]) -> None:
+        try:
+            with self._runner:
+                self._runner.run(self._serve(started))
+        finally:
+            if self._file is not None:
+                self._file.remove()
+
+    async def _serve(self, started: Future[str]) -> None:
+        try:
+            server = grpc.aio.server(options=_options(self._max))
+            server.add_generic_rpc_handlers((_Handlers(self._converse),))
+            bound = self._bind(server, self.address)
+            await server.start()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(bound)
+        await self._stop.wait()
+        for conversation in list(self._peers):
+            conversation.close("the server is closing")
+        await server.stop(grace=1.0)
+
+    def _bind(self, server: grpc.aio.Server, address: str) -> str:
+        if address.startswith(UNIX_PREFIX):
+            file = SocketFile(address.removeprefix(UNIX_PREFIX))
+            with _translating_bind(address), file.binding() as path:
+                server.add_insecure_port(_target(UNIX_PREFIX + path))
+            self._file = file
+            return address
+        host, _, _ = address.rpartition(":")
+        with _translating_bind(address):
+            port = server.add_insecure_port(address)
+        return f"{host}:{port}"
+
+    async def _converse(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """One stream, from its first to its last message; cancelled by gRPC when the client is gone."""
+        if len(self._peers) >= MAX_PEERS:
+            reason = f"the server has {MAX_PEERS} peers already, it takes no more"
+            await context.abort(_STATUS[Ending.REFUSED], reason)
+        name = f"grpc peer {next(self._numbers)} ({context.peer() or 'unknown'})"
+        conversation = _Conversation(name, self._desk, self._loop, self._max)
+        self._peers.add(conversation)
+        reading = self._loop.create_task(conversation.read(context.read))
+        try:
+            ending, reason = await conversation.write(context.write)
+        except asyncio.CancelledError:
+            conversation.end(Ending.GONE, "the client is gone: its connection broke")
+            raise
+        except grpc.aio.BaseError:
+            conversation.end(Ending.GONE, "the client is gone: its connection broke")
+            return
+        finally:
+            reading.cancel()
+            self._peers.discard(conversation)
+            conversation.depart()
+        if ending is not Ending.GONE:
+            await context.abort(_STATUS[ending], reason[:_MAX_STATUS_CHARACTERS])
+
+
+def _target(address: str) -> str:
+    """The address as gRPC reads it: a URI, in which a space or a percent sign of a path is written in hex."""
+    if not address.startswith(UNIX_PREFIX):
+        return address
+    if "," in address:
+        raise ConfigError(f"{address!r} has a comma, which gRPC takes for the end of a path: choose another")
+    return UNIX_PREFIX + quote(address.removeprefix(UNIX_PREFIX))
+
+
+@contextmanager
+def _translating_bind(address: str) -> Iterator[None]:
+    """Turns gRPC's error of an address that cannot be listened at into ours."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(
+            f"cannot listen at {address}: is the port free and the host this machine's? ({error})"
+        ) from error
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Knows the one method."""
+
+    def __init__(self, converse: Callable[..., Awaitable[None]]) -> None:
+        self._handler = grpc.stream_stream_rpc_method_handler(converse)
+
+    def service(self, details: Any) -> Any:
+        return self._handler if details.method == _METHOD else None
+
+
+class _Conversation(Conversation):
+    """The server's end of one stream: a task that reads, a task that writes, and a queue between them.
+
+    The queue holds at most a reply a lane and the answers to the questions of a client that does not wait for
+    them; past ``_MAX_UNSENT`` messages such a client is sent away.
+    """
+
+    _MAX_UNSENT = 256
+
+    def __init__(self, name: str, desk: Desk, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
+        super().__init__(name, desk)
+        self._loop = loop
+        self._max = max_bytes
+        self._limits = limits_up(MAX_QUESTION_BYTES)
+        self._outgoing: asyncio.Queue[bytes | tuple[Ending, str]] = asyncio.Queue()
+        self._patience = asyncio.timeout(None)  # how long ``write`` may take; without end until the end
+
+    async def read(self, read: Callable[[], Awaitable[Any]]) -> None:
+        """Takes the client's messages until there are no more."""
+        while not self.over:
+            try:
+                message = await read()
+            except grpc.aio.BaseError:
+                return  # gRPC cancels the stream; why is told there
+            if message is grpc.aio.EOF:
+                self.end(Ending.GONE, "the client closed the conversation")
+                return
+            self._take_message(message)
+
+    def _take_message(self, message: bytes) -> None:
+        try:
+            self.take(unpack(message, self._limits))
+        except ProtocolError as error:
+            self.end(Ending.MALFORMED, str(error))
+
+    async def write(self, write: Callable[[bytes], Awaitable[None]]) -> tuple[Ending, str]:
+        """Sends what is queued until the conversation ends; returns how."""
+        with suppress(TimeoutError):
+            async with self._patience:
+                while True:
+                    item = await self._outgoing.get()
+                    if isinstance(item, tuple):
+                        return item
+                    await write(item)
+        assert self._over is not None
+        return self._over
+
+    def _furnish(self, terms: Terms) -> None:
+        if terms.longest > self._max:
+            raise SpecError(
+                f"a message of {terms.longest} bytes; this server takes {self._max}: use fewer environments an actor, "
+                "or, if it is the weights (impala, apex, rapid), a smaller network or --transport shm"
+            )
+        self._limits = limits_up(terms.longest_up)
+        super()._furnish(terms)
+
+    def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
+        self._enqueue(pack(kind, lane, body))
+
+    def _transmit_reply(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
+        assert self._terms is not None
+        down = self._terms.lanes[lane].down
+        self._enqueue(down.join(arrays, header(Kind.REPLY, lane, down.nbytes)))
+
+    def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
+        return _views(terms.lanes[frame.lane].up, frame)
+
+    def _hang_up(self, ending: Ending, reason: str) -> None:
+        self._enqueue((ending, reason))
+
+    def _enqueue(self, item: bytes | tuple[Ending, str]) -> None:
+        with suppress(RuntimeError):  # the server is closed
+            self._loop.call_soon_threadsafe(self._enqueue_here, item)
+
+    def _enqueue_here(self, item: bytes | tuple[Ending, str]) -> None:
+        self._outgoing.put_nowait(item)
+        if isinstance(item, tuple):
+            with suppress(RuntimeError):  # the stream is over already
+                self._patience.reschedule(self._loop.time() + _LINGER_SECONDS)
+        if self._outgoing.qsize() > self._MAX_UNSENT:
+            self.end(Ending.MALFORMED, f"the client left {self._outgoing.qsize()} messages unread")
+
+
+class StreamClient(Caller):
+    """A client of a :class:`StreamServer`; implements :class:`~seedbed.transport.seam.Client`.
+
+    Args:
+      address: ``"HOST:PORT"`` or ``"unix:PATH"``.
+      timeout: seconds to wait for the server to appear; raises ``ConnectionLost`` after them.
+      max_message_bytes: longest step or reply.
+    """
+
+    def __init__(self, address: str, *, timeout: float, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        super().__init__(address)
+        if address.startswith(UNIX_PREFIX):
+            check_length(address.removeprefix(UNIX_PREFIX))
+        self._max = max_message_bytes
+        self._limits = limits_down(max_message_bytes)
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[Frame | TransportError] = queue.SimpleQueue()
+        self._over = False
+        self._channel = grpc.insecure_channel(_target(address), _options(max_message_bytes))
+        try:
+            self._wait_until_ready(timeout)
+        except BaseException:
+            self._channel.close()
+            raise
+        self._call = self._channel.stream_stream(_METHOD)(iter(self._outgoing.get, None))
+        self._reader = threading.Thread(target=self._read, name=f"replies of {address}", daemon=True)
+        self._reader.start()
+
+    def _wait_until_ready(self, timeout: float) -> None:
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout)
+        except grpc.FutureTimeoutError as error:
+            raise ConnectionLost(
+                f"cannot reach {self.address} within {timeout:g} s: is the learner running there?"
+            ) from error
+
+    def _read(self) -> None:
+        """The reader's thread: gRPC's replies cannot be asked for without waiting, a queue's can."""
+        try:
+            for message in self._call:
+                self._incoming.put(unpack(message, self._limits))
+            self._end(ConnectionLost(f"{self.address}: the server ended the conversation"))
+        except grpc.RpcError as error:
+            self._end(_translated(self.address, error))
+        except ProtocolError as error:
+            self._end(error)
+            self._call.cancel()
+
+    def _end(self, error: TransportError) -> None:
+        self._over = True
+        self._incoming.put(error)
+
+    def _furnish(self, terms: Terms) -> None:
+        if terms.longest > self._max:
+            raise SpecError(f"a message of {terms.longest} bytes; this client takes {self._max}")
+
+    def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
+        self._post(pack(kind, lane, body))
+
+    def _transmit_step(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
+        up = self._opened().lanes[lane].up
+        self._post(up.join(arrays, header(Kind.STEP, lane, up.nbytes)))
+
+    def _post(self, message: bytes) -> None:
+        if self._over:
+            raise ConnectionLost(self.address)
+        self._outgoing.put(message)
+
+    def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
+        return _views(terms.lanes[frame.lane].down, frame)
+
+    def _next(self, wait: bool) -> Frame | None:
+        item = next_of(self._incoming, wait)
+        if isinstance(item, TransportError):
+            self._incoming.put(item)  # the end stays the end
+            raise item
+        return item
+
+    def _shut(self) -> None:
+        self._outgoing.put(pack(Kind.CLOSED, 0, encode_reason("")))
+        self._outgoing.put(None)
+        self._incoming.put(ConnectionLost(f"{self.address}: this side closed the conversation"))
+        # The stream ends when the server has read the last message; a server that hangs is not waited for.
+        self._reader.join(timeout=1.0)
+        self._call.cancel()
+        self._channel.close()
+
+
+def _views(layout: Any, frame: Frame) -> Arrays:
+    if len(frame.body) != layout.nbytes:
+        raise ProtocolError(f"a message of {len(frame.body)} bytes; the agreed layout has {layout.nbytes}")
+    views: Arrays = layout.views(frame.body)
+    return views
+
+
+def _translated(address: str, error: grpc.RpcError) -> TransportError:
+    code, details = error.code(), error.details() or "no reason given"
+    if code is grpc.StatusCode.FAILED_PRECONDITION:
+        return Refused(details)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return ConnectionLost(f"{address}: something listens there, but no Seedbed server ({details})")
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return ConnectionLost(f"{address}: the server is gone ({details})")
+    return ConnectionLost(f"{address}: {details}")

@@ -1,0 +1,363 @@
+"""The vocabulary of Seedbed: what travels between the stages, and what each field means.
+
+This module imports NumPy only, so that an actor process starts without JAX. A *tree* is an array or a
+nested ``dict`` of trees with string keys; its leaves are always taken in sorted key order, which is the
+order JAX uses too. Leading axes are written ``[T, B, ...]``: time, then batch (environments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seedbed.errors import SpecError
+
+Tree = Any
+"""An array (or array spec), or a nested dict of them."""
+
+
+EVALUATES = 2.0
+"""The place, on a ladder of exploration, of an environment that only evaluates; see :attr:`Agent.explore`."""
+
+
+def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
+    """Lists the leaves of ``tree`` as ``(path, leaf)``, in sorted key order; the path of a lone leaf is ``""``."""
+    if not isinstance(tree, Mapping):
+        return [(path, tree)]
+    return [leaf for key in sorted(tree) for leaf in leaves(tree[key], f"{path}/{key}" if path else str(key))]
+
+
+def rebuild(like: Tree, values: Sequence[Any]) -> Tree:
+    """Puts ``values``, in the order of :func:`leaves`, into the structure of ``like``."""
+    remaining = iter(values)
+
+    def build(node: Tree) -> Tree:
+        if not isinstance(node, Mapping):
+            return next(remaining)
+        return {key: build(node[key]) for key in sorted(node)}
+
+    return build(like)
+
+
+def map_leaves(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """Applies ``function`` to every leaf of ``tree`` (and to the same leaf of every tree in ``rest``)."""
+    columns = [[leaf for _, leaf in leaves(t)] for t in (tree, *rest)]
+    return rebuild(tree, [function(*row) for row in zip(*columns, strict=True)])
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """What one array of one environment looks like (no batch axis).
+
+    Attributes:
+      shape: the shape, without batch or time.
+      dtype: a NumPy dtype name (``"uint8"``, ``"float32"``, ``"int32"``).
+      num_values: for integer arrays that name a choice: how many values each element may take, one entry
+        an element in C order (``Discrete(6)`` is ``(6,)``, ``MultiDiscrete([3, 2])`` is ``(3, 2)``); values
+        then start at 0. Empty for everything else.
+      low, high: bounds of each element in C order for continuous arrays; empty where there are none.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    num_values: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype).hasobject:
+            raise SpecError(f"dtype {self.dtype!r} cannot travel: only plain numbers and booleans can")
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as plain JSON values."""
+        return {
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "num_values": list(self.num_values),
+            # JSON has no infinity: an unbounded side travels as null.
+            "low": [x if np.isfinite(x) else None for x in self.low],
+            "high": [x if np.isfinite(x) else None for x in self.high],
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> ArraySpec:
+        """Reads what :meth:`to_json` wrote; raises :class:`SpecError` on anything else."""
+        try:
+            return ArraySpec(
+                shape=tuple(int(n) for n in value["shape"]),
+                dtype=np.dtype(str(value["dtype"])).name,
+                num_values=tuple(int(n) for n in value["num_values"]),
+                low=tuple(-np.inf if x is None else float(x) for x in value["low"]),
+                high=tuple(np.inf if x is None else float(x) for x in value["high"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise SpecError(f"not an array spec: {value!r} ({error})") from error
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment looks like from outside.
+
+    Attributes:
+      id: the name it was made by (``"ALE/Pong-v5"``).
+      observation: tree of :class:`ArraySpec`.
+      action: spec of one action; a choice (``num_values``) or a continuous vector.
+      frames_per_step: environment frames that pass in one agent step (frame skip); counts frames/s.
+      frame_stack: how many of the newest frames the network sees at once. Only the newest one travels: the
+        stack is rebuilt where the network reads it. 1 means no stacking.
+    """
+
+    id: str
+    observation: Tree
+    action: ArraySpec
+    frames_per_step: int = 1
+    frame_stack: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as plain JSON values."""
+        return {
+            "id": self.id,
+            "observation": map_leaves(lambda spec: {"@": spec.to_json()}, self.observation),
+            "action": self.action.to_json(),
+            "frames_per_step": self.frames_per_step,
+            "frame_stack": self.frame_stack,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> EnvSpec:
+        """Reads what :meth:`to_json` wrote; raises :class:`SpecError` on anything else."""
+
+        def build(node: Any) -> Tree:
+            if not isinstance(node, Mapping):
+                raise SpecError(f"not an observation spec: {node!r}")
+            if set(node) == {"@"}:
+                return ArraySpec.from_json(node["@"])
+            return {str(key): build(child) for key, child in node.items()}
+
+        try:
+            return EnvSpec(
+                id=str(value["id"]),
+                observation=build(value["observation"]),
+                action=ArraySpec.from_json(value["action"]),
+                frames_per_step=int(value["frames_per_step"]),
+                frame_stack=int(value["frame_stack"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise SpecError(f"not an environment spec: {value!r} ({error})") from error
+
+
+class TimeStep(NamedTuple):
+    """One step of a batch of environments: what the world shows *after* the last action. Leading axes ``[...]``.
+
+    The stream of an environment contains the final observation of every episode, and after it, as a step of
+    its own, the first observation of the next episode::
+
+        step          t           t+1              t+2
+        observation   o_t         o_final          o_first of the next episode
+        reward        r_t         r_{t+1}          0
+        terminated    False       True or False    False
+        truncated     False       False or True    False
+        first         False       False            True
+
+    The action taken at ``t+1`` goes nowhere: the transition from ``o_final`` to ``o_first`` is marked by
+    ``first[t+2]`` and is never trained on. Between ``t`` and ``t+1``, ``terminated`` cuts the bootstrap, and
+    ``truncated`` (a time limit) bootstraps from ``o_final``.
+
+    Attributes:
+      observation: tree of arrays ``[..., *shape]``.
+      reward: float32 ``[...]``, of the transition that ended here, unclipped; 0 where ``first``.
+      terminated: bool ``[...]``, the episode ended by its own rules with this observation.
+      truncated: bool ``[...]``, the episode was cut from outside with this observation; never together with
+        ``terminated``, which wins.
+      first: bool ``[...]``, this is the first observation of an episode.
+    """
+
+    observation: Tree
+    reward: Any
+    terminated: Any
+    truncated: Any
+    first: Any
+
+
+class ActOutput(NamedTuple):
+    """What an agent decides for a batch of time steps.
+
+    Attributes:
+      action: ``[B, *action shape]``, the sampled action.
+      record: tree of arrays ``[B, ...]`` that the loss wants back later (behaviour logits, q-values).
+    """
+
+    action: Any
+    record: Tree
+
+
+class Unroll(NamedTuple):
+    """A piece of experience, time-major: T transitions of B environments.
+
+    ``timestep`` has T+1 steps, the last one shared with the next unroll, where it is the first; ``action``
+    and ``record`` have T rows, since what is decided at the last step belongs to the next unroll. Where the
+    :class:`DataPlan` has an overlap, the next unroll begins that many transitions earlier.
+
+    Attributes:
+      timestep: :class:`TimeStep` of ``[T+1, B, ...]``.
+      action: ``[T, B, *action shape]``, taken at steps 0 … T-1.
+      record: tree of ``[T, B, ...]``, what the agent recorded when it chose ``action``.
+      state: tree of ``[B, ...]``, the agent's state *before* step 0.
+      version: int32 ``[T, B]``, version of the weights that chose ``action``.
+      weight: float32 ``[B]``, the importance weight of each, where they were sampled from a replay; else None.
+    """
+
+    timestep: TimeStep
+    action: Any
+    record: Tree
+    state: Tree
+    version: Any
+    weight: Any = None
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """The memory that an agent samples its batches from; all sizes in transitions of single environments.
+
+    Attributes:
+      capacity: transitions that are kept; the oldest are overwritten.
+      min_size: transitions that are inserted before the first batch is sampled.
+      ratio: how often a transition is trained on, in the mean: acting and learning wait for each other so that it is
+        kept; None: neither waits.
+      window: transitions in one sampled item. An unroll of ``overlap + unroll_length`` transitions holds one item if
+        this is as many (sequences), and ``unroll_length`` of them if it is ``overlap + 1`` (transitions, of which the
+        overlap is what is needed around each).
+      start: which transition of an item is its first that is trained on; an item whose ``start`` leads into a new
+        episode is never sampled if it trains on this one alone.
+      priority_exponent: items are sampled in proportion to their priority to this power; 0: uniformly.
+      importance_exponent: to which power the weights of a batch undo that; 0: not at all.
+    """
+
+    capacity: int
+    min_size: int
+    ratio: float | None
+    window: int
+    start: int
+    priority_exponent: float = 0.0
+    importance_exponent: float = 0.0
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """The data an agent wants.
+
+    Attributes:
+      unroll_length: T, transitions in an unroll that were in none before.
+      batch_size: B, unrolls (of a replay: items) in a batch, over all training devices.
+      reuse: how often each batch is trained on.
+      minibatches: parts of a batch, of whole unrolls; each pass over the batch makes one update with each of them.
+      most_kl: the passes over a batch end when the metric ``kl`` of an update is above this; None: never.
+      on_policy: whether the weights that act have to be those that are trained (a lag of 0).
+      overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
+      replay: what batches are sampled from; None: they are the unrolls as they come.
+      target_period: updates after which the target parameters become the newest ones; 0: there are none.
+      dataset: whether the unrolls come from a data set, and nobody acts. An overlap is then what each unroll has before
+        the transitions that it is trained on.
+    """
+
+    unroll_length: int
+    batch_size: int
+    reuse: int = 1
+    minibatches: int = 1
+    most_kl: float | None = None
+    on_policy: bool = False
+    overlap: int = 0
+    replay: ReplayPlan | None = None
+    target_period: int = 0
+    dataset: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dataset and self.replay is not None:
+            raise SpecError("what is in a data set is in no replay: leave one of them out")
+        if self.replay is None and self.overlap and not self.dataset:
+            raise SpecError(
+                f"an overlap of {self.overlap} is for what a replay or a data set keeps, and there is neither"
+            )
+        if self.replay is not None and self.updates_a_batch != 1:
+            raise SpecError(
+                f"{self.updates_a_batch} updates a batch: what a replay samples is trained on once"
+            )
+
+    @property
+    def trained_length(self) -> int:
+        """Transitions in each column of what the loss is given: of an unroll, or of an item of the replay."""
+        return self.replay.window if self.replay else self.overlap + self.unroll_length
+
+    @property
+    def items(self) -> int:
+        """Items that an unroll of one environment brings to a replay; 1 without one."""
+        return self.overlap + self.unroll_length - self.trained_length + 1
+
+    @property
+    def acted_a_batch(self) -> float:
+        """Transitions that are acted for each batch that is trained on, in the mean."""
+        ratio = self.replay.ratio if self.replay and self.replay.ratio else 1.0
+        return self.batch_size * self.unroll_length / self.items / ratio
+
+    @property
+    def updates_a_batch(self) -> int:
+        """Updates that are made with each batch, at most."""
+        return self.reuse * self.minibatches
+
+
+@dataclass(frozen=True)
+class Agent:
+    """*What is computed*: pure functions, all of them jit-able, and the data they want.
+
+    Attributes:
+      name: the agent's name, as in ``--agent``.
+      init: ``key -> params``.
+      initial_state: ``batch -> state``, the state ``[B, ...]`` before the first step of an episode.
+      act: ``(params, key [B], timestep [B], state [B]) -> (ActOutput [B], state [B])``; one random key a row,
+        so that what one environment draws does not depend on what it is batched with.
+      loss: ``(params, target_params, unroll, key) -> (loss, (metrics, priorities))``; a *mean* over the batch
+        axis, so that the average over devices is the loss of the global batch. ``metrics`` is a dict of
+        scalars, ``priorities`` ``[B]`` or None.
+      optimizer: an ``optax.GradientTransformation`` over the params, in which each number's change depends on its own
+        gradients alone, so that a parameter server can have the numbers in parts; its counts are in updates.
+      data: the :class:`DataPlan`.
+      mode: ``(params, timestep [B], state [B]) -> (action [B], state [B])``, the greedy action for evaluation.
+      prepare: ``(params, unroll, last=None) -> (params, unroll)``, done once with a whole batch before it is trained
+        on: what is to stay the same over all passes (advantages), and what is learned without a gradient (statistics
+        of observations). Where these very params have acted (Anakin), ``last`` is the record ``[B, ...]`` of time step
+        T, for which the unroll has none, and what the records say need not be computed again. None: nothing.
+      explore: ``(state [B], places float32 [B]) -> state [B]``, gives environments their places on a ladder, from 0
+        (explores most) to 1 (least), or above 1 for one that only evaluates. None: the policy explores by itself.
+      priorities: ``unroll -> float32 [items, B]``, of the items that an unroll brings to a replay, by what was recorded
+        when it was acted; it does not look at observations. None: all alike.
+      clip: ``gradient -> gradient``, what needs the whole gradient before the optimizer has it. None: nothing.
+    """
+
+    name: str
+    init: Callable[..., Tree]
+    initial_state: Callable[[int], Tree]
+    act: Callable[..., tuple[ActOutput, Tree]]
+    loss: Callable[..., Any]
+    optimizer: Any
+    data: DataPlan
+    mode: Callable[..., tuple[Any, Tree]]
+    prepare: Callable[..., tuple[Tree, Unroll]] | None = None
+    explore: Callable[[Tree, Any], Tree] | None = None
+    priorities: Callable[[Unroll], Any] | None = None
+    clip: Callable[[Tree], Tree] | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """An immutable snapshot of parameters: readers keep a reference, the learner makes new ones.
+
+    Attributes:
+      params: the parameters.
+      version: how many updates they have seen; 0 are the initial ones.
+    """
+
+    params: Tree = field(repr=False)
+    version: int
