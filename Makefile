@@ -11,8 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALLED := $(VENV)/.installed
-NATIVE := $(VENV)/.native
-NATIVE_SOURCE := $(wildcard src/seedbed/nets/native/*.cc src/seedbed/nets/native/*.h src/seedbed/nets/native/build.py)
+EXTENSION := $(VENV)/.onednn
+EXTENSION_SOURCE := $(wildcard src/seedbed/nets/cpu/*.cc src/seedbed/nets/cpu/*.h src/seedbed/nets/cpu/build.py)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -25,11 +25,11 @@ help: ## list the targets
 	@echo 'Another environment: make train ENV=CartPole-v1. Settings: make train ARGS="--seed 2".'
 	@echo 'Another Python:      make install PYTHON=python3.12'
 
-install: $(NATIVE) ## set up .venv; the command is then .venv/bin/seedbed
+install: $(EXTENSION) ## set up .venv; the command is then .venv/bin/seedbed
 
 # `exec`: no shell stands between make and the run, which would die of Ctrl-C (and take make along) while the
 # run still writes its checkpoint; make itself waits.
-train: $(NATIVE) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C leaves a checkpoint
+train: $(EXTENSION) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C leaves a checkpoint
 	@exec $(BIN)/seedbed train $(ENV) $(ARGS)
 
 # What a test compiles runs for a moment, and to optimize it would take longer than all the rest. Tests of learning and the
@@ -39,12 +39,12 @@ NOT_OPTIMIZED := --xla_backend_optimization_level=0
 # A test goes to the process that is free next.
 AT_ONCE := -n logical --maxprocesses 4 --dist worksteal
 
-test: $(INSTALLED)-test $(NATIVE) ## run the fast tests, then the slow ones
+test: $(INSTALLED)-test $(EXTENSION) ## run the fast tests, then the slow ones
 	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m 'not slow' $(AT_ONCE)
 	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
 	$(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY)
 
-check: $(INSTALLED)-test $(INSTALLED)-check $(NATIVE) ## format, lint, types, and which folder may import which
+check: $(INSTALLED)-test $(INSTALLED)-check $(EXTENSION) ## format, lint, types, and which folder may import which
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -58,7 +58,7 @@ docs: $(INSTALLED)-docs ## build docs/_build/html
 	@echo 'docs/_build/html/index.html'
 
 clean: ## remove .venv and everything that was built; runs stay
-	rm -f src/seedbed/nets/native/_*.so src/seedbed/nets/native/_*.json
+	rm -f src/seedbed/nets/cpu/_*.so src/seedbed/nets/cpu/_*.json
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -78,9 +78,9 @@ $(INSTALLED): $(VENV)/.created pyproject.toml constraints.txt
 	@touch $@
 
 # Convolutions on a CPU take less time with it; where there is no wheel or no compiler, one line says so.
-$(NATIVE): $(INSTALLED) $(NATIVE_SOURCE)
+$(EXTENSION): $(INSTALLED) $(EXTENSION_SOURCE)
 	@$(PIP) --editable '.[onednn]' || echo 'No oneDNN could be installed: Seedbed does without'
-	@$(BIN)/python -m seedbed.nets.native.build
+	@$(BIN)/python -m seedbed.nets.cpu.build
 	@touch $@
 
 $(INSTALLED)-%: $(INSTALLED)

@@ -31,10 +31,10 @@ from jax import lax
 from side_by_side import keep, seedbed
 
 from seedbed.launch.allocator import restart_tuned
-from seedbed.launch.bench import provenance
 from seedbed.nets.build import build_torso
 from seedbed.nets.convolutions import Padding, convolve
-from seedbed.nets.native import library
+from seedbed.nets.cpu import library
+from seedbed.timing.stages import provenance
 from seedbed.types import ArraySpec
 
 SMOKE = "--smoke" in sys.argv

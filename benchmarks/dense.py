@@ -13,8 +13,8 @@ from statistics import median
 import jax
 from side_by_side import keep
 
-from seedbed.launch.bench import provenance
 from seedbed.nets.dense import multiply
+from seedbed.timing.stages import provenance
 
 LAYERS = {
     # Rows, inputs, outputs.

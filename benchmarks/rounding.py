@@ -17,11 +17,11 @@ from side_by_side import keep
 
 from seedbed.acting.rollout import Program, Rollout
 from seedbed.config.resolve import replace
-from seedbed.launch.bench import provenance
+from seedbed.evaluation.player import Player
 from seedbed.launch.build import build_agent
-from seedbed.launch.evaluate import Player
 from seedbed.learning.update import Update
 from seedbed.seeding import key
+from seedbed.timing.stages import provenance
 from seedbed.types import Agent, EnvSpec, Tree, Unroll
 
 DTYPES = ("float32", "bfloat16")

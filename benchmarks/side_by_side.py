@@ -51,7 +51,7 @@ def in_turn(commands: Mapping[str, str], rounds: int, seconds: float) -> dict[st
 
 def measured_on() -> dict[str, Any]:
     """The machine and the versions; found by another process, since one that has looked at an accelerator keeps it."""
-    program = "import json; from seedbed.launch.bench import provenance; print(json.dumps(provenance()))"
+    program = "import json; from seedbed.timing.stages import provenance; print(json.dumps(provenance()))"
     return last_line(sys.executable, "-c", program)
 
 

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from seedbed.config.resolve import configure
-from seedbed.launch.bench import environment_stage, provenance
 from seedbed.launch.build import build_spec
-from seedbed.transport.measure import ADDRESSES, measure
+from seedbed.timing.stages import environment_stage, provenance
+from seedbed.timing.transport import ADDRESSES, measure
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from hypothesis import settings
 
 # Whoever starts the tests in the background of a script, or by nohup, has them ignore Ctrl-C or the terminal's end, and
 # every process that they start would inherit that; tests that interrupt one would wait in vain. A handler is not
@@ -17,6 +18,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("seedbed", deadline=None)
+settings.load_profile("seedbed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seedbed.acting.unrolls import step_arrays
 from seedbed.envs.make import make, spec_of
-from seedbed.transport.seam import PROTOCOL, Layouts
+from seedbed.transport.interface import PROTOCOL, Layouts
 from seedbed.types import ActOutput, Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 PATIENCE = 20.0
@@ -22,7 +22,7 @@ COUNT: EnvSpec = spec_of("toy:count")
 """Observations int32 ``[env, episode, step, last action]``."""
 
 
-def diary(unroll_length: int = 3, batch_size: int = 2, reuse: int = 1, actions: int = 3) -> Agent:
+def reporter(unroll_length: int = 3, batch_size: int = 2, reuse: int = 1, actions: int = 3) -> Agent:
     """An agent for ``toy:count`` that writes down what it is given: its record can be checked step by step.
 
     The state is how many steps of the episode it has seen, and the sum of the envs' numbers times a weight.
@@ -44,7 +44,7 @@ def diary(unroll_length: int = 3, batch_size: int = 2, reuse: int = 1, actions: 
         return jnp.mean(error), ({"error": jnp.mean(error)}, None)
 
     return Agent(
-        name="diary",
+        name="reporter",
         init=lambda key: {"w": jnp.ones(())},
         initial_state=initial_state,
         act=act,
@@ -71,7 +71,7 @@ def numbered(length: int, names: Sequence[int]) -> Unroll:
 
 
 class FakePeer:
-    """The desk's end of a conversation: keeps what it is told to send."""
+    """The registry's end of a conversation: keeps what it is told to send."""
 
     def __init__(self, name: str = "peer") -> None:
         self.name = name
@@ -105,13 +105,13 @@ class FakePeer:
 
 
 class Player:
-    """An actor without process or wire: joins a desk and plays ``toy:count``, one lane at a time."""
+    """An actor without process or wire: joins a registry and plays ``toy:count``, one lane at a time."""
 
-    def __init__(self, desk: Any, token: str = "secret", **join: Any) -> None:
-        self.desk = desk
+    def __init__(self, registry: Any, token: str = "secret", **join: Any) -> None:
+        self.registry = registry
         self.peer = FakePeer()
         message = {"kind": "join", "protocol": PROTOCOL, "token": token, "index": None, "envs": None, **join}
-        self.told = desk.answer(self.peer, message)
+        self.told = registry.answer(self.peer, message)
         rows = self.told["rows"]
         self.lanes = [
             make(self.told["env"], rows, {"first_index": 100 * self.told["index"] + half * rows})
@@ -120,13 +120,15 @@ class Player:
 
     def ready(self) -> Player:
         """Says what it made."""
-        self.desk.answer(self.peer, {"kind": "ready", "spec": self.lanes[0].spec.to_json()})
+        self.registry.answer(self.peer, {"kind": "ready", "spec": self.lanes[0].spec.to_json()})
         return self
 
     def begin(self, *lanes: int) -> Player:
         """Sends the first step of these lanes, or of all."""
         for lane in lanes or range(len(self.lanes)):
-            self.desk.deliver(self.peer, lane, step_arrays(self.lanes[lane].reset(self.told["seeds"][lane])))
+            self.registry.deliver(
+                self.peer, lane, step_arrays(self.lanes[lane].reset(self.told["seeds"][lane]))
+            )
         return self
 
     def play(self, replies: int = 1) -> Player:
@@ -138,11 +140,11 @@ class Player:
     def step(self, lane: int, action: NDArray[Any]) -> None:
         """Steps a lane and sends what it shows."""
         self.lanes[lane].send(action)
-        self.desk.deliver(self.peer, lane, step_arrays(self.lanes[lane].receive()))
+        self.registry.deliver(self.peer, lane, step_arrays(self.lanes[lane].receive()))
 
     def leave(self, reason: str = "gone") -> None:
         """Is gone."""
-        self.desk.left(self.peer, reason)
+        self.registry.left(self.peer, reason)
 
 
 class InstantInference:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.config.resolve import configure
-from seedbed.launch.run import train
+from seedbed.launch.train import train
 from seedbed.learning.checkpoint import load_latest
 from seedbed.metrics.reports import Summary
 

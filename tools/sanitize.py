@@ -3,7 +3,7 @@
     .venv/bin/python tools/sanitize.py
 
 Needs GCC with both (Debian: they come with g++). oneDNN's own machine code is not instrumented: what is checked is
-what the extension hands it, and all that it does itself (``tests/nets/native/guarded.cc`` sees oneDNN's too). What was
+what the extension hands it, and all that it does itself (``tests/nets/cpu/guarded.cc`` sees oneDNN's too). What was
 built before is put back at the end.
 """
 
@@ -15,9 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from seedbed.nets.native import build, library
+from seedbed.nets.cpu import build, library
 
-TESTS = ("tests/nets/native/test_against_xla.py", "tests/nets/native/test_refusals.py")
+TESTS = ("tests/nets/cpu/test_against_xla.py", "tests/nets/cpu/test_refusals.py")
 FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 ROOT = Path(__file__).parent.parent
 
@@ -50,9 +50,7 @@ def main() -> int:
         build.compile_extension(extension, *FLAGS)
         library.forget_proofs()
         # The proof is the first to run it; were it ended there, all tests would be of XLA, and pass.
-        program = (
-            "from seedbed.nets.native import library; found = library.find(); print(found, found.advice)"
-        )
+        program = "from seedbed.nets.cpu import library; found = library.find(); print(found, found.advice)"
         said = subprocess.run(
             [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, check=True
         ).stdout

@@ -13,13 +13,13 @@ __version__ = "0.2.0"
 
 _API = {
     "configure": "seedbed.config.resolve.configure",
-    "train": "seedbed.launch.run.train",
-    "resume": "seedbed.launch.run.resume",
-    "evaluate": "seedbed.launch.evaluate.evaluate",
-    "record": "seedbed.launch.evaluate.record",
-    "collect": "seedbed.launch.collect.collect",
+    "train": "seedbed.launch.train.train",
+    "resume": "seedbed.launch.train.resume",
+    "evaluate": "seedbed.evaluation.player.evaluate",
+    "record": "seedbed.evaluation.player.record",
+    "collect": "seedbed.evaluation.collect.collect",
     "act": "seedbed.launch.actor.act_and_reconnect",
-    "bench": "seedbed.launch.bench.bench",
+    "bench": "seedbed.timing.stages.bench",
     "findings": "seedbed.launch.machine.findings",
 }
 

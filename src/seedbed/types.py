@@ -19,10 +19,6 @@ Tree = Any
 """An array (or array spec), or a nested dict of them."""
 
 
-EVALUATES = 2.0
-"""The place, on a ladder of exploration, of an environment that only evaluates; see :attr:`Agent.explore`."""
-
-
 def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
     """Lists the leaves of ``tree`` as ``(path, leaf)``, in sorted key order; the path of a lone leaf is ``""``."""
     if not isinstance(tree, Mapping):
@@ -182,6 +178,18 @@ class TimeStep(NamedTuple):
     first: Any
 
 
+class Exploration(NamedTuple):
+    """How much each environment of a batch explores, for agents that explore by chance.
+
+    Attributes:
+      rank: float32 ``[B]``, from 0 (explores most) to 1 (least).
+      evaluates: bool ``[B]``, whether it only evaluates, so that the rank does not count.
+    """
+
+    rank: Any
+    evaluates: Any
+
+
 class ActOutput(NamedTuple):
     """What an agent decides for a batch of time steps.
 
@@ -329,8 +337,8 @@ class Agent:
         on: what is to stay the same over all passes (advantages), and what is learned without a gradient (statistics
         of observations). Where these very params have acted (Anakin), ``last`` is the record ``[B, ...]`` of time step
         T, for which the unroll has none, and what the records say need not be computed again. None: nothing.
-      explore: ``(state [B], places float32 [B]) -> state [B]``, gives environments their places on a ladder, from 0
-        (explores most) to 1 (least), or above 1 for one that only evaluates. None: the policy explores by itself.
+      explore: ``(state [B], Exploration [B]) -> state [B]``, says how much each environment explores. None: the policy
+        explores by itself.
       priorities: ``unroll -> float32 [items, B]``, of the items that an unroll brings to a replay, by what was recorded
         when it was acted; it does not look at observations. None: all alike.
       clip: ``gradient -> gradient``, what needs the whole gradient before the optimizer has it. None: nothing.
@@ -345,7 +353,7 @@ class Agent:
     data: DataPlan
     mode: Callable[..., tuple[Any, Tree]]
     prepare: Callable[..., tuple[Tree, Unroll]] | None = None
-    explore: Callable[[Tree, Any], Tree] | None = None
+    explore: Callable[[Tree, Exploration], Tree] | None = None
     priorities: Callable[[Unroll], Any] | None = None
     clip: Callable[[Tree], Tree] | None = None
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fakes import COUNT, diary
+from fakes import COUNT, reporter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from seedbed.types import Tree
 PARAMS = {"w": jnp.ones(())}
 CAPACITY = 8
 SIZES = (2, 4, 8)
-DIARY = diary()
+DIARY = reporter()
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def play(
 ALONE = [[[slot]] for _ in range(3) for slot in range(CAPACITY)]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_what_a_slot_gets_does_not_depend_on_what_it_is_batched_with(shared: Inference, data: Any) -> None:
     alone = play(shared, ALONE)
@@ -152,7 +152,7 @@ def test_tables_bring_everything_back(shared: Inference) -> None:
 
 def test_nothing_is_compiled_after_warm_up(caplog: pytest.LogCaptureFixture) -> None:
     params = jax.device_put(PARAMS, jax.devices()[0])
-    inference = Inference(diary(), COUNT, CAPACITY, (2, 4), jax.devices()[0], jax.random.key(1))
+    inference = Inference(reporter(), COUNT, CAPACITY, (2, 4), jax.devices()[0], jax.random.key(1))
     inference.warm_up(params)
     with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
         for _ in range(2):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from seedbed.acting.unrolls import OpenUnroll, step_arrays, step_fields, timestep_of
 from seedbed.envs.make import make
-from seedbed.transport.seam import Layout
+from seedbed.transport.interface import Layout
 from seedbed.types import ArraySpec, EnvSpec, Unroll
 
 TREE = EnvSpec(
@@ -39,7 +39,7 @@ def test_nested_observations_travel_in_sorted_order() -> None:
     assert all(a is b for a, b in zip(step_arrays(step), arrays, strict=True))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     rows=st.integers(1, 4), length=st.integers(1, 6), decisions=st.integers(0, 30), longest=st.integers(1, 5)
 )

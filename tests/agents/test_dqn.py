@@ -9,7 +9,7 @@ import rlax
 from seedbed.agents.dqn import DQNSettings, make_agent
 from seedbed.errors import ConfigError
 from seedbed.testing.agents import SPECS, Subject, experience
-from seedbed.types import EnvSpec, TimeStep, Unroll
+from seedbed.types import EnvSpec, Exploration, TimeStep, Unroll
 
 PLAIN = {"n_step": 1, "double": False, "dueling": False, "huber": 1.0, "priority_exponent": 0.0}
 
@@ -111,9 +111,12 @@ def test_priorities_by_what_was_recorded_are_those_of_the_loss_with_the_actors_v
         np.testing.assert_allclose(recorded[item], priorities, atol=2e-5)
 
 
-def test_environments_explore_as_their_places_say():
+def test_environments_explore_by_their_ranks():
     one = subject("vector")
-    state = one.agent.explore(one.agent.initial_state(3), jnp.asarray([0.0, 1.0, 2.0]))
+    state = one.agent.explore(
+        one.agent.initial_state(3),
+        Exploration(jnp.asarray([0.0, 1.0, 1.0]), jnp.asarray([False, False, True])),
+    )
     np.testing.assert_allclose(state["epsilon"], [0.4, 0.4**8, 1e-3], rtol=1e-5)
 
 

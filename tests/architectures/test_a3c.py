@@ -13,7 +13,6 @@ from small_runs import params, run
 
 import seedbed
 from seedbed.acting.example import example_unroll
-from seedbed.acting.ledger import Ledger
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.a3c import A3C, OpenSteps
 from seedbed.architectures.fits import why_not
@@ -21,7 +20,8 @@ from seedbed.config.resolve import configure
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
+from seedbed.metrics.ledger import Ledger
 from seedbed.metrics.reports import Summary
 
 STEPS = 20

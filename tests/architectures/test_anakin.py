@@ -15,7 +15,7 @@ import seedbed
 from seedbed.architectures.anakin import Anakin
 from seedbed.config.resolve import configure
 from seedbed.errors import ConfigError, RunFailed
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 
 
 def test_how_many_batches_a_call_has_changes_nothing(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_world_that_breaks_on_the_device_ends_the_run(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "envs"))
     with pytest.raises(RunFailed, match=r"learner: .*the world has ended.*\(log: "):
-        run(tmp_path / "run", 100, env="native_worlds:breaking", checkpoint_minutes=1e-9, seeds=seeds)
+        run(tmp_path / "run", 100, env="on_device_worlds:breaking", checkpoint_minutes=1e-9, seeds=seeds)
     assert checkpoints(tmp_path / "run"), "those from before it broke"
     assert "the world has ended" in (tmp_path / "run/logs/learner.log").read_text()
     told = summary(tmp_path / "run")

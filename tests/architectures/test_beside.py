@@ -11,14 +11,14 @@ import pytest
 from harness import balanced, tiny, until
 from small_runs import params
 
-from seedbed.acting.intake import Intake
 from seedbed.architectures.impala import Impala
 from seedbed.architectures.learner_loop import LearnerLoop
 from seedbed.architectures.memory import ReplayMemory
 from seedbed.errors import ConfigError
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning.learner import Learner
 from seedbed.replay.replay import Replay
+from seedbed.serving.unroll_service import UnrollService
 
 IMPALA: dict[str, Any] = {"arch": "impala", "batch_size": 4, "lstm": 8}
 REPLAY: dict[str, Any] = {
@@ -121,7 +121,7 @@ def test_actors_wait_for_a_learner_that_stands_still(
 
     def stand_still(self: Learner, batch: Any) -> Any:
         if not stood:
-            (intake,) = archs[0].desk.services
+            (intake,) = archs[0].registry.services
             until(
                 lambda: len(intake.lanes) == 4 and all(lane.outbox for lane in intake.lanes),
                 "every lane to hold an unroll that finds no room",
@@ -143,18 +143,18 @@ def test_weights_travel_when_they_have_changed_and_once_for_an_actor(
 ) -> None:
     given: list[int] = []
     versions: set[int] = set()
-    give, tell = Intake._pack, Intake._tell
+    give, tell = UnrollService._pack, UnrollService._tell
 
-    def watch_give(self: Intake, weights: Any) -> Any:
+    def watch_give(self: UnrollService, weights: Any) -> Any:
         given.append(weights.version)
         return give(self, weights)
 
-    def watch_tell(self: Intake, lane: Any) -> None:
+    def watch_tell(self: UnrollService, lane: Any) -> None:
         tell(self, lane)
         versions.add(self._told[lane][0])
 
-    monkeypatch.setattr(Intake, "_pack", watch_give)
-    monkeypatch.setattr(Intake, "_tell", watch_tell)
+    monkeypatch.setattr(UnrollService, "_pack", watch_give)
+    monkeypatch.setattr(UnrollService, "_tell", watch_tell)
     # A batch is 16 unrolls of each environment: most unrolls begin with weights that are here.
     config = tiny(
         *("toy:catch", tmp_path / "run"), arch="impala", transport="inproc", batch_size=128, frames=5_000
@@ -170,18 +170,18 @@ def test_weights_travel_when_they_have_changed_and_once_for_an_actor(
 def test_apex_fetches_every_so_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[Any, list[int]] = {}
     given: list[int] = []
-    tell, pack = Intake._tell, Intake._pack
+    tell, pack = UnrollService._tell, UnrollService._pack
 
-    def watch_tell(self: Intake, lane: Any) -> None:
+    def watch_tell(self: UnrollService, lane: Any) -> None:
         tell(self, lane)
         told.setdefault(lane, []).append(self._told[lane][1])
 
-    def watch_pack(self: Intake, weights: Any) -> Any:
+    def watch_pack(self: UnrollService, weights: Any) -> Any:
         given.append(weights.version)
         return pack(self, weights)
 
-    monkeypatch.setattr(Intake, "_tell", watch_tell)
-    monkeypatch.setattr(Intake, "_pack", watch_pack)
+    monkeypatch.setattr(UnrollService, "_tell", watch_tell)
+    monkeypatch.setattr(UnrollService, "_pack", watch_pack)
     config = tiny(
         *("toy:catch", tmp_path / "run"), **DQN, arch="apex", transport="inproc", fetch_steps=20, frames=3_000
     )

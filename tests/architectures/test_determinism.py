@@ -17,11 +17,11 @@ import pytest
 from harness import Command, alive, checkpoints, flags, simulated, summary, tiny, until
 
 from seedbed.acting.pace import Lockstep
-from seedbed.acting.worker import Worker
 from seedbed.architectures.seed import Seed
 from seedbed.launch.build import build_agent, build_spec
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.metrics.reports import Summary
+from seedbed.serving.inference_service import InferenceService
 from seedbed.types import Unroll
 from seedbed.weights.store import WeightStore
 
@@ -90,16 +90,16 @@ def outcome(run: Summary) -> dict[str, Any]:
 def ctrl_c_at(decision: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sends SIGINT when inference is asked for the ``decision``-th time: somewhere in the middle of an unroll."""
     left = [decision]
-    original = Worker._serve
+    original = InferenceService._serve
 
-    def serve(self: Worker, lanes: Any) -> None:
+    def serve(self: InferenceService, lanes: Any) -> None:
         left[0] -= 1
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGINT)
         original(self, lanes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Worker, "_serve", serve)
+        patch.setattr(InferenceService, "_serve", serve)
         yield
     assert left[0] <= 0, "the run ended before the interruption"
 
@@ -228,7 +228,7 @@ DEVICES = """
 import json, sys
 from harness import tiny
 from pathlib import Path
-from seedbed.launch.run import train
+from seedbed.launch.train import train
 
 import jax
 from seedbed.architectures.seed import Seed
@@ -239,11 +239,11 @@ def ids(tree):
 places = {}
 close = Seed.close
 def look_and_close(self):
-    workers = range(len(self.desk.services))
+    workers = range(len(self.registry.services))
     places[Path(self._config.run_dir).name] = {
         "train": ids(self.learner.state.params),
         "act": [ids(self._store.newest(i).params) for i in workers],
-        "full": [worker.inference.largest for worker in self.desk.services],
+        "full": [worker.inference.largest for worker in self.registry.services],
     }
     close(self)
 Seed.close = look_and_close

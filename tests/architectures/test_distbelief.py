@@ -18,7 +18,7 @@ from seedbed.architectures.fits import why_not
 from seedbed.envs.make import make, spec_of
 from seedbed.errors import DatasetError
 from seedbed.launch.build import build_agent
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning.checkpoint import load_latest
 from seedbed.replay.dataset import Dataset, Decided, write
 from seedbed.seeding import key

@@ -17,9 +17,9 @@ from seedbed.architectures.fits import why_not
 from seedbed.envs.make import spec_of
 from seedbed.errors import RunFailed
 from seedbed.launch.build import build_agent
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning.checkpoint import load_latest
-from seedbed.learning.pushing import Outliers
+from seedbed.parameter_server.pushing import Outliers
 
 DQN: dict[str, Any] = {
     "agent": "dqn",

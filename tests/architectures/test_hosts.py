@@ -11,8 +11,8 @@ import pytest
 from harness import Command, flags, simulated, summary
 from small_runs import AGENTS, ENVS, STEPS, params
 
-from seedbed.acting.recipe import number_of
-from seedbed.launch.meeting import free_port
+from seedbed.acting.assignment import number_of
+from seedbed.launch.rendezvous import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from harness import balanced, rows, tiny, until
 
-from seedbed.acting.ledger import Ledger
 from seedbed.acting.unrolls import Delivery
 from seedbed.agents import r2d2
 from seedbed.architectures.fits import why_not
@@ -20,10 +19,11 @@ from seedbed.architectures.memory import ReplayMemory, rounds
 from seedbed.architectures.seed import Seed
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning import checkpoint as saving
 from seedbed.learning.checkpoint import intact_steps
 from seedbed.learning.learner import Learner
+from seedbed.metrics.ledger import Ledger
 from seedbed.replay.limiter import RateLimiter
 from seedbed.replay.replay import Replay
 from seedbed.types import DataPlan, ReplayPlan
@@ -159,7 +159,7 @@ def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch
 
     def stand_still(self: Learner, batch: Any) -> Any:
         if not stood:
-            workers = seeds[0].desk.services
+            workers = seeds[0].registry.services
             until(
                 lambda: all(len(w.lanes) == 4 and all(lane.outbox for lane in w.lanes) for w in workers),
                 "every lane to hold an unroll that finds no room",

@@ -14,30 +14,30 @@ from small_runs import AGENTS, ENVS, STEPS, params, run
 import seedbed
 from seedbed.config.resolve import configure
 from seedbed.errors import ConfigError, RunFailed
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning.checkpoint import load_latest
 
 RATES = (1e-2, 3e-3)
 SWEEP = ("learning_rate=1e-2,3e-3",)
 
 
-def kept(folder: Path, member: int) -> dict[str, np.ndarray[Any, Any]]:
+def kept(folder: Path, variant: int) -> dict[str, np.ndarray[Any, Any]]:
     tree = load_latest(folder / "checkpoints")._load("members_train.safetensors")
-    return {name: leaf[member] for name, leaf in tree.items() if name.startswith("params")}
+    return {name: leaf[variant] for name, leaf in tree.items() if name.startswith("params")}
 
 
 @pytest.mark.parametrize("name", ["vtrace lstm", "ppo until too far"])
 def test_each_member_is_the_agent_of_a_run_of_its_own(name: str, tmp_path: Path) -> None:
     together = run(tmp_path / "together", **AGENTS[name], seeds=2, sweep=SWEEP).to_json()
     assert together["agent_steps"] == 6 * ENVS * STEPS, "counts are those of one agent"
-    assert len(together["members"]) == 4
-    for member, (rate, seed) in enumerate((rate, seed) for rate in RATES for seed in (0, 1)):
-        if member in (1, 2):  # another seed, and another rate
-            alone = run(tmp_path / f"{member}", **{**AGENTS[name], "learning_rate": rate, "seed": seed})
-            assert together["members"][member]["mean_return"] == pytest.approx(alone.mean_return)
-            assert together["members"][member]["episodes"] == alone.episodes
-            theirs = params(tmp_path / f"{member}")
-            ours = kept(tmp_path / "together", member)
+    assert len(together["variants"]) == 4
+    for variant, (rate, seed) in enumerate((rate, seed) for rate in RATES for seed in (0, 1)):
+        if variant in (1, 2):  # another seed, and another rate
+            alone = run(tmp_path / f"{variant}", **{**AGENTS[name], "learning_rate": rate, "seed": seed})
+            assert together["variants"][variant]["mean_return"] == pytest.approx(alone.mean_return)
+            assert together["variants"][variant]["episodes"] == alone.episodes
+            theirs = params(tmp_path / f"{variant}")
+            ours = kept(tmp_path / "together", variant)
             assert ours.keys() == theirs.keys()
             for leaf, array in ours.items():
                 np.testing.assert_allclose(array, theirs[leaf], rtol=1e-3, atol=1e-5, err_msg=leaf)
@@ -45,19 +45,19 @@ def test_each_member_is_the_agent_of_a_run_of_its_own(name: str, tmp_path: Path)
 
 def test_the_best_one_is_what_is_played_and_all_are_compared(tmp_path: Path) -> None:
     done = run(tmp_path / "run", 20, agent="ppo", seeds=3, sweep=SWEEP).to_json()
-    means = [member["mean_return"] for member in done["members"]]
-    best = done["best_member"]
+    means = [variant["mean_return"] for variant in done["variants"]]
+    best = done["best_variant"]
     assert means[best] == max(means)
     assert done["mean_return"] == pytest.approx(np.mean(means))
-    assert [member["agent"] for member in done["members"]][3] == "learning_rate 0.003, seed 0"
+    assert [variant["agent"] for variant in done["variants"]][3] == "learning_rate 0.003, seed 0"
     assert list(done["compared"]) == ["learning_rate 0.01", "learning_rate 0.003"]
     assert done["compared"]["learning_rate 0.01"]["mean"] == pytest.approx(np.mean(means[:3]))
     ours, played = kept(tmp_path / "run", best), params(tmp_path / "run")
     for leaf, array in ours.items():
         np.testing.assert_array_equal(array, played[leaf], err_msg=leaf)
     assert seedbed.evaluate(tmp_path / "run", episodes=2).count == 2
-    for member, mean in enumerate(means):
-        last = json.loads((tmp_path / f"run/members/{member}/metrics.jsonl").read_text().splitlines()[-1])
+    for variant, mean in enumerate(means):
+        last = json.loads((tmp_path / f"run/variants/{variant}/metrics.jsonl").read_text().splitlines()[-1])
         assert last["mean_return"] == mean
         assert last["agent_steps"] == 20 * ENVS * STEPS
     assert (tmp_path / "run/curve.png").stat().st_size > 10_000
@@ -69,12 +69,12 @@ def test_a_population_in_two_parts_is_the_whole(tmp_path: Path) -> None:
     run(tmp_path / "parts", 5, **settings)
     again = resume(str(tmp_path / "parts"), frames=8 * ENVS * STEPS)
     assert again.params_sha256 == whole.params_sha256
-    for member in range(4):
-        for leaf, array in kept(tmp_path / "whole", member).items():
-            np.testing.assert_array_equal(array, kept(tmp_path / "parts", member)[leaf], err_msg=leaf)
-    told, meant = (each.to_json()["members"] for each in (again, whole))
-    for member in (*told, *meant):
-        del member["best_mean_return"]
+    for variant in range(4):
+        for leaf, array in kept(tmp_path / "whole", variant).items():
+            np.testing.assert_array_equal(array, kept(tmp_path / "parts", variant)[leaf], err_msg=leaf)
+    told, meant = (each.to_json()["variants"] for each in (again, whole))
+    for variant in (*told, *meant):
+        del variant["best_mean_return"]
     assert told == meant
     with pytest.raises(ConfigError, match="number of agents was 4 and is 6 now"):
         resume(str(tmp_path / "parts"), frames=100 * ENVS * STEPS, seeds=3)
@@ -85,7 +85,7 @@ def test_a_population_in_two_parts_is_the_whole(tmp_path: Path) -> None:
 def test_one_that_breaks_does_not_stop_the_others(tmp_path: Path) -> None:
     sweep = ("learning_rate=1e-2,1e38",)
     done = run(tmp_path / "run", 30, gradient_clip=0.0, max_skipped_updates=3, sweep=sweep).to_json()
-    fine, broken = done["members"]
+    fine, broken = done["variants"]
     assert fine["skipped_updates"] == 0
     assert broken["skipped_updates"] > 3
     assert broken["episodes"] > 0, "it goes on acting with the last weights that were finite"
@@ -138,7 +138,7 @@ for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):
     done = run(
         Path(sys.argv[1]) / name, agent="ppo", reuse=2, minibatches=2, seeds=3, training_devices=devices
     ).to_json()
-    print("told", json.dumps([[each["mean_return"], each["episodes"]] for each in done["members"]]))
+    print("told", json.dumps([[each["mean_return"], each["episodes"]] for each in done["variants"]]))
 """
 
 

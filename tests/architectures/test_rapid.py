@@ -27,15 +27,15 @@ from harness import (
 from small_runs import params
 
 import seedbed
-from seedbed.acting.intake import Intake
 from seedbed.architectures.fits import why_not
 from seedbed.architectures.rapid import Rapid
 from seedbed.envs.make import spec_of
 from seedbed.errors import RunFailed
 from seedbed.launch.build import build_agent
 from seedbed.launch.forward_pool import ForwardPool
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning.checkpoint import load_latest
+from seedbed.serving.unroll_service import UnrollService
 from seedbed.weights.store import WeightStore
 
 PPO: dict[str, Any] = {"agent": "ppo", "reuse": 2, "minibatches": 2}
@@ -90,14 +90,16 @@ def test_weights_are_published_after_so_many_updates(tmp_path: Path, monkeypatch
         publish(self, params, version)
 
     optimizers: list[WeightStore] = []
-    make = Intake.__init__
+    make = UnrollService.__init__
 
-    def know(self: Intake, agent: Any, pace: Any, recipe: Any, store: WeightStore, **more: Any) -> None:
+    def know(
+        self: UnrollService, agent: Any, pace: Any, assignment: Any, store: WeightStore, **more: Any
+    ) -> None:
         optimizers.append(store)
-        make(self, agent, pace, recipe, store, **more)
+        make(self, agent, pace, assignment, store, **more)
 
     monkeypatch.setattr(WeightStore, "publish", watch)
-    monkeypatch.setattr(Intake, "__init__", know)
+    monkeypatch.setattr(UnrollService, "__init__", know)
     settings = {**RAPID, "publish_updates": 3, "transport": "inproc", "frames": 1000}
     run = train(tiny("toy:catch", tmp_path / "run", **settings)).to_json()
     assert published == [*range(0, run["weights_version"] + 1, 3)][: len(published)]
@@ -230,7 +232,7 @@ def test_a_server_that_is_silent_for_too_long_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr("seedbed.launch.forward_pool.time.monotonic", lambda: now[0])
     pool: Any = object.__new__(ForwardPool)
     pool._begun = {0: 100.0, 1: 100.0}
-    pool._arch = SimpleNamespace(desk=SimpleNamespace(server_heard=heard.__getitem__))
+    pool._arch = SimpleNamespace(registry=SimpleNamespace(server_heard=heard.__getitem__))
     pool._config = SimpleNamespace(safety=SimpleNamespace(env_timeout=30.0))
     pool.addresses = ["a", "b"]
     now[0], heard[1] = 219.0, 190.0

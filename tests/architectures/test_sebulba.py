@@ -16,16 +16,16 @@ import pytest
 from harness import Command, balanced, checkpoints, flags, learned, on_four_devices, rows, summary, tiny
 
 import seedbed
-from seedbed.acting.crew import seed_of
+from seedbed.acting.actor_threads import seed_of
+from seedbed.acting.assignment import Assignment
 from seedbed.acting.inference import row_keys
-from seedbed.acting.recipe import Recipe
 from seedbed.acting.rollout import Rollout
 from seedbed.config.resolve import configure
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make, spec_of
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError, RunFailed
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning.learner import Learner
 from seedbed.metrics.reports import Summary
 from seedbed.seeding import key
@@ -118,7 +118,7 @@ def test_freely_every_step_is_trained_once_and_the_lag_is_small(
         return make(env, envs, {**options, "first_index": 100 * next(threads)})
 
     monkeypatch.setattr(Learner, "gather", watch)
-    monkeypatch.setattr("seedbed.acting.crew.make", make_numbered)
+    monkeypatch.setattr("seedbed.acting.actor_threads.make", make_numbered)
     run = sebulba("toy:count", tmp_path / "run", actors=3, batch_size=6, frames=40 * 30).to_json()
     assert balanced(run)
     assert run["steps_dropped"] == 0
@@ -182,11 +182,11 @@ def test_all_environments_of_all_threads_on_all_hosts_differ() -> None:
     spec = spec_of("toy:catch", {})
     seeds, keys = [], []
     for host in range(hosts):
-        recipe = Recipe("toy:catch", {}, spec, threads, envs, 0, 5, "", host=host, hosts=hosts)
-        slots = np.array([recipe.slot_number(slot) for slot in range(threads * envs)], np.int32)
+        assignment = Assignment("toy:catch", {}, spec, threads, envs, 0, 5, "", host=host, hosts=hosts)
+        slots = np.array([assignment.slot_number(slot) for slot in range(threads * envs)], np.int32)
         for epoch in range(3):
             for index in range(threads):
-                seed = seed_of(recipe.seed, recipe.actor_number(index), epoch)
+                seed = seed_of(assignment.seed, assignment.actor_number(index), epoch)
                 seeds += environment_seeds(seed, envs).tolist()
             for step in range(2):
                 each = row_keys(

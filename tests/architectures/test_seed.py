@@ -11,7 +11,7 @@ import pytest
 from harness import tiny, until
 
 from seedbed.architectures.seed import Seed
-from seedbed.launch.run import train
+from seedbed.launch.train import train
 from seedbed.types import Unroll
 
 

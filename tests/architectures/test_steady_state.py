@@ -12,12 +12,12 @@ import jax
 import pytest
 from harness import balanced, tiny, until
 
-from seedbed.acting.worker import Worker
 from seedbed.errors import ConnectionLost
 from seedbed.launch.actor import act
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.run import train
+from seedbed.launch.train import train
 from seedbed.learning.learner import Learner
+from seedbed.serving.inference_service import InferenceService
 from seedbed.transport.connect import connect
 
 WARM = 6  # updates
@@ -35,7 +35,7 @@ def test_nothing_is_compiled_in_steady_state(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    update, serve = Learner.update, Worker._serve
+    update, serve = Learner.update, InferenceService._serve
     served: set[int] = set()
     stopped: list[bool] = []
     traced: list[str] = []
@@ -66,13 +66,13 @@ def test_nothing_is_compiled_in_steady_state(
             os.kill(os.getpid(), signal.SIGINT)
         return update(self, batch)
 
-    def watched(self: Worker, lanes: Any) -> None:
+    def watched(self: InferenceService, lanes: Any) -> None:
         served.update(lane.member.index for lane in lanes if lane.steps > 4)
         serve(self, lanes)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Learner, "update", counted)
-    monkeypatch.setattr(Worker, "_serve", watched)
+    monkeypatch.setattr(InferenceService, "_serve", watched)
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
         # A checkpoint after every update, too.

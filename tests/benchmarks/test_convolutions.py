@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seedbed.nets.native import library
+from seedbed.nets.cpu import library
 
 
 @pytest.fixture

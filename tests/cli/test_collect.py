@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
             lambda: {"episodes": 7, "mean_return": given.get("mean", 12.3456)},
         )
 
-    monkeypatch.setattr("seedbed.launch.collect.collect", collected)
+    monkeypatch.setattr("seedbed.evaluation.collect.collect", collected)
     return given
 
 

@@ -27,16 +27,16 @@ from harness import (
     words_of,
 )
 
-from seedbed.acting.intake import Intake
 from seedbed.acting.pace import Free
 from seedbed.acting.unrolls import step_fields
-from seedbed.acting.worker import Worker
 from seedbed.envs.make import spec_of
 from seedbed.errors import Refused, RunFailed, SpecError
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning.learner import Learner
+from seedbed.serving.inference_service import Worker
+from seedbed.serving.unroll_service import UnrollService
 from seedbed.transport.connect import connect
-from seedbed.transport.seam import PROTOCOL, Client, Layout, Layouts
+from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 
 LONGEST = 5  # of toy:count
 
@@ -148,9 +148,9 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
     """Killed whenever an unroll of its own has just come, with the next ones under way: none is torn or repeated."""
     handed: dict[tuple[int, int, int], list[np.ndarray[Any, Any]]] = {}
     killed: list[psutil.Process] = []
-    arrive, hand_over = Intake._arrive, Free.hand_over
+    arrive, hand_over = UnrollService._arrive, Free.hand_over
 
-    def watch_arrive(self: Intake, lane: Any, arrays: Any, now: float) -> None:
+    def watch_arrive(self: UnrollService, lane: Any, arrays: Any, now: float) -> None:
         arrive(self, lane, arrays, now)
         if lane.member.index == 0 and lane.rounds == 7 and len(killed) == lane.member.epoch < 2:
             killed.append(own_actor(0))
@@ -166,7 +166,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
             os.kill(os.getpid(), signal.SIGINT)
         return True
 
-    monkeypatch.setattr(Intake, "_arrive", watch_arrive)
+    monkeypatch.setattr(UnrollService, "_arrive", watch_arrive)
     monkeypatch.setattr(Free, "hand_over", watch_hand_over)
     run = train(
         tiny("toy:count", tmp_path / "run", arch="impala", transport=transport, batch_size=6)

@@ -21,7 +21,7 @@ from seedbed.architectures.seed import Seed
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch import run, saver
-from seedbed.launch.run import resume, train
+from seedbed.launch.train import resume, train
 from seedbed.learning import checkpoint as saving
 from seedbed.learning.learner import Learner
 from seedbed.learning.update import TrainState
@@ -92,7 +92,7 @@ def _makefile(folder: Path) -> None:
     shutil.copy(ROOT / "Makefile", folder)
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / ".venv/bin/seedbed").symlink_to(SEEDBED)
-    for name in ("pyproject.toml", "constraints.txt", ".venv/.created", ".venv/.installed", ".venv/.native"):
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.created", ".venv/.installed", ".venv/.onednn"):
         (folder / name).touch()
 
 

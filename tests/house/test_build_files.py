@@ -111,7 +111,7 @@ def test_make_waits_until_a_stopped_run_has_saved(tmp_path: Path, how: str) -> N
     seedbed.parent.mkdir(parents=True)
     seedbed.write_text(STAND_IN.format(python=sys.executable))
     seedbed.chmod(0o755)
-    for stamp in (".created", ".installed", ".native"):
+    for stamp in (".created", ".installed", ".onednn"):
         (tmp_path / ".venv" / stamp).write_text("")
 
     text = on_a_terminal(tmp_path, ["make", "train", "ENV=x:y", "ARGS=--seed 2"], how)

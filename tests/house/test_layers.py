@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "seedbed"
 
 VOCABULARY = {"types", "errors", "seeding"}
 ARITHMETIC = {"ops", "nets", "agents"}
-STAGES = {"envs", "transport", "acting", "replay", "learning", "weights"}
+STAGES = {"envs", "transport", "acting", "replay", "learning", "weights", "serving", "parameter_server"}
 
 # Each room with all that it may import besides itself. A stage sees the vocabulary, the meters, arithmetic
 # that belongs to no agent, the transport, and of its neighbours only those that are named here.
@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "types": {"errors"},
     "seeding": {"errors", "types"},
     "plugins": {"errors"},
-    "sealed": {"errors"},
+    "atomic_folder": {"errors"},
     "ops": VOCABULARY,
     "nets": VOCABULARY | {"ops", "plugins"},
     "agents": VOCABULARY | {"ops", "nets"},
@@ -34,14 +34,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": _STAGE | {"plugins"},
     "transport": _STAGE,
     "acting": _STAGE | {"envs", "weights"},
-    "replay": _STAGE | {"sealed"},
-    "learning": _STAGE | {"replay", "weights", "sealed"},
+    "replay": _STAGE | {"atomic_folder"},
+    "learning": _STAGE | {"replay", "weights", "atomic_folder"},
     "weights": _STAGE,
+    "serving": _STAGE | {"envs", "weights", "acting"},
+    "parameter_server": _STAGE | {"learning", "weights"},
     "config": _LOOP,
     "architectures": _LOOP | {"config"},
     "launch": _LOOP | {"config", "architectures"},
+    "evaluation": _LOOP | {"config", "architectures", "launch"},
+    "timing": _LOOP | {"config", "architectures", "launch"},
     "testing": _LOOP | {"config", "architectures", "launch"},
-    "cli": _LOOP | {"config", "architectures", "launch", "testing"},
+    "cli": _LOOP | {"config", "architectures", "launch", "testing", "timing", "evaluation"},
 }
 EVERY_MODULE = sorted(SOURCE.rglob("*.py"))
 
@@ -139,7 +143,7 @@ def test_what_an_actor_imports_has_no_jax() -> None:
         if room_of(path) in {"types", "errors", "envs", "transport"} or dotted(path) in own
     ]
     # Environments that are JAX functions need it, and nobody imports them who has none.
-    actor_side = [name for name in actor_side if not name.startswith("seedbed.envs.native.")]
+    actor_side = [name for name in actor_side if not name.startswith("seedbed.envs.on_device.")]
     assert own < set(actor_side)
     run_python(IMPORTS, *actor_side)
 

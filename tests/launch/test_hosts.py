@@ -20,14 +20,14 @@ from seedbed.config.resolve import configure, to_json
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts, _difference, common_checkpoint, follow, lead
-from seedbed.launch.meeting import free_port
+from seedbed.launch.rendezvous import free_port
 from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, save
 
 PATIENCE = 20.0
 
 
 class Table:
-    """Stands for the meeting, without sockets: whoever exchanges waits for all others."""
+    """Stands for the rendezvous, without sockets: whoever exchanges waits for all others."""
 
     def __init__(self, count: int) -> None:
         self._said: list[bytes] = [b""] * count

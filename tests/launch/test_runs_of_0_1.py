@@ -13,7 +13,7 @@ import pytest
 from harness import TESTS
 
 import seedbed
-from seedbed.launch.evaluate import Player
+from seedbed.evaluation.player import Player
 from seedbed.replay.dataset import Dataset
 
 OF_0_1 = TESTS / "runs_of_0_1"

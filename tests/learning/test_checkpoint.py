@@ -20,7 +20,7 @@ import optax
 import pytest
 import safetensors.numpy
 
-from seedbed import sealed
+from seedbed import atomic_folder
 from seedbed.errors import CheckpointError
 from seedbed.learning.checkpoint import (
     Checkpoint,
@@ -356,7 +356,7 @@ def test_a_manifest_cannot_reach_out_of_its_folder(tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     manifest.pop("sha256")
     manifest["files"]["../../secret"] = {"bytes": 1, "sha256": "0"}
-    sealed.seal(path, "manifest.json", manifest)
+    atomic_folder.seal(path, "manifest.json", manifest)
     with pytest.raises(CheckpointError, match="secret: No such file"):
         load_latest(tmp_path / "c")
 

@@ -8,7 +8,7 @@ from jax import lax
 
 from seedbed.nets import convolutions
 from seedbed.nets.convolutions import Conv, convolve, max_pool
-from seedbed.nets.native import library
+from seedbed.nets.cpu import library
 
 
 @pytest.fixture(autouse=True)

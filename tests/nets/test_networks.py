@@ -11,7 +11,7 @@ import pytest
 from seedbed.errors import ConfigError, SpecError
 from seedbed.nets import torsos
 from seedbed.nets.build import NETWORKS, build_torso
-from seedbed.nets.native import library
+from seedbed.nets.cpu import library
 from seedbed.testing.agents import SPECS, observations
 from seedbed.types import ArraySpec
 

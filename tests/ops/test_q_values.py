@@ -7,11 +7,11 @@ import pytest
 import rlax
 
 from seedbed.errors import SpecError
-from seedbed.ops.exploration import epsilon_greedy, ladder
+from seedbed.ops.exploration import epsilon_greedy, epsilons_of
 from seedbed.ops.priorities import sequence_priority
 from seedbed.ops.q_values import in_rewards, of_actions, rescaled, td_errors
 from seedbed.ops.returns import n_step
-from seedbed.types import EVALUATES
+from seedbed.types import Exploration
 
 T, A = 9, 3
 
@@ -140,13 +140,13 @@ def test_a_priority_worked_out_by_hand():
     assert float(sequence_priority(errors, jnp.zeros(3, bool), eta=0.9)) == 0.0
 
 
-def test_the_ladder_is_that_of_the_papers():
-    places = jnp.arange(8) / 7
-    epsilons = ladder(places, base=0.4, exponent=7.0, evaluation=1e-3)
-    np.testing.assert_allclose(epsilons, 0.4 ** np.linspace(1, 8, 8), rtol=1e-5)
-    assert ladder(jnp.asarray([EVALUATES]), base=0.4, exponent=7.0, evaluation=1e-3).tolist() == [
-        pytest.approx(1e-3)
-    ]
+def test_epsilons_are_those_of_the_papers():
+    exploration = Exploration(jnp.arange(8) / 7, jnp.arange(8) == 7)
+    epsilons = epsilons_of(exploration, base=0.4, exponent=7.0, evaluation=1e-3)
+    np.testing.assert_allclose(epsilons, [*0.4 ** np.linspace(1, 7, 7), 1e-3], rtol=1e-5)
+    explorers = exploration._replace(evaluates=jnp.zeros(8, bool))
+    last = epsilons_of(explorers, base=0.4, exponent=7.0, evaluation=1e-3)[-1]
+    assert float(last) == pytest.approx(0.4**8)
 
 
 def test_the_greedy_action_is_left_as_often_as_epsilon_says():

@@ -184,7 +184,7 @@ class Beside(RuleBasedStateMachine):
             assert self.replay.late == self.late
 
 
-Beside.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+Beside.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
 TestBeside = Beside.TestCase
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from seedbed.errors import ConfigError, ConnectionLost, Refused
-from seedbed.testing.transport import CARRIERS, PATIENCE, Carrier, FakeDesk, process
+from seedbed.testing.transport import CARRIERS, PATIENCE, Carrier, FakeHandler, process
 from seedbed.transport.connect import connect, listen, seen_from_elsewhere
 
 WRONG = [
@@ -31,7 +31,7 @@ WRONG = [
 
 @pytest.mark.parametrize("address", WRONG)
 def test_a_wrong_address_names_the_forms(address: str) -> None:
-    for reach in (lambda: listen(address, FakeDesk()), lambda: connect(address, timeout=0.1)):
+    for reach in (lambda: listen(address, FakeHandler()), lambda: connect(address, timeout=0.1)):
         with pytest.raises(ConfigError, match=r"inproc:NAME(.|\n)*HOST:PORT"):
             reach()
 
@@ -57,22 +57,22 @@ def test_nobody_there_is_said_in_time(form: str, tmp_path: Path) -> None:
 
 
 def test_port_0_is_a_free_one_and_a_taken_one_is_refused() -> None:
-    server = listen("127.0.0.1:0", FakeDesk())
+    server = listen("127.0.0.1:0", FakeHandler())
     try:
         assert not server.address.endswith(":0")
         with pytest.raises(ConfigError, match=r"cannot listen at .*port free"):
-            listen(server.address, FakeDesk())
+            listen(server.address, FakeHandler())
     finally:
         server.close()
 
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
 def test_one_server_an_address(carrier: Carrier, tmp_path: Path) -> None:
-    server = carrier.listen(tmp_path, FakeDesk())
+    server = carrier.listen(tmp_path, FakeHandler())
     try:
         if carrier.name != "tcp":
             with pytest.raises(ConfigError, match="already"):
-                carrier.listen(tmp_path, FakeDesk())
+                carrier.listen(tmp_path, FakeHandler())
         client = carrier.connect(server.address, PATIENCE)
         assert client.ask({"x": 1}) == {"x": 1}
         client.close()
@@ -85,7 +85,7 @@ def test_one_client_too_many_is_refused(
     prefix: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"seedbed.transport.{module}.MAX_PEERS", 1)
-    server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+    server = listen(f"{prefix}:{tmp_path}/socket", FakeHandler())
     try:
         first = connect(server.address, timeout=PATIENCE)
         assert first.ask({"x": 1}) == {"x": 1}
@@ -101,7 +101,7 @@ def test_one_client_too_many_is_refused(
 
 def test_grpc_takes_no_path_with_a_comma(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has a comma"):
-        listen(f"unix:{tmp_path}/a,b", FakeDesk())
+        listen(f"unix:{tmp_path}/a,b", FakeHandler())
     with pytest.raises(ConfigError, match="has a comma"):
         connect(f"unix:{tmp_path}/a,b", timeout=0.0)
 
@@ -111,7 +111,7 @@ class TestSocketFiles:
     def test_private_and_removed(self, prefix: str, tmp_path: Path) -> None:
         folder = tmp_path / "lr=1 100%"
         folder.mkdir()
-        server = listen(f"{prefix}:{folder}/socket", FakeDesk())
+        server = listen(f"{prefix}:{folder}/socket", FakeHandler())
         try:
             mode = (folder / "socket").stat().st_mode
             assert stat.S_ISSOCK(mode)
@@ -128,21 +128,21 @@ class TestSocketFiles:
             assert dead.stdout is not None
             dead.stdout.readline()
             with pytest.raises(ConfigError, match="already"):
-                listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+                listen(f"{prefix}:{tmp_path}/socket", FakeHandler())
             dead.kill()
             dead.wait(PATIENCE)
         assert (tmp_path / "socket").exists()
-        server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+        server = listen(f"{prefix}:{tmp_path}/socket", FakeHandler())
         server.close()
 
     def test_what_is_no_socket_is_left_alone(self, prefix: str, tmp_path: Path) -> None:
         (tmp_path / "socket").write_text("precious")
         with pytest.raises(ConfigError, match="no socket"):
-            listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+            listen(f"{prefix}:{tmp_path}/socket", FakeHandler())
         assert (tmp_path / "socket").read_text() == "precious"
 
     def test_a_successors_is_not_removed(self, prefix: str, tmp_path: Path) -> None:
-        server = listen(f"{prefix}:{tmp_path}/socket", FakeDesk())
+        server = listen(f"{prefix}:{tmp_path}/socket", FakeHandler())
         (tmp_path / "socket").unlink()
         with socket.socket(socket.AF_UNIX) as successor:
             successor.bind(str(tmp_path / "socket"))
@@ -151,11 +151,11 @@ class TestSocketFiles:
 
     def test_long_paths_and_missing_directories_are_said(self, prefix: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="shorter directory"):
-            listen(f"{prefix}:{tmp_path}/{'x' * 120}", FakeDesk())
+            listen(f"{prefix}:{tmp_path}/{'x' * 120}", FakeHandler())
         with pytest.raises(ConfigError, match="shorter directory"):
             connect(f"{prefix}:{tmp_path}/{'x' * 120}", timeout=1)
         with pytest.raises(ConfigError, match="create"):
-            listen(f"{prefix}:{tmp_path}/missing/socket", FakeDesk())
+            listen(f"{prefix}:{tmp_path}/missing/socket", FakeHandler())
 
 
 def test_actors_need_neither_jax_nor_grpc_to_start() -> None:

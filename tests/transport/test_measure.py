@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seedbed.errors import ConfigError
-from seedbed.transport.measure import ADDRESSES, measure
+from seedbed.timing.transport import ADDRESSES, measure
 
 
 @pytest.mark.parametrize("carrier", ADDRESSES)

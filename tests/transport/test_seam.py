@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from seedbed.errors import SpecError
 from seedbed.testing.transport import example, same
-from seedbed.transport.seam import MAX_LANES, MAX_STEP_BYTES, Layout, Layouts, Terms
+from seedbed.transport.interface import MAX_LANES, MAX_STEP_BYTES, Layout, Layouts, Terms
 
 DTYPES = ("bool", "uint8", "int32", "float16", "float32", "float64", "complex64")
 LAYOUTS = st.lists(
@@ -17,7 +17,7 @@ LAYOUTS = st.lists(
 ).map(lambda fields: Layout(tuple(fields)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(LAYOUTS, st.integers(0, 9))
 def test_write_and_join_agree_and_views_give_back(layout: Layout, seed: int) -> None:
     arrays = example(layout, seed)

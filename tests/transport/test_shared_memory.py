@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seedbed.errors import SpecError
-from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
+from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeHandler, example, opened, received
 from seedbed.transport import shared_memory
 from seedbed.transport.connect import connect, listen
-from seedbed.transport.frames import Inbox, Kind, decode_reason, header, limits_down, pack
-from seedbed.transport.seam import Client, Layout
+from seedbed.transport.framing import Inbox, Kind, decode_reason, header, limits_down, pack
+from seedbed.transport.interface import Client, Layout
 from seedbed.transport.shared_memory import SharedMemoryServer
 
 ASK = pack(Kind.ASK, 0, b'{"open": true}')
@@ -30,10 +30,10 @@ class Scene:
     """A server, a well-behaved client, and any number of others that send what they like."""
 
     def __init__(self, directory: Path) -> None:
-        self.desk = FakeDesk()
+        self.handler = FakeHandler()
         self.path = f"{directory}/socket"
-        self.server = listen(f"shm:{self.path}", self.desk)
-        self.good: Client = opened(connect(f"shm:{self.path}", timeout=PATIENCE), self.desk)
+        self.server = listen(f"shm:{self.path}", self.handler)
+        self.good: Client = opened(connect(f"shm:{self.path}", timeout=PATIENCE), self.handler)
 
     def dial(self) -> socket.socket:
         raw = socket.socket(socket.AF_UNIX)
@@ -55,7 +55,7 @@ class Scene:
     def check_others(self) -> None:
         self.good.send(0, example(UP, 0))
         while True:  # steps of the others stand in the same queue
-            peer, lane, arrays = self.desk.delivered.get(timeout=PATIENCE)
+            peer, lane, arrays = self.handler.delivered.get(timeout=PATIENCE)
             peer.reply(lane, example(DOWN, 0))
             if arrays[0].any():
                 break
@@ -110,10 +110,10 @@ def test_who_does_not_read_is_sent_away(scene: Scene) -> None:
         for _ in range(50):
             raw.sendall(question)
     scene.check_others()
-    assert "unread" in scene.desk.departed.get(timeout=PATIENCE)[1]
+    assert "unread" in scene.handler.departed.get(timeout=PATIENCE)[1]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(
@@ -183,7 +183,7 @@ class _OutOfHandles:
 
 
 def test_a_server_out_of_handles_recovers(tmp_path: Path) -> None:
-    server = SharedMemoryServer(f"{tmp_path}/socket", FakeDesk())
+    server = SharedMemoryServer(f"{tmp_path}/socket", FakeHandler())
     server._listener = listener = _OutOfHandles(server._listener)  # type: ignore[assignment]
     client = connect(server.address, timeout=PATIENCE)
     try:
@@ -207,14 +207,14 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     gc.collect()
     handles, mappings = _handles(), _mappings()
     for _ in range(3):
-        desk = FakeDesk(layout, layout)
-        server = listen(f"shm:{tmp_path}/socket", desk)
-        client = opened(connect(server.address, timeout=PATIENCE), desk)
+        handler = FakeHandler(layout, layout)
+        server = listen(f"shm:{tmp_path}/socket", handler)
+        client = opened(connect(server.address, timeout=PATIENCE), handler)
         client.send(0, [np.ones(1000, np.float32)])
-        _, _, held = desk.delivered.get(timeout=PATIENCE)
+        _, _, held = handler.delivered.get(timeout=PATIENCE)
         client.close()
         server.close()
         assert held[0].sum() == 1000  # held arrays keep the memory
-        del held, client, server, desk
+        del held, client, server, handler
     gc.collect()
     assert (_handles(), _mappings()) == (handles, mappings)

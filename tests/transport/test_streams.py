@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seedbed.errors import ConnectionLost, Refused
-from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeDesk, example, opened, received
+from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeHandler, example, opened, received
 from seedbed.transport import streams
 from seedbed.transport.connect import connect
-from seedbed.transport.frames import Kind, header, pack
-from seedbed.transport.seam import Client, Layout
+from seedbed.transport.framing import Kind, header, pack
+from seedbed.transport.interface import Client, Layout
 from seedbed.transport.streams import StreamServer
 
 METHOD = "/seedbed.Transport/Converse"
@@ -34,9 +34,9 @@ class Scene:
     """A server, a well-behaved client, and raw streams."""
 
     def __init__(self, directory: Path) -> None:
-        self.desk = FakeDesk()
-        self.server = StreamServer(f"unix:{directory}/socket", self.desk, max_message_bytes=LIMIT)
-        self.good: Client = opened(connect(self.server.address, timeout=PATIENCE), self.desk)
+        self.handler = FakeHandler()
+        self.server = StreamServer(f"unix:{directory}/socket", self.handler, max_message_bytes=LIMIT)
+        self.good: Client = opened(connect(self.server.address, timeout=PATIENCE), self.handler)
         self.channel = grpc.insecure_channel(
             self.server.address, [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
         )
@@ -51,7 +51,7 @@ class Scene:
     def check_others(self) -> None:
         self.good.send(0, example(UP, 0))
         while True:  # steps of the others stand in the same queue
-            peer, lane, arrays = self.desk.delivered.get(timeout=PATIENCE)
+            peer, lane, arrays = self.handler.delivered.get(timeout=PATIENCE)
             peer.reply(lane, example(DOWN, 0))
             if arrays[0].any():
                 break
@@ -98,7 +98,7 @@ def test_another_method_is_not_there(scene: Scene) -> None:
     assert scene.status([], "/seedbed.Transport/Other")[0] is grpc.StatusCode.UNIMPLEMENTED
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(
@@ -118,18 +118,18 @@ def test_any_messages(scene: Scene, messages: list[bytes]) -> None:
 
 def test_who_does_not_read_can_be_sent_away(scene: Scene) -> None:
     """A client that left megabytes unread does not keep ``left`` from coming."""
-    while not scene.desk.asked.empty():
-        scene.desk.asked.get()
-    while not scene.desk.departed.empty():
-        scene.desk.departed.get()
+    while not scene.handler.asked.empty():
+        scene.handler.asked.get()
+    while not scene.handler.departed.empty():
+        scene.handler.departed.get()
     outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     for _ in range(20):
         outgoing.put(pack(Kind.ASK, 0, b'{"x": "%s"}' % (b"y" * 1_000_000)))
     call = scene.channel.stream_stream(METHOD)(iter(outgoing.get, None), timeout=PATIENCE)
     try:
-        peer = scene.desk.asked.get(timeout=PATIENCE)
+        peer = scene.handler.asked.get(timeout=PATIENCE)
         peer.close("reads nothing")
-        assert scene.desk.departed.get(timeout=PATIENCE) == (peer, "reads nothing")
+        assert scene.handler.departed.get(timeout=PATIENCE) == (peer, "reads nothing")
     finally:
         outgoing.put(None)
         call.cancel()
@@ -138,8 +138,8 @@ def test_who_does_not_read_can_be_sent_away(scene: Scene) -> None:
 
 def test_what_the_server_does_not_take_is_refused_at_the_handshake(tmp_path: Path) -> None:
     big = Layout((((LIMIT + 1,), "uint8"),))
-    desk = FakeDesk(up=big)
-    server = StreamServer(f"unix:{tmp_path}/socket", desk, max_message_bytes=LIMIT)
+    handler = FakeHandler(up=big)
+    server = StreamServer(f"unix:{tmp_path}/socket", handler, max_message_bytes=LIMIT)
     client = connect(server.address, timeout=PATIENCE)
     try:
         with pytest.raises(Refused, match="fewer environments"):
@@ -165,7 +165,7 @@ def test_another_grpc_server_is_recognised(tmp_path: Path) -> None:
             stranger.stop(None).wait(PATIENCE)
 
 
-class Relay:
+class Proxy:
     """Stands between a client and a server as a network does: it can fall silent without closing anything."""
 
     def __init__(self, address: str) -> None:
@@ -217,24 +217,24 @@ def test_a_machine_that_vanishes_is_missed_by_both_sides(
 ) -> None:
     """No connection is closed, there is only silence: pings that are under way or that ask for life stay unanswered."""
     monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 1)
-    desk = FakeDesk()
-    server = StreamServer("127.0.0.1:0", desk)
-    relay = Relay(server.address)
-    client = opened(connect(relay.address, timeout=PATIENCE), desk)
+    handler = FakeHandler()
+    server = StreamServer("127.0.0.1:0", handler)
+    relay = Proxy(server.address)
+    client = opened(connect(relay.address, timeout=PATIENCE), handler)
     try:
         client.send(0, example(UP, 0))
-        peer, lane, _ = desk.delivered.get(timeout=PATIENCE)
+        peer, lane, _ = handler.delivered.get(timeout=PATIENCE)
         peer.reply(lane, example(DOWN, 0))
         assert received(client)[0] == 0
         client.send(0, example(UP, 1))
-        desk.delivered.get(timeout=PATIENCE)
+        handler.delivered.get(timeout=PATIENCE)
         if quiet:
             relay.wait_until_quiet()
         relay.fall_silent()
         fell_silent = time.monotonic()
         with pytest.raises(ConnectionLost):
             client.receive()
-        assert desk.departed.get(timeout=PATIENCE)[0] is peer
+        assert handler.departed.get(timeout=PATIENCE)[0] is peer
         assert time.monotonic() - fell_silent < PATIENCE
     finally:
         relay.close()
@@ -244,7 +244,7 @@ def test_a_machine_that_vanishes_is_missed_by_both_sides(
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    server = StreamServer(f"unix:{tmp_path}/socket", FakeDesk())
+    server = StreamServer(f"unix:{tmp_path}/socket", FakeHandler())
     client = connect(server.address, timeout=PATIENCE)
     client.ask({})
     client.close()

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from seedbed.acting.diary import Diary
+from seedbed.acting.reporting import Reporter
 from seedbed.acting.unrolls import step_arrays, step_fields
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
 from seedbed.errors import ConnectionLost
 from seedbed.transport.connect import connect
-from seedbed.transport.seam import PROTOCOL, Client, Layout, Layouts
+from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 from seedbed.types import Agent, EnvSpec
 
 CONNECT_SECONDS = 10.0
@@ -55,7 +55,7 @@ def act(
       ConnectionLost: the learner is gone.
       EnvironmentFault: an environment raised.
     """
-    recipe = client.ask(
+    assignment = client.ask(
         {
             "kind": "join",
             "protocol": PROTOCOL,
@@ -68,18 +68,18 @@ def act(
     )
     lanes: list[Environment] = []
     try:
-        for _ in recipe["seeds"]:
-            lanes.append(make(recipe["env"], recipe["rows"], recipe["options"]))
+        for _ in assignment["seeds"]:
+            lanes.append(make(assignment["env"], assignment["rows"], assignment["options"]))
         spec = lanes[0].spec
-        policy = recipe.get("policy")
+        policy = assignment.get("policy")
         agent = None if policy is None else make_agent(policy, spec)
         answer = client.ask({"kind": "ready", "spec": spec.to_json()})
         if agent is None:
-            _step_for(client, lanes, recipe)
+            _step_for(client, lanes, assignment)
         else:
             from seedbed.acting.policy_actor import play
 
-            play(client, agent, lanes, recipe["seeds"], answer, platform)
+            play(client, agent, lanes, assignment["seeds"], answer, platform)
     finally:
         for environment in lanes:
             try:
@@ -89,24 +89,24 @@ def act(
                 traceback.print_exc()
 
 
-def _step_for(client: Client, lanes: list[Environment], recipe: dict[str, Any]) -> None:
+def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, Any]) -> None:
     """Lets one half step while the other waits for its actions; ends by an error."""
     spec = lanes[0].spec
-    rows = recipe["rows"]
+    rows = assignment["rows"]
     down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
     client.open([Layouts(Layout(step_fields(spec, rows)), down)] * len(lanes))
-    for lane, (environment, seed) in enumerate(zip(lanes, recipe["seeds"], strict=True)):
+    for lane, (environment, seed) in enumerate(zip(lanes, assignment["seeds"], strict=True)):
         client.send(lane, step_arrays(environment.reset(seed)))
     stepping: deque[int] = deque()
-    diary = Diary(client)
+    reporter = Reporter(client)
     sent, steps = [time.monotonic()] * len(lanes), [0] * len(lanes)
     while True:
-        diary.report_if_due()
+        reporter.report_if_due()
         while (reply := client.receive(wait=not stepping)) is not None:
             lane, (action,) = reply
             # Where an unroll ends, it may have waited for room in the memory: that is no time of the policy's.
-            if (steps[lane] - recipe["overlap"]) % recipe["unroll_length"]:
-                diary.waits.add(time.monotonic() - sent[lane])
+            if (steps[lane] - assignment["overlap"]) % assignment["unroll_length"]:
+                reporter.waits.add(time.monotonic() - sent[lane])
             steps[lane] += 1
             lanes[lane].send(action)
             stepping.append(lane)

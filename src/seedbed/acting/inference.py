@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from seedbed.acting.batcher import bucket_for
 from seedbed.acting.unrolls import Begins, step_fields, timestep_of
-from seedbed.types import Agent, EnvSpec, Tree
+from seedbed.types import Agent, EnvSpec, Exploration, Tree
 
 
 class Inference:
@@ -31,8 +31,7 @@ class Inference:
       key: the root of all randomness of acting. What is drawn depends on the slot, on the epoch of the actor
         that holds it and on the lane's step count, never on what is batched together.
       numbers: int32 ``[capacity]``, each slot's number among those of all hosts; None if there is one host.
-      places: float32 ``[capacity]``, each slot's place on the ladder of exploration (see
-        :attr:`seedbed.types.Agent.explore`); None: all explore least.
+      exploration: of each slot, ``[capacity]``; None: all explore least.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Inference:
         device: Any,
         key: Any,
         numbers: NDArray[np.int32] | None = None,
-        places: NDArray[np.float32] | None = None,
+        exploration: Exploration | None = None,
     ) -> None:
         self._agent = agent
         self._spec = spec
@@ -54,11 +53,12 @@ class Inference:
         numbers = np.arange(capacity, dtype=np.int32) if numbers is None else numbers
         # On the host, as what every program is given: a slot may pass to somebody else.
         self._numbers = np.append(numbers, np.int32(0))
-        places = np.ones(capacity, np.float32) if places is None else places
-        self._places = np.append(places, np.float32(1.0))
+        explored = exploration or Exploration(np.ones(capacity, np.float32), np.zeros(capacity, np.bool_))
+        rank, evaluates = np.asarray(explored.rank, np.float32), np.asarray(explored.evaluates, np.bool_)
+        self._exploration = Exploration(np.append(rank, np.float32(1.0)), np.append(evaluates, np.False_))
         self._key = jax.device_put(key, device)
         # Committed to the device, as what every call gives back is: otherwise the first size compiles twice.
-        initial = jax.device_put(self._initial(self._places), device)
+        initial = jax.device_put(self._initial(self._exploration), device)
         self._states = jax.tree.map(jnp.copy, initial)
         self._firsts = jax.tree.map(jnp.copy, initial)
         # Where unrolls overlap, the next one begins before the present one is cut.
@@ -74,10 +74,12 @@ class Inference:
         """Rows of the largest batch."""
         return self._sizes[-1]
 
-    def _initial(self, places: Any) -> Tree:
-        """The agent's states before the first step, float32 ``[n]`` on the ladder of exploration."""
-        state = self._agent.initial_state(places.shape[0])
-        return state if self._agent.explore is None else self._agent.explore(state, jnp.asarray(places))
+    def _initial(self, exploration: Exploration) -> Tree:
+        """Returns the agent's states before the first step, for environments that explore so, ``[n]``."""
+        state = self._agent.initial_state(exploration.rank.shape[0])
+        if self._agent.explore is None:
+            return state
+        return self._agent.explore(state, Exploration(*map(jnp.asarray, exploration)))
 
     def _act_batch(
         self, params: Tree, states: Tree, firsts: Tree, nexts: Tree, key: Any, arrays: list[Any], columns: Any
@@ -101,12 +103,13 @@ class Inference:
         states = jax.tree.map(lambda table, rows: table.at[slot].set(rows), states, state)
         return output, states, firsts, nexts
 
-    def _reset_slots(self, states: Tree, slots: Any, places: Any) -> Tree:
-        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, self._initial(places))
+    def _reset_slots(self, states: Tree, slots: Any, exploration: Exploration) -> Tree:
+        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, self._initial(exploration))
 
-    def assign(self, slots: NDArray[np.int32], numbers: Sequence[int], places: Sequence[float]) -> None:
-        """Says which environments the slots are from now on; see the class."""
-        self._numbers[slots], self._places[slots] = numbers, places
+    def assign(self, slots: NDArray[np.int32], numbers: Sequence[int], exploration: Exploration) -> None:
+        """Gives the slots other environments from now on; see the class."""
+        self._numbers[slots] = numbers
+        self._exploration.rank[slots], self._exploration.evaluates[slots] = exploration
 
     def warm_up(self, params: Tree) -> None:
         """Compiles for every batch size, so that nothing is compiled while actors wait."""
@@ -120,7 +123,9 @@ class Inference:
     def reset(self, slots: NDArray[np.int32]) -> None:
         """Gives the slots the agent's initial state; call it when a new lane takes them."""
         padded = self._padded(slots)
-        self._states = self._reset(self._states, padded, self._places[padded])
+        self._states = self._reset(
+            self._states, padded, Exploration(*(column[padded] for column in self._exploration))
+        )
 
     def act(
         self, params: Tree, batch: Sequence[tuple[Sequence[NDArray[Any]], NDArray[np.int32]]]

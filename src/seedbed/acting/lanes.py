@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from seedbed.acting.unrolls import Delivery, OpenUnroll
 from seedbed.envs.episodes import EpisodeMeter
-from seedbed.transport.seam import Peer
+from seedbed.transport.interface import Peer
 from seedbed.types import TimeStep, Unroll
 
 

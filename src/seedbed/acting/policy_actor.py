@@ -16,23 +16,23 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed.acting.diary import Diary
-from seedbed.acting.inference import Inference
-from seedbed.acting.lanes import columns
-from seedbed.acting.parcels import (
+from seedbed.acting.codec import (
     Introduction,
-    UnrollParcel,
-    WeightsParcel,
+    UnrollCodec,
+    WeightsCodec,
     blind,
     lanes_of_unrolls,
     version_array,
 )
+from seedbed.acting.inference import Inference
+from seedbed.acting.lanes import columns
+from seedbed.acting.reporting import Reporter
 from seedbed.acting.unrolls import OpenUnroll, step_arrays
 from seedbed.envs.interface import Environment
 from seedbed.errors import ConfigError
 from seedbed.seeding import key
-from seedbed.transport.seam import Client
-from seedbed.types import Agent, Unroll, Weights
+from seedbed.transport.interface import Client
+from seedbed.types import Agent, Exploration, Unroll, Weights
 
 
 @dataclass(eq=False)
@@ -98,8 +98,8 @@ class PolicyActor:
                 zip(environments, introduction.versions, strict=True)
             )
         ]
-        self._parcel = UnrollParcel(agent, spec, rows)
-        self._snapshots = WeightsParcel(agent)
+        self._codec = UnrollCodec(agent, spec, rows)
+        self._snapshots = WeightsCodec(agent)
         self._inference = Inference(
             agent,
             spec,
@@ -108,7 +108,7 @@ class PolicyActor:
             device,
             key(introduction.seed, "acting"),
             np.array(introduction.numbers, np.int32),
-            np.array(introduction.places, np.float32),
+            Exploration(*introduction.exploration),
         )
         self._priorities = None if agent.priorities is None else jax.jit(agent.priorities)
         self._held: dict[int, Weights] = {}
@@ -116,19 +116,19 @@ class PolicyActor:
         self._stepping: deque[_Half] = deque()
 
     @property
-    def _errand(self) -> int:
+    def _control_lane(self) -> int:
         """The lane that fetches weights."""
         return len(self._halves)
 
     def play(self) -> None:
         """Acts until the conversation ends, which raises."""
-        self._client.open(lanes_of_unrolls(self._parcel, self._snapshots, len(self._halves)))
+        self._client.open(lanes_of_unrolls(self._codec, self._snapshots, len(self._halves)))
         for half, seed in zip(self._halves, self._seeds, strict=True):
             half.open.observe(step_arrays(half.environment.reset(seed)))
-        diary = Diary(self._client)
+        reporter = Reporter(self._client)
         while True:
             self._begin_what_can()
-            diary.report_if_due()
+            reporter.report_if_due()
             while (reply := self._client.receive(wait=not self._stepping)) is not None:
                 self._take(*reply)
                 self._begin_what_can()
@@ -136,11 +136,11 @@ class PolicyActor:
             if half.open.observe(step_arrays(half.environment.receive())):
                 self._send(half)
             else:
-                self._decide(half, diary.waits.add)
+                self._decide(half, reporter.waits.add)
 
     def _take(self, lane: int, arrays: list[NDArray[Any]]) -> None:
         """Takes a reply: what a lane begins with, or a snapshot."""
-        if lane < self._errand:
+        if lane < self._control_lane:
             self._halves[lane].told = int(arrays[0])
             return
         weights = self._snapshots.unpack(arrays, self._device)
@@ -161,7 +161,7 @@ class PolicyActor:
                 self._decide(half)
             elif self._asked is None:
                 self._asked = half.told
-                self._client.send(self._errand, [version_array(half.told)])
+                self._client.send(self._control_lane, [version_array(half.told)])
         oldest = min((half.weights.version for half in self._halves if half.weights), default=0)
         self._held = {version: held for version, held in self._held.items() if version >= oldest}
 
@@ -178,7 +178,7 @@ class PolicyActor:
 
     def _send(self, half: _Half) -> None:
         unroll = half.open.cut(self._inference.first_states(half.slots))
-        self._client.send(half.number, self._parcel.pack(unroll, self._priorities_of(unroll)))
+        self._client.send(half.number, self._codec.pack(unroll, self._priorities_of(unroll)))
 
     def _priorities_of(self, unroll: Unroll) -> NDArray[np.float32] | None:
         if self._priorities is None:
@@ -211,7 +211,7 @@ def play(
       agent: as the learner has it.
       environments: one lane each, not reset yet.
       seeds: theirs.
-      answer: to ``ready``: an :class:`~seedbed.acting.parcels.Introduction`.
+      answer: to ``ready``: an :class:`~seedbed.acting.codec.Introduction`.
       platform: of JAX, on which the policy runs.
     """
     PolicyActor(client, agent, environments, seeds, Introduction(**answer), device_of(platform)).play()

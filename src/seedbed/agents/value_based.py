@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from seedbed.nets.q_network import QNetwork
 from seedbed.ops.batches import add_time
-from seedbed.ops.exploration import epsilon_greedy, ladder
+from seedbed.ops.exploration import epsilon_greedy, epsilons_of
 from seedbed.ops.optimizers import OptimizerSettings, require
-from seedbed.types import ActOutput, TimeStep, Tree
+from seedbed.types import ActOutput, Exploration, TimeStep, Tree
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def acting(
 ) -> tuple[
     Callable[..., tuple[ActOutput, Tree]],
     Callable[..., tuple[jax.Array, Tree]],
-    Callable[[Tree, jax.Array], Tree],
+    Callable[[Tree, Exploration], Tree],
 ]:
     """``act``, ``mode`` and ``explore`` of an :class:`~seedbed.types.Agent` that takes the best action by its q-values,
     or any by chance.
@@ -114,9 +114,9 @@ def acting(
         action = q.argmax(-1).astype(model.spec.action.dtype)
         return action, model.with_action(state, action)
 
-    def explore(state: Tree, places: jax.Array) -> Tree:
-        epsilons = ladder(
-            places,
+    def explore(state: Tree, exploration: Exploration) -> Tree:
+        epsilons = epsilons_of(
+            exploration,
             base=settings.epsilon_base,
             exponent=settings.epsilon_exponent,
             evaluation=settings.epsilon_evaluation,

@@ -29,9 +29,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seedbed.acting.crew import Crew
+from seedbed.acting.actor_threads import ActorThreads
 from seedbed.acting.example import example_unroll
-from seedbed.acting.ledger import Ledger
 from seedbed.acting.rollout import Program
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.asynchronous import Asynchronous
@@ -42,9 +41,10 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.update import Gradient, TrainState, Update, require_finite
+from seedbed.metrics.ledger import Ledger
+from seedbed.parameter_server.shards import Bound, Fetched, LocalShards, Part, Receipt
 from seedbed.seeding import key
 from seedbed.types import Agent, EnvSpec, Unroll, Weights
-from seedbed.weights.shards import Bound, Fetched, LocalShards, Part, Receipt
 
 
 def place(config: RunConfig) -> RunConfig:
@@ -53,7 +53,7 @@ def place(config: RunConfig) -> RunConfig:
 
 
 class A3C(Asynchronous):
-    """One run of A3C: everything but what starts and watches its crew of threads.
+    """One run of A3C: everything but what starts and watches its threads.
 
     Args:
       config: the run's settings, placed by :func:`place`.
@@ -63,7 +63,7 @@ class A3C(Asynchronous):
       checkpoint: where to go on from; None to begin.
     """
 
-    crew: Crew
+    threads: ActorThreads
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class A3C(Asynchronous):
             self._tell,
             OpenSteps(self.ledger, unroll_steps, _steps(config.stop.frames, spec)),
         )
-        self.crew = Crew(
-            recipe=self._recipe(),
+        self.threads = ActorThreads(
+            assignment=self._assignment(),
             program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
             devices=[device],
             gate=self.gate,
@@ -112,14 +112,14 @@ class A3C(Asynchronous):
         """Compiles."""
         del addresses
         fetched = self._shards.fetch()
-        self.crew.warm_up([_weights(fetched)])
+        self.threads.warm_up([_weights(fetched)])
         plan = self._agent.data
         unroll = example_unroll(self._agent, self._spec, plan.unroll_length, plan.batch_size)
         jax.block_until_ready(self._gradient_of(fetched, unroll))
         return []
 
     def close(self) -> None:
-        """Sends the threads home; safe to call twice."""
+        """Stops the threads; safe to call twice."""
         self.gate.close()
 
     def rest(self, stop: Callable[[], None]) -> None:
@@ -185,13 +185,13 @@ class A3C(Asynchronous):
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        return {**super().meters(), **self.crew.meters.take(), "actors": self.crew.alive()}
+        return {**super().meters(), **self.threads.meters.take(), "actors": self.threads.alive()}
 
     def snapshot(self, *, alone: bool = False) -> Contents:
         """Parameters, optimizer and counters; the threads go on."""
         del alone
         # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
-        meta = {**records(self), "exact": False, "last_epoch": self.crew.last_epoch}
+        meta = {**records(self), "exact": False, "last_epoch": self.threads.last_epoch}
         return Contents({"train": self.train_state}, meta)
 
 
@@ -222,7 +222,7 @@ class OpenSteps:
 
 
 class LearningGate:
-    """The gate of threads that learn by themselves, see :class:`seedbed.acting.crew.Gate`.
+    """The gate of threads that learn by themselves, see :class:`seedbed.acting.actor_threads.Gate`.
 
     Args:
       shards: the shared parameters.
@@ -251,17 +251,17 @@ class LearningGate:
 
     @property
     def closed(self) -> bool:
-        """See :class:`seedbed.acting.crew.Gate`."""
+        """See :class:`seedbed.acting.actor_threads.Gate`."""
         return self._closed
 
     def close(self) -> None:
-        """Sends everybody home."""
+        """Stops all threads."""
         with self._news:
             self._closed = True
             self._news.notify_all()
 
     def weights(self, index: int, rounds: int, device: int) -> Weights | None:
-        """See :class:`seedbed.acting.crew.Gate`; waits only if all steps of the run are made, or about to be."""
+        """See :class:`seedbed.acting.actor_threads.Gate`; waits once all steps of the run are made or begun."""
         del rounds, device
         with self._news:
             while not self._closed and not self._steps.begin(index):
@@ -273,7 +273,7 @@ class LearningGate:
         return _weights(self._copies[index])
 
     def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
-        """See :class:`seedbed.acting.crew.Gate`; learns from the unroll."""
+        """See :class:`seedbed.acting.actor_threads.Gate`; learns from the unroll."""
         del rounds
         fetched = self._copies.pop(index)
         try:

@@ -29,27 +29,29 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from seedbed.acting.assignment import half_seeds, lanes_of
 from seedbed.acting.inference import row_keys
-from seedbed.acting.ledger import Ledger
-from seedbed.acting.recipe import half_seeds, lanes_of
 from seedbed.architectures.devices import pick_everywhere
 from seedbed.architectures.interface import env_frames, progress, records, restore
-from seedbed.config.members import Member, members
 from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
-from seedbed.envs.native.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
-from seedbed.envs.native.interface import Stage, advance, begin
-from seedbed.envs.native.makers import make_native
+from seedbed.config.variants import Variant, variants
+from seedbed.envs.on_device.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
+from seedbed.envs.on_device.interface import EnvState, advance, begin
+from seedbed.envs.on_device.makers import make_native
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.update import DEVICES, TrainState, Update, require_finite
+from seedbed.metrics.ledger import Ledger
 from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 from seedbed.seeding import key
 from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 
 _WINDOW = 100
 _CALL_SECONDS = 1.0
+_TREES_OF_VARIANTS = "members_"
+"""Prefix of their trees in a checkpoint, unchanged since version 0.1."""
 
 
 class Acting(NamedTuple):
@@ -65,7 +67,7 @@ class Acting(NamedTuple):
     """
 
     slot: Any
-    stage: Stage
+    stage: EnvState
     timestep: TimeStep
     memory: Tree
     step: Any
@@ -111,7 +113,7 @@ class Anakin:
         be swept, or the checkpoint is of other environments.
     """
 
-    desk = crew = None
+    registry = threads = None
 
     def __init__(
         self,
@@ -133,10 +135,10 @@ class Anakin:
         self._steps_a_batch = self._num_envs * agent.data.unroll_length
         # Environments that began together end together: fewer than all of them would be a biased sample.
         self._window = max(_WINDOW, self._num_envs)
-        self._members = members(config)
-        self._several = len(self._members) > 1
+        self._variants = variants(config)
+        self._several = len(self._variants) > 1
         self.ledger = Ledger()
-        each = [Episodes(self._window) for _ in self._members]
+        each = [Episodes(self._window) for _ in self._variants]
         self.episodes = EpisodesOfSeveral(each) if self._several else each[0]
         self.lag = Tally()
         self._batch_seconds: float | None = None
@@ -150,7 +152,7 @@ class Anakin:
 
     def _compile_parts(self) -> None:
         """Makes what will be called."""
-        own = [_own(member) for member in self._members]
+        own = [_own(variant) for variant in self._variants]
         if self._several:
             self._own: Own = jax.tree.map(lambda *leaves: np.stack(leaves), *own)
             self._require_sweepable()
@@ -172,7 +174,7 @@ class Anakin:
         """Raises :class:`ConfigError` if a swept number decides what is computed, so that no one program has all."""
         for name, values in self._own.values.items():
             one = self._own._replace(values={name: values})
-            seeds = np.zeros((len(self._members), self._num_envs), np.uint32)
+            seeds = np.zeros((len(self._variants), self._num_envs), np.uint32)
             try:
                 carry = jax.eval_shape(jax.vmap(self._begin), one, seeds)
                 jax.eval_shape(jax.vmap(self._batch), one, carry)
@@ -185,8 +187,8 @@ class Anakin:
     # The program.
 
     def _all_seeds(self) -> np.ndarray[Any, Any]:
-        """The environments' seeds ``[B]``, or ``[members, B]`` where there are several agents."""
-        seeds = [self._seeds(member.seed) for member in self._members]
+        """The environments' seeds ``[B]``, or ``[variants, B]`` where there are several agents."""
+        seeds = [self._seeds(variant.seed) for variant in self._variants]
         return np.stack(seeds) if self._several else seeds[0]
 
     def _seeds(self, seed: int) -> np.ndarray[Any, Any]:
@@ -389,13 +391,13 @@ class Anakin:
         """Metrics since the last call, by name."""
         return progress(self)
 
-    def members(self) -> list[dict[str, Any]]:
+    def variants(self) -> list[dict[str, Any]]:
         """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
         if not isinstance(self.episodes, EpisodesOfSeveral):
             return []
         return [
             {"agent": str(one), "skipped_updates": int(self._skipped[index]), **episodes.row()}
-            for index, (one, episodes) in enumerate(zip(self._members, self.episodes.each, strict=True))
+            for index, (one, episodes) in enumerate(zip(self._variants, self.episodes.each, strict=True))
         ]
 
     # Checkpoints.
@@ -412,8 +414,8 @@ class Anakin:
         if not self._several:
             return Contents(carry, meta)
         # Whoever plays with the agent finds the best of them where the only one would be.
-        members = {f"members_{name}": part for name, part in carry.items()}
-        return Contents({"train": self.train_state, **members}, meta)
+        variants = {f"{_TREES_OF_VARIANTS}{name}": part for name, part in carry.items()}
+        return Contents({"train": self.train_state, **variants}, meta)
 
     def _everywhere(self, carry: Carry) -> Carry:
         """The carry on the host; of several hosts, on each of them, with the environments of all."""
@@ -429,8 +431,8 @@ class Anakin:
             "environment": self._config.env,
             "options": list(self._config.env_options),
             "number of environments (--batch-size)": self._num_envs,
-            "number of agents": len(self._members),
-            "agents": [str(member) for member in self._members],
+            "number of agents": len(self._variants),
+            "agents": [str(variant) for variant in self._variants],
         }
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -444,7 +446,7 @@ class Anakin:
         self._epoch = meta["epoch"] + (not meta["exact"])
         # By its shapes alone: two of them might not fit into the devices' memory.
         like: Carry = jax.eval_shape(self._begin_all, self._own, self._all_seeds())
-        prefix = "members_" if self._several else ""
+        prefix = _TREES_OF_VARIANTS if self._several else ""
 
         def kept(name: str) -> Tree:
             return _spread(checkpoint.tree(prefix + name, getattr(like, name)), getattr(self._places, name))
@@ -453,10 +455,10 @@ class Anakin:
         self._carry = Carry(kept("train"), acting, kept("last"))
 
 
-def _own(member: Member) -> Own:
-    values = {name: np.float32(value) for name, value in member.values.items()}
+def _own(variant: Variant) -> Own:
+    values = {name: np.float32(value) for name, value in variant.values.items()}
     learner, acting = (
-        np.asarray(jax.random.key_data(key(member.seed, name))) for name in ("learner", "acting")
+        np.asarray(jax.random.key_data(key(variant.seed, name))) for name in ("learner", "acting")
     )
     return Own(learner, acting, values)
 

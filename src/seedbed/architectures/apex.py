@@ -4,11 +4,11 @@
 
       actor processes                                 the learner's process
     ┌──────────────────────────────┐  transitions,  ┌──────────────────────────────────┐
-    │ environments ─► policy,      │  priorities    │ desk ─► intake ─► replay         │
-    │       ▲        open unrolls, │ ─────────────► │            ▲       ▲  │ batches, │
-    │       │        priorities    │   transport    │    weights │  new  │  │ weights  │
-    │       └── actions ──┘        │ ◄───────────── │            │ prio- │  ▼          │
-    └──────────────────────────────┘    weights     │            │ rities│ learner     │
+    │ environments ─► policy,      │  priorities    │ registry ─► service ─► replay    │
+    │       ▲        open unrolls, │ ─────────────► │              ▲       ▲ │ batches,│
+    │       │        priorities    │   transport    │      weights │  new  │ │ weights │
+    │       └── actions ──┘        │ ◄───────────── │              │ prio- │ ▼         │
+    └──────────────────────────────┘    weights     │              │ rities│ learner   │
                × actors                             └──────────────────────────────────┘
 
 It is IMPALA's diagram with a replay in the place of the queue. Actors explore each by its own share of random actions,

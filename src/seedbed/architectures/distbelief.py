@@ -22,13 +22,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from seedbed.acting.example import example_unroll
-from seedbed.acting.ledger import Ledger
 from seedbed.architectures.devices import pick
 from seedbed.architectures.with_shards import WithShards, plain
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
-from seedbed.learning.pushing import Outliers, ParameterServer, PushingLearner
 from seedbed.learning.update import require_finite
+from seedbed.metrics.ledger import Ledger
+from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
 from seedbed.replay.dataset import Batches, Dataset
 from seedbed.seeding import key
 from seedbed.types import Agent, EnvSpec, Unroll

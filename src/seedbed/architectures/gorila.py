@@ -21,12 +21,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_changes
 from typing import Any
 
-from seedbed.acting.recipe import Recipe
+from seedbed.acting.assignment import Assignment
 from seedbed.architectures.seed import Seed
 from seedbed.architectures.with_shards import WithShards, plain
 from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
-from seedbed.learning.pushing import Outliers, ParameterServer, PushingLearner
+from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
 from seedbed.seeding import key
 from seedbed.types import Agent, EnvSpec
 
@@ -83,9 +83,9 @@ class GorilaWorker(Seed):
     def _stream(self) -> int:
         return self._index + self._workers * self._epoch
 
-    def _recipe(self, token: str = "") -> Recipe:
+    def _assignment(self, token: str = "") -> Assignment:
         # As if each were a host: their environments, and their shares of exploration, are those of one large actor.
-        return with_changes(super()._recipe(token), host=self._index, hosts=self._workers)
+        return with_changes(super()._assignment(token), host=self._index, hosts=self._workers)
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
         """Learns, and fetches while there is nothing to learn from yet.

@@ -4,10 +4,10 @@
 
       actor processes                                the learner's process
     ┌──────────────────────────────┐    unrolls    ┌──────────────────────────────────┐
-    │ environments ─► policy,      │ ────────────► │ desk ─► intake ─► queue          │
-    │       ▲        open unrolls  │   transport   │            ▲        │ unrolls    │
-    │       └── actions ──┘        │ ◄──────────── │            │ weights▼            │
-    └──────────────────────────────┘    weights    │         learner ◄─ prefetch      │
+    │ environments ─► policy,      │ ────────────► │ registry ─► service ─► queue     │
+    │       ▲        open unrolls  │   transport   │                ▲        │ unrolls│
+    │       └── actions ──┘        │ ◄──────────── │                │ weights▼        │
+    └──────────────────────────────┘    weights    │             learner ◄─ prefetch  │
                × actors                            └──────────────────────────────────┘
 
 Actors hold a copy of the policy. Each fetches the newest weights when it begins an unroll, if they have changed, and
@@ -19,22 +19,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seedbed.acting.intake import Intake
 from seedbed.acting.pace import Free, Pace, Round
 from seedbed.architectures.with_actors import WithActors
 from seedbed.config.resolve import to_json
+from seedbed.serving.unroll_service import UnrollService
 from seedbed.types import Tree
 
 
 class Impala(WithActors):
     """One run of IMPALA: everything but the actors; see :class:`~seedbed.architectures.with_actors.WithActors`."""
 
-    def _make_services(self) -> Sequence[Intake]:
+    def _make_services(self) -> Sequence[UnrollService]:
         return [
-            Intake(
+            UnrollService(
                 self._agent,
                 self._pace_of_unrolls(),
-                self._recipe(),
+                self._assignment(),
                 self._store,
                 policy=to_json(self._config),
                 fetch_steps=self._fetch_steps if self._lag == "free" else 0,

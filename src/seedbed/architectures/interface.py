@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from seedbed.acting.crew import Crew
-from seedbed.acting.desk import Desk
-from seedbed.acting.ledger import Ledger
+from seedbed.acting.actor_threads import ActorThreads
 from seedbed.learning.checkpoint import Contents
 from seedbed.learning.update import TrainState
+from seedbed.metrics.ledger import Ledger
 from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Tally
+from seedbed.serving.actor_registry import ActorRegistry
 
 
 class Architecture(Protocol):
@@ -25,11 +25,11 @@ class Architecture(Protocol):
         """Returns and lengths of the last episodes."""
 
     @property
-    def desk(self) -> Desk | None:
+    def registry(self) -> ActorRegistry | None:
         """Where actors report; None if none come."""
 
     @property
-    def crew(self) -> Crew | None:
+    def threads(self) -> ActorThreads | None:
         """The actor threads, to be started; None if there are none."""
 
     @property
@@ -71,7 +71,7 @@ class Architecture(Protocol):
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
 
-    def members(self) -> list[dict[str, Any]]:
+    def variants(self) -> list[dict[str, Any]]:
         """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
 
     def snapshot(self, *, alone: bool = False) -> Contents:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from seedbed.acting.assignment import lanes_of
 from seedbed.acting.example import example_unroll
-from seedbed.acting.recipe import lanes_of
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.devices import pick, pick_everywhere
 from seedbed.architectures.interface import progress, records, restore

@@ -15,14 +15,14 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from seedbed.acting.codec import blind
 from seedbed.acting.example import example_unroll
-from seedbed.acting.ledger import Ledger
 from seedbed.acting.pace import batches_per_round
-from seedbed.acting.parcels import blind
 from seedbed.acting.unrolls import Delivery
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.learning.checkpoint import Checkpoint, Contents
+from seedbed.metrics.ledger import Ledger
 from seedbed.replay.queue import UnrollQueue, select
 from seedbed.replay.replay import Replay, Sample
 from seedbed.seeding import integer

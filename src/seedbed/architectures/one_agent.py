@@ -8,14 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from seedbed.acting.crew import Crew
-from seedbed.acting.desk import Desk
-from seedbed.acting.ledger import Ledger
-from seedbed.acting.recipe import Recipe
+from seedbed.acting.actor_threads import ActorThreads
+from seedbed.acting.assignment import Assignment
 from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed, SeedbedError
+from seedbed.metrics.ledger import Ledger
 from seedbed.metrics.meters import Episodes, Tally
+from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ class OneAgent(ABC):
       spec: of the environments.
     """
 
-    desk: Desk | None = None
-    crew: Crew | None = None
+    registry: ActorRegistry | None = None
+    threads: ActorThreads | None = None
 
     def __init__(self, config: RunConfig, agent: Agent, spec: EnvSpec) -> None:
         self._config = config
@@ -57,7 +57,7 @@ class OneAgent(ABC):
         """Environment frames in one agent step."""
         return self._spec.frames_per_step
 
-    def members(self) -> list[dict[str, Any]]:
+    def variants(self) -> list[dict[str, Any]]:
         """There is one agent."""
         return []
 
@@ -74,9 +74,9 @@ class OneAgent(ABC):
         for episode_return, length in episodes:
             self.episodes.add(episode_return, length)
 
-    def _recipe(self, token: str = "") -> Recipe:
+    def _assignment(self, token: str = "") -> Assignment:
         """What actors are told; ``token`` lets them in where they come over a transport."""
-        return recipe_of(self._config, self._agent, self._spec, token)
+        return assignment_of(self._config, self._agent, self._spec, token)
 
 
 def lag_of(config: RunConfig) -> int | Literal["free"]:
@@ -84,9 +84,9 @@ def lag_of(config: RunConfig) -> int | Literal["free"]:
     return 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
 
 
-def recipe_of(config: RunConfig, agent: Agent, spec: EnvSpec, token: str) -> Recipe:
+def assignment_of(config: RunConfig, agent: Agent, spec: EnvSpec, token: str) -> Assignment:
     """What the actors of a host are told; ``token`` lets them in where they come over a transport."""
-    return Recipe(
+    return Assignment(
         env=config.env,
         options=env_options(config),
         spec=spec,

@@ -4,11 +4,11 @@ Deep Reinforcement Learning", section 3.2).
 ::
 
       rollout workers                 forward-pass servers                  optimizers (one a host)
-    ┌──────────────────┐ observations ┌──────────────────────┐   unrolls   ┌───────────────────────────┐
-    │ environments     │ ───────────► │ relay ─► lanes ─►    │ ──────────► │ desk ─► intake ─► queue   │
-    │ (one half steps, │  transport   │ inference ─► open    │  transport  │   ▲                 │     │
-    │  one half waits) │ ◄─────────── │ unrolls              │ ◄────────── │ weights  learner ◄──┘     │
-    └──────────────────┘   actions    └──────────────────────┘   weights   └─────────┬─────────────────┘
+    ┌──────────────────┐ observations ┌──────────────────────┐   unrolls   ┌──────────────────────────────┐
+    │ environments     │ ───────────► │ proxy ─► lanes ─►    │ ──────────► │ registry ─► service ─► queue │
+    │ (one half steps, │  transport   │ inference ─► open    │  transport  │   ▲                     │    │
+    │  one half waits) │ ◄─────────── │ unrolls              │ ◄────────── │  weights   learner ◄────┘    │
+    └──────────────────┘   actions    └──────────────────────┘   weights   └─────────┬────────────────────┘
             × actors                      × forward_servers                   gradients, all-reduced
 
 Rollout workers only step environments, as under SEED; the policy runs on machines of its own, always with the newest
@@ -24,19 +24,19 @@ from typing import Any
 
 import jax
 
+from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
-from seedbed.acting.forward_pass import AsTold, ForwardPace, ForwardPass, Newest
 from seedbed.acting.inference import Inference
 from seedbed.acting.meters import Meters
-from seedbed.acting.recipe import lanes_of
-from seedbed.acting.relay import Relay, Reporter
 from seedbed.architectures.devices import pick
 from seedbed.architectures.impala import Impala
-from seedbed.architectures.one_agent import lag_of, recipe_of
+from seedbed.architectures.one_agent import assignment_of, lag_of
 from seedbed.config.settings import RunConfig
 from seedbed.seeding import key
+from seedbed.serving.forward_service import AsTold, ForwardPace, ForwardService, Newest
+from seedbed.serving.proxy import Proxy, ServerReporter
 from seedbed.transport.connect import connect, listen
-from seedbed.transport.seam import Server
+from seedbed.transport.interface import Server
 from seedbed.types import Agent, EnvSpec
 from seedbed.weights.store import WeightStore
 
@@ -47,7 +47,7 @@ class Rapid(Impala):
     """One optimizer of Rapid: everything but rollout workers and forward-pass servers; see
     :class:`~seedbed.architectures.with_actors.WithActors`.
 
-    To its desk both together are actors that run the policy themselves.
+    To its registry both together are actors that run the policy themselves.
     """
 
     _published: int | None = None
@@ -66,7 +66,7 @@ class Rapid(Impala):
         return pick("training", place.training_devices)[:1]
 
 
-class ForwardPassServer:
+class ForwardServer:
     """Runs the policy for some rollout workers of one optimizer.
 
     Args:
@@ -74,7 +74,7 @@ class ForwardPassServer:
       agent: whose policy.
       spec: of the environments.
       index: of the server among the host's; it takes every ``forward_servers``-th rollout worker from this one on.
-      optimizer: the address of its desk.
+      optimizer: the address of its registry.
       token: what the optimizer wants to be told.
       on_failure: called with the exception that ended acting.
       on_lost: called with how the optimizer was lost.
@@ -115,23 +115,23 @@ class ForwardPassServer:
         inference = Inference(agent, spec, capacity, sizes, device, key(config.seed, "acting"))
         inference.warm_up(jax.device_put(agent.init(key(config.seed, "example")), device))
         self._meters = Meters()
-        self._forward = ForwardPass(
+        self._forward = ForwardService(
             inference,
             pace,
-            recipe_of(config, agent, spec, token),
+            assignment_of(config, agent, spec, token),
             store,
             meters=self._meters,
             full_batch=sizes[-1],
             on_failure=on_failure,
         )
-        self._relay = Relay(self._connect, self._forward, agent, spec, capacity=capacity, device=device)
+        self._relay = Proxy(self._connect, self._forward, agent, spec, capacity=capacity, device=device)
         self._server: Server | None = None
-        self._reporter: Reporter | None = None
+        self._reporter: ServerReporter | None = None
 
     def open(self, address: str) -> str:
         """Begins to serve; returns the address that rollout workers can reach."""
         self._forward.start()
-        self._reporter = Reporter(self._connect, self._token, self._index, self._tell, self._on_lost)
+        self._reporter = ServerReporter(self._connect, self._token, self._index, self._tell, self._on_lost)
         self._server = listen(address, self._relay)
         return self._server.address
 

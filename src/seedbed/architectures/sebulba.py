@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 
-from seedbed.acting.crew import Crew, LearnerGate
+from seedbed.acting.actor_threads import ActorThreads, LearnerGate
 from seedbed.acting.rollout import Program
 from seedbed.architectures.learner_loop import LearnerLoop
 from seedbed.config.settings import RunConfig
@@ -35,7 +35,7 @@ from seedbed.types import Agent, EnvSpec, Tree, Unroll
 
 
 class Sebulba(LearnerLoop):
-    """One run of Sebulba: everything but what starts and watches its crew of threads.
+    """One run of Sebulba: everything but what starts and watches its threads.
 
     Args:
       config: the run's settings.
@@ -45,7 +45,7 @@ class Sebulba(LearnerLoop):
       checkpoint: where to go on from; None to begin.
     """
 
-    crew: Crew
+    threads: ActorThreads
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Sebulba(LearnerLoop):
         )
         self._store.listen(gate.poke)
         self._memory.listen(gate.poke)
-        self.crew = Crew(
-            recipe=self._recipe(),
+        self.threads = ActorThreads(
+            assignment=self._assignment(),
             program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
             devices=self._devices,
             gate=gate,
@@ -92,11 +92,11 @@ class Sebulba(LearnerLoop):
         """Compiles and publishes the first weights."""
         del addresses
         self._begin()
-        self.crew.warm_up([self._store.newest(index) for index in range(len(self._devices))])
+        self.threads.warm_up([self._store.newest(index) for index in range(len(self._devices))])
         return []
 
     def close(self) -> None:
-        """Sends the threads home; safe to call twice."""
+        """Stops the threads; safe to call twice."""
         self._gate.close()
         self._end()
 
@@ -110,14 +110,14 @@ class Sebulba(LearnerLoop):
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        return {**super().meters(), **self.crew.meters.take(), "actors": self.crew.alive()}
+        return {**super().meters(), **self.threads.meters.take(), "actors": self.threads.alive()}
 
     def _lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
-        return {(index, 0): state for index, state in self.crew.states().items()}
+        return {(index, 0): state for index, state in self.threads.states().items()}
 
     def _tables(self) -> dict[str, Tree]:
-        return {f"memory_{index}": jax.device_get(tree) for index, tree in self.crew.memories().items()}
+        return {f"memory_{index}": jax.device_get(tree) for index, tree in self.threads.memories().items()}
 
     @property
     def _last_epoch(self) -> int:
-        return self.crew.last_epoch
+        return self.threads.last_epoch

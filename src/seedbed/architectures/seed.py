@@ -4,10 +4,10 @@
 
       actor processes                     the learner's process
     ┌──────────────────┐  observations  ┌────────────────────────────────────────────────┐
-    │ environments     │ ─────────────► │ desk ─► lanes ─► inference ─► open unrolls     │
-    │ (one half steps, │    transport   │                  ▲ weights        │ unrolls    │
-    │  one half waits) │ ◄───────────── │                  │                ▼            │
-    └──────────────────┘    actions     │              learner ◄─ prefetch ◄─ queue      │
+    │ environments     │ ─────────────► │ registry ─► lanes ─► inference ─► open unrolls │
+    │ (one half steps, │    transport   │                      ▲ weights       │ unrolls │
+    │  one half waits) │ ◄───────────── │                      │               ▼         │
+    └──────────────────┘    actions     │                  learner ◄─ prefetch ◄─ queue  │
             × actors                    └────────────────────────────────────────────────┘
 
 Actors only step environments. Observations go up and actions come down at every step; recurrent states, frame
@@ -20,30 +20,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
 from seedbed.acting.pace import BatchPace, FreeBatches, Round
-from seedbed.acting.recipe import lanes_of
-from seedbed.acting.worker import Worker
 from seedbed.architectures.with_actors import WithActors
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.seeding import key
+from seedbed.serving.inference_service import InferenceService
 from seedbed.types import Tree
 
 
 class Seed(WithActors):
     """One run of SEED: everything but the actors; see :class:`~seedbed.architectures.with_actors.WithActors`."""
 
-    _services: Sequence[Worker]
+    _services: Sequence[InferenceService]
 
-    def _make_services(self) -> Sequence[Worker]:
+    def _make_services(self) -> Sequence[InferenceService]:
         place = self._config.placement
         rows = lanes_of(place.envs_per_actor)[1]
         collect = Round(self._lanes, self._take_unroll)
-        recipe = self._recipe()
-        numbers = np.array([recipe.slot_number(slot) for slot in range(place.slots)], np.int32)
-        places = np.array([recipe.place(slot) for slot in range(place.slots)], np.float32)
-        workers = []
+        assignment = self._assignment()
+        numbers = np.array([assignment.slot_number(slot) for slot in range(place.slots)], np.int32)
+        exploration = assignment.exploration(range(place.slots))
+        services = []
         for index, device in enumerate(self._devices):
             local = len(range(index, place.actors, len(self._devices)))
             full = place.full_batch(index)
@@ -63,28 +63,28 @@ class Seed(WithActors):
                 device,
                 key(self._config.seed, "acting"),
                 numbers,
-                places,
+                exploration,
             )
-            workers.append(
-                Worker(
+            services.append(
+                InferenceService(
                     inference,
                     pace,
-                    recipe,
+                    assignment,
                     ledger=self.ledger,
                     meters=self._meters,
                     full_batch=sizes[-1],
                     on_failure=self.fail,
                 )
             )
-        return workers
+        return services
 
     def _warm_up(self) -> None:
-        for index, worker in enumerate(self._services):
-            worker.inference.warm_up(self._store.newest(index).params)
+        for index, service in enumerate(self._services):
+            service.inference.warm_up(self._store.newest(index).params)
 
     def _tables(self) -> dict[str, Tree]:
-        return {f"tables_{index}": worker.inference.tables() for index, worker in enumerate(self._services)}
+        return {f"tables_{index}": service.inference.tables() for index, service in enumerate(self._services)}
 
     def _restore_tables(self, checkpoint: Checkpoint) -> None:
-        for index, worker in enumerate(self._services):
-            worker.inference.restore(checkpoint.tree(f"tables_{index}", worker.inference.tables()))
+        for index, service in enumerate(self._services):
+            service.inference.restore(checkpoint.tree(f"tables_{index}", service.inference.tables()))

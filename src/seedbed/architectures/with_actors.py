@@ -1,6 +1,6 @@
 """What the architectures have in common whose actors join over a transport: SEED, IMPALA and Ape-X.
 
-They differ in what stands behind the desk: something that decides for every step, or something that takes whole
+They differ in what stands behind the registry: something that decides for every step, or something that takes whole
 unrolls in.
 """
 
@@ -10,18 +10,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from seedbed.acting.desk import Desk
+from seedbed.acting.assignment import lanes_of
 from seedbed.acting.lanes import Member
 from seedbed.acting.meters import Meters
 from seedbed.acting.pace import Lockstep, Round
-from seedbed.acting.recipe import lanes_of
-from seedbed.acting.service import Service
 from seedbed.architectures.learner_loop import LearnerLoop
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.replay.queue import join
+from seedbed.serving.actor_registry import ActorRegistry
+from seedbed.serving.service import Service
 from seedbed.transport.connect import listen
-from seedbed.transport.seam import Server
+from seedbed.transport.interface import Server
 from seedbed.types import Agent, EnvSpec, Unroll
 
 
@@ -38,7 +38,7 @@ class WithActors(LearnerLoop):
       on_join, on_leave: called with actors that come and go (from other threads).
     """
 
-    desk: Desk
+    registry: ActorRegistry
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class WithActors(LearnerLoop):
         self._servers: list[Server] = []
         self._meters = Meters()
         self._services: Sequence[Service[Any]] = self._make_services()
-        self.desk = Desk(
-            self._recipe(token),
+        self.registry = ActorRegistry(
+            self._assignment(token),
             self._services,
             place.slots,
             resumable=self._resumable,
@@ -75,7 +75,7 @@ class WithActors(LearnerLoop):
 
     @abstractmethod
     def _make_services(self) -> Sequence[Service[Any]]:
-        """What stands behind the desk."""
+        """What stands behind the registry."""
 
     def _warm_up(self) -> None:
         """Compiles what acting needs here, once the first weights are published."""
@@ -105,7 +105,7 @@ class WithActors(LearnerLoop):
         for service in self._services:
             service.start()
         for address in addresses:
-            self._servers.append(listen(address, self.desk))
+            self._servers.append(listen(address, self.registry))
         return [server.address for server in self._servers]
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class WithActors(LearnerLoop):
         for server in self._servers:
             server.close()
         self._end()
-        self.desk.stop()
+        self.registry.stop()
 
     def _on_training_devices(self, unrolls: Sequence[Unroll]) -> Unroll:
         return self.learner.put(join(unrolls))
@@ -125,11 +125,11 @@ class WithActors(LearnerLoop):
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        return {**super().meters(), **self._meters.take(), "actors": len(self.desk.members())}
+        return {**super().meters(), **self._meters.take(), "actors": len(self.registry.members())}
 
     def _lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
-        return self.desk.lane_states()
+        return self.registry.lane_states()
 
     @property
     def _last_epoch(self) -> int:
-        return self.desk.last_epoch
+        return self.registry.last_epoch

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from seedbed.acting.ledger import Ledger
 from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.interface import env_frames, records, restore
 from seedbed.config.resolve import to_json
@@ -22,13 +21,14 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import SeedbedError
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.update import TrainState, Update
+from seedbed.metrics.ledger import Ledger
+from seedbed.parameter_server.server import RemoteShards
+from seedbed.parameter_server.shards import Bound, Part, cut, settled
+from seedbed.parameter_server.workers import Worker, WorkerRegistry
 from seedbed.seeding import key
 from seedbed.transport.connect import listen
-from seedbed.transport.seam import Server
+from seedbed.transport.interface import Server
 from seedbed.types import Agent, EnvSpec
-from seedbed.weights.server import RemoteShards
-from seedbed.weights.shards import Bound, Part, cut, settled
-from seedbed.weights.workers import Worker, WorkersDesk
 
 _log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
@@ -91,7 +91,7 @@ class WithShards(Asynchronous):
         self._up, self._down = 0, 0
         # Where each worker stands in what it reads, if it reads.
         self._positions: dict[str, Any] = dict(checkpoint.meta["positions"]) if checkpoint else {}
-        self.workers = WorkersDesk(
+        self.workers = WorkerRegistry(
             token,
             config.placement.actors,
             job=self._job,

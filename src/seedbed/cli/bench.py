@@ -15,7 +15,7 @@ from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.allocator import restart_tuned
 
 if TYPE_CHECKING:
-    from seedbed.launch.bench import Stage
+    from seedbed.timing.stages import Stage
 
 ABOUT = (
     "Time every stage alone and the whole run, with the settings of seedbed train; append the row to a file."
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> None:
     # One word with commas is several, as in --compare seed,impala.
     archs = [arch for word in flags.compare for arch in word.split(",") if arch]
     restart_tuned()
-    from seedbed.launch.bench import require_stages
+    from seedbed.timing.stages import require_stages
 
     require_stages(flags.run)
     file = Path(flags.results or f"benchmarks/results/{'compare' if archs else 'bench'}.jsonl")
@@ -74,7 +74,7 @@ def _measured(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
 
 
 def _time_stages(flags: BenchFlags) -> dict[str, Any]:
-    from seedbed.launch.bench import bench
+    from seedbed.timing.stages import bench
 
     print_line(f"{'stage':<18}{'steps/s':>12}   {'slowest to fastest':<24}how")
     row = bench(flags.run, flags.seconds, _show)
@@ -86,7 +86,7 @@ def _time_stages(flags: BenchFlags) -> dict[str, Any]:
 
 
 def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
-    from seedbed.launch.compare import COLUMNS, Case, Found, compare, draw, shown, table
+    from seedbed.timing.compare import COLUMNS, Case, Found, compare, draw, shown, table
 
     def line(name: str, cells: Iterable[str]) -> None:
         print_line(f"{name:<22}" + "".join(f"{cell:>15}" for cell in cells))
@@ -107,7 +107,7 @@ def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
 
 
 def _compare_all(flags: BenchFlags) -> dict[str, Any]:
-    from seedbed.launch.equal_frames import Pair, Ran, compare_all, shown, table
+    from seedbed.timing.equal_frames import Pair, Ran, compare_all, shown, table
 
     def say(pair: Pair, ran: Ran | RunFailed) -> None:
         told = (

@@ -30,11 +30,11 @@ class Collect:
 
 
 def run(arguments: list[str]) -> None:
-    """Plays and writes; see :func:`seedbed.launch.collect.collect`."""
+    """Plays and writes; see :func:`seedbed.evaluation.collect.collect`."""
     flags = parse(
         "collect", Collect, arguments, about="Write a data set of what the newest weights of a run do."
     )
-    from seedbed.launch.collect import collect
+    from seedbed.evaluation.collect import collect
 
     dataset = collect(flags.run, frames=flags.frames, out=flags.out, greedy=flags.greedy, seed=flags.seed)
     about = dataset.about

@@ -56,9 +56,9 @@ def _seedbed() -> str:
 
 def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:
     """How the agents did that were trained side by side; nothing if there was one."""
-    if "members" not in values:
+    if "variants" not in values:
         return
-    agents = values["members"]
+    agents = values["variants"]
     speed = len(agents) * (values["agent_steps_per_second"] or 0)
     yield f"{len(agents)} agents side by side: the numbers above are of one (means); {speed:,.0f} steps/s together"
     for name, found in values["compared"].items():
@@ -67,12 +67,12 @@ def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:
             f"{what}interquartile mean {found['interquartile_mean']:.4g}, "
             f"95% interval {found['low']:.4g} to {found['high']:.4g} over {found['count']} seeds"
         )
-    best = agents[values["best_member"]]
+    best = agents[values["best_variant"]]
     yield f"the checkpoint plays the best: {best['agent']}, mean return {_number(best.get('mean_return'))}"
 
 
 def _video(folder: str) -> None:
-    from seedbed.launch.evaluate import record
+    from seedbed.evaluation.player import record
 
     try:
         print_line(f"  video {record(folder)}")

@@ -28,9 +28,9 @@ class Eval:
 
 
 def run(arguments: list[str]) -> None:
-    """Plays and prints; see :func:`seedbed.launch.evaluate.evaluate`."""
+    """Plays and prints; see :func:`seedbed.evaluation.player.evaluate`."""
     settings = parse("eval", Eval, arguments, about="Play episodes with the newest weights of a run.")
-    from seedbed.launch.evaluate import evaluate
+    from seedbed.evaluation.player import evaluate
 
     result = evaluate(settings.run, episodes=settings.episodes, greedy=settings.greedy, seed=settings.seed)
     if settings.json:

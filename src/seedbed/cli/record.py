@@ -25,8 +25,8 @@ class RecordFlags:
 
 
 def run(arguments: list[str]) -> None:
-    """Plays one episode into an mp4; see :func:`seedbed.launch.evaluate.record`."""
+    """Plays one episode into an mp4; see :func:`seedbed.evaluation.player.record`."""
     flags = parse("record", RecordFlags, arguments, about="Record one episode of the newest weights as mp4.")
-    from seedbed.launch.evaluate import record
+    from seedbed.evaluation.player import record
 
     print_line(str(record(flags.run, to=flags.to, greedy=flags.greedy, seed=flags.seed)))

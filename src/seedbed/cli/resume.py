@@ -42,11 +42,11 @@ class Resume:
 
 
 def run(arguments: list[str]) -> int:
-    """Goes on with a run; see :func:`seedbed.launch.run.resume`."""
+    """Goes on with a run; see :func:`seedbed.launch.train.resume`."""
     settings = parse("resume", Resume, arguments, about="Go on with a run from its newest intact checkpoint.")
     restart_tuned()
     from seedbed.launch.folder import RunFolder
-    from seedbed.launch.run import resume
+    from seedbed.launch.train import resume
 
     changes = {
         name: value

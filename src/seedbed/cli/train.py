@@ -12,10 +12,10 @@ ABOUT = "Train an agent. Defaults come from the environment's preset; every flag
 
 
 def run(arguments: list[str]) -> int:
-    """Trains; see :func:`seedbed.launch.run.train`."""
+    """Trains; see :func:`seedbed.launch.train.train`."""
     config = configuration(arguments)
     restart_tuned()
-    from seedbed.launch.run import train
+    from seedbed.launch.train import train
 
     return report(train(config), config)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from seedbed.acting.recipe import lanes_of
+from seedbed.acting.assignment import lanes_of
 from seedbed.agents.a2c import A2CSettings
 from seedbed.agents.bc import BCSettings
 from seedbed.agents.dqn import DQNSettings

@@ -18,7 +18,7 @@ from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecErro
 from seedbed.types import EnvSpec, TimeStep
 
 NATIVE = ("gymnax", "brax", "craftax")
-"""Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.native.makers` makes them."""
+"""Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
 
 
 def make(
@@ -29,7 +29,7 @@ def make(
     ============================  ==========================================================================
     ``ALE/Pong-v5``               Atari (:class:`seedbed.envs.atari.Atari`); also ``PongNoFrameskip-v4``
     ``envpool:Pong-v5``           EnvPool (:class:`seedbed.envs.pool.Pool`)
-    ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.native`), stepped on the CPU; also
+    ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.on_device`), stepped on the CPU; also
                                   ``brax:`` and ``craftax:``
     ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`)
     ``module:factory``            the user's own (:mod:`seedbed.envs.own`)
@@ -152,8 +152,8 @@ def _make_toy(env_id: str, num_envs: int, options: Mapping[str, Any], *, render:
 def _make_native(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Environment:
     del render  # An observation can always be drawn.
     # Here, since it imports JAX, which no other environment needs.
-    from seedbed.envs.native.batch import NativeBatch
-    from seedbed.envs.native.makers import make_native
+    from seedbed.envs.on_device.batch import NativeBatch
+    from seedbed.envs.on_device.makers import make_native
 
     return NativeBatch(make_native(env_id, options), num_envs)
 

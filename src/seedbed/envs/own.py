@@ -3,7 +3,7 @@
 ``factory(**options)`` returns one of
 
 - a ``gymnasium.Env``: it is called once for every environment of the batch;
-- an :class:`~seedbed.envs.native.interface.NativeEnvironment`, which ``--arch anakin`` needs: it is called once;
+- an :class:`~seedbed.envs.on_device.interface.NativeEnvironment`, which ``--arch anakin`` needs: it is called once;
 - a ``gymnasium.vector.VectorEnv`` in autoreset mode ``NEXT_STEP``, or an object that is an
   :class:`~seedbed.envs.interface.Environment`: it is called once, with ``num_envs`` if it has that parameter.
 
@@ -61,9 +61,9 @@ def _batched(env_id: str, num_envs: int, make_one: Callable[[], Any]) -> Environ
 
     made = make_one()
     # Only a factory that has imported its class, and so JAX, can have made one.
-    native = sys.modules.get("seedbed.envs.native.interface")
+    native = sys.modules.get("seedbed.envs.on_device.interface")
     if native is not None and isinstance(made, native.NativeEnvironment):
-        from seedbed.envs.native.batch import NativeBatch
+        from seedbed.envs.on_device.batch import NativeBatch
 
         return NativeBatch(native.settled(made), num_envs)
     if isinstance(made, VectorEnv):

@@ -17,7 +17,7 @@ from typing import Any
 from seedbed.acting import actor
 from seedbed.errors import ConnectionLost, SeedbedError
 from seedbed.transport.connect import connect
-from seedbed.transport.seam import Client
+from seedbed.transport.interface import Client
 from seedbed.types import Agent, EnvSpec
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 
 from seedbed.agents.registry import load_agent
-from seedbed.config.members import with_values
 from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
+from seedbed.config.variants import with_values
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
 from seedbed.types import Agent, EnvSpec

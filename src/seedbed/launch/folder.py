@@ -152,9 +152,10 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return [*asked]
 
-    def metrics_of(self, member: int) -> Path:
+    def metrics_of(self, variant: int) -> Path:
         """Where the returns of one of several agents are kept."""
-        return self.path / "members" / str(member) / "metrics.jsonl"
+        folder = next((old for old in [self.path / "members"] if old.is_dir()), self.path / "variants")  # 0.1
+        return folder / str(variant) / "metrics.jsonl"
 
     def discard(self) -> None:
         """Removes what a run that could not start has made here; nothing if anything was trained."""

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from seedbed.architectures.rapid import ForwardPassServer
+from seedbed.architectures.rapid import ForwardServer
 from seedbed.config.resolve import from_json
 from seedbed.errors import ConnectionLost
 from seedbed.launch.build import build_agent
@@ -36,7 +36,7 @@ def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
         print(reason, file=sys.stderr, flush=True)  # noqa: T201
         over.set()
 
-    server = ForwardPassServer(
+    server = ForwardServer(
         config,
         build_agent(config, spec),
         spec,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import jax
 
-from seedbed.acting.diary import REPORT_SECONDS
-from seedbed.architectures.rapid import ForwardPassServer, Rapid
+from seedbed.acting.reporting import REPORT_SECONDS
+from seedbed.architectures.rapid import ForwardServer, Rapid
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed
@@ -76,13 +76,13 @@ class ForwardPool:
         return self._supervisor.restarts
 
     def start(self, optimizer: str) -> None:
-        """Starts the servers for the optimizer whose desk is at this address."""
+        """Starts the servers for the optimizer whose registry is at this address."""
         self._optimizer = optimizer
         if self._guard is not None:
             self._supervisor.start()
             return
         for index, address in enumerate(self.addresses):
-            server = ForwardPassServer(
+            server = ForwardServer(
                 self._config,
                 self._agent,
                 self._spec,
@@ -120,7 +120,7 @@ class ForwardPool:
 
     def _silence(self, index: int) -> tuple[float, bool]:
         """For how long nothing was heard of a server that was started, in s, and whether it is ready."""
-        begun, heard = self._begun[index], self._arch.desk.server_heard(index)
+        begun, heard = self._begun[index], self._arch.registry.server_heard(index)
         return time.monotonic() - max(begun, heard), heard > begun
 
     def _silent(self) -> dict[int, float]:

@@ -7,7 +7,7 @@ import sys
 from seedbed.errors import SeedbedError
 
 if __name__ == "__main__":
-    from seedbed.launch.run import take_part
+    from seedbed.launch.train import take_part
 
     try:
         take_part(sys.argv[1], int(sys.argv[2]))

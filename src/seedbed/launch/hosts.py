@@ -26,7 +26,7 @@ from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed, cause_of
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.meeting import Meeting, dial, free_port, go_to, joined, receive_hosts, split
+from seedbed.launch.rendezvous import Rendezvous, dial, free_port, go_to, joined, receive_hosts, split
 from seedbed.learning.checkpoint import Checkpoint, any_saved, intact_steps, load, pack, unpack
 
 _PATIENCE_SECONDS = 600.0
@@ -38,45 +38,47 @@ _ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video")
 
 
 class Hosts:
-    """The hosts of a run as one of them sees them; alone if it has no meeting."""
+    """The hosts of a run as one of them sees them; alone if it has no rendezvous."""
 
-    def __init__(self, index: int = 0, count: int = 1, meeting: Meeting | None = None) -> None:
+    def __init__(self, index: int = 0, count: int = 1, rendezvous: Rendezvous | None = None) -> None:
         self.index = index
         self.count = count
-        self._meeting = meeting
+        self._rendezvous = rendezvous
 
     def agree(self, told: dict[str, Any]) -> list[dict[str, Any]]:
         """What every host tells (JSON values), in their order; waits for all. Raises :class:`RunFailed`."""
-        if self._meeting is None:
+        if self._rendezvous is None:
             return [told]
-        return [json.loads(one) for one in self._meeting.exchange(json.dumps(told).encode())]
+        return [json.loads(one) for one in self._rendezvous.exchange(json.dumps(told).encode())]
 
     def share(self, content: bytes | None) -> bytes:
         """What the first host that has something gives, on all of them. Raises :class:`RunFailed`."""
-        if self._meeting is None:
+        if self._rendezvous is None:
             return content or b""
-        return next((given for given in self._meeting.exchange(content or b"") if given), b"")
+        return next((given for given in self._rendezvous.exchange(content or b"") if given), b"")
 
     def lost(self, patience: float = 0.0) -> str | None:
         """Which host is gone, and why; None if all are there, also after so many seconds."""
-        return self._meeting.wait_for_loss(patience) if self._meeting else None
+        return self._rendezvous.wait_for_loss(patience) if self._rendezvous else None
 
     def watch(self, on_loss: Callable[[str], None]) -> None:
         """Has ``on_loss`` called, from another thread, with the reason once a host is gone."""
-        if self._meeting:
-            self._meeting.watch(on_loss)
+        if self._rendezvous:
+            self._rendezvous.watch(on_loss)
 
     def close(self, failure: str | None = None, status: int = 1) -> None:
         """Leaves when all have come to their end; at once, with the reason, if this host failed.
 
         Safe to call twice. ``status``: with what the process of one that failed will end.
         """
-        meeting, self._meeting = self._meeting, None
-        if meeting is None:
+        rendezvous, self._rendezvous = self._rendezvous, None
+        if rendezvous is None:
             return
         try:
             if failure is None:
-                meeting.exchange(b"")  # all are done, so that nobody waits at JAX's end for one that is not
+                rendezvous.exchange(
+                    b""
+                )  # all are done, so that nobody waits at JAX's end for one that is not
                 jax.distributed.shutdown()
         except RuntimeError as error:
             failure, status = str(error), 0
@@ -84,7 +86,7 @@ class Hosts:
             failure, status = "a host was lost after the end", 0
         if failure is not None:
             atexit.register(_exit_at_once, status)
-        meeting.close(failure)
+        rendezvous.close(failure)
 
 
 def _exit_at_once(status: int) -> None:
@@ -130,7 +132,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         return {"settings": mine, "run_dir": str(folder.path), "resumed": resumed, "jax": for_jax}
 
     mine = resolve.to_json(config)
-    meeting = receive_hosts(
+    rendezvous = receive_hosts(
         address,
         cluster.hosts,
         timeout=cluster.host_timeout,
@@ -139,7 +141,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         welcome=welcome,
         look=look,
     )
-    hosts = Hosts(0, cluster.hosts, meeting)
+    hosts = Hosts(0, cluster.hosts, rendezvous)
     stack.enter_context(failing_together(hosts))
     _join_jax(hosts, for_jax, for_jax, cluster.host_timeout)
     return hosts
@@ -164,13 +166,13 @@ def follow(
       RunFailed: host 0 is not there.
     """
     hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
-    meeting, told = go_to(address, index, patience=_PATIENCE_SECONDS, hello=hello)
+    rendezvous, told = go_to(address, index, patience=_PATIENCE_SECONDS, hello=hello)
     settings = resolve.replace(
         resolve.from_json(told["settings"]), host=index, coordinator=address, video=False
     )
     if config is not None:
         settings = resolve.replace(settings, listen=config.placement.listen)
-    hosts = Hosts(index, settings.cluster.hosts, meeting)
+    hosts = Hosts(index, settings.cluster.hosts, rendezvous)
     stack.enter_context(failing_together(hosts))
     relay = stack.enter_context(_relayed(told["jax"]))
     _join_jax(hosts, relay, told["jax"], settings.cluster.host_timeout)
@@ -241,7 +243,7 @@ def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None
                 cluster_detection_method="deactivate",
                 initialization_timeout=_JAX_PATIENCE_SECONDS,
                 coordinator_bind_address=None if hosts.index else address,
-                # Whoever is gone is missed by the meeting first, which says so instead of aborting the process.
+                # Whoever is gone is missed by the rendezvous first, which says so instead of aborting the process.
                 heartbeat_timeout_seconds=max(100, int(10 * timeout)),
                 shutdown_timeout_seconds=int(_FAREWELL_SECONDS),
             )

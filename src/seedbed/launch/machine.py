@@ -21,7 +21,7 @@ _OPTIONAL_PACKAGES = {
     "envpool": "envpool",
     "vizdoom": "vizdoom",
     "mujoco": "mujoco",
-    "gymnax": "native",
+    "gymnax": "gymnax",
     "brax": "brax",
     "craftax": "craftax",
     "onednn-cpu-gomp": "onednn",
@@ -95,7 +95,7 @@ def _devices() -> Iterator[Finding]:
 
 def _convolutions() -> Finding:
     try:
-        from seedbed.nets.native.library import find
+        from seedbed.nets.cpu.library import find
 
         found = find()
     except (ImportError, ConfigError) as error:

@@ -86,7 +86,7 @@ class Pools:
         self._arch.reach(addresses)
 
     def start_workers(self, address: str) -> None:
-        """Starts the workers, whose desk is at ``address``."""
+        """Starts the workers, whose registry is at ``address``."""
         self._address = address
         self._workers.start()
 
@@ -96,7 +96,7 @@ class Pools:
         self._shards.stand_down()
 
     def stop_workers(self) -> None:
-        """Waits for the workers, whose desk is gone, and ends those that stay; safe to call twice."""
+        """Waits for the workers, whose registry is gone, and ends those that stay; safe to call twice."""
         self._workers.stop()
 
     def stop(self) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import psutil
 
-from seedbed.acting.desk import Desk
 from seedbed.architectures import a2c, a3c
 from seedbed.architectures.anakin import Anakin
 from seedbed.architectures.apex import Apex
@@ -31,8 +30,8 @@ from seedbed.architectures.sebulba import Sebulba
 from seedbed.architectures.seed import Seed
 from seedbed.architectures.with_actors import WithActors
 from seedbed.architectures.with_shards import WithShards
-from seedbed.config.members import members
 from seedbed.config.settings import RunConfig
+from seedbed.config.variants import variants
 from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
 from seedbed.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
 from seedbed.launch.build import build_agent
@@ -50,6 +49,7 @@ from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
 from seedbed.metrics.reports import Summary, draw_curve, read_summary, title
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
+from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.transport.connect import CARRIERS, seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
@@ -70,7 +70,7 @@ _WITH_ACTORS: dict[str, type[WithActors]] = {
 _WITH_A_CREW: dict[str, type[Sebulba | a3c.A3C]] = {"sebulba": Sebulba, "a3c": a3c.A3C}
 _WITH_SHARDS: dict[str, type[WithShards]] = {"gorila": Gorila, "distbelief": DistBelief}
 _PLACES: dict[str, Callable[[RunConfig], RunConfig]] = {"a2c": a2c.place, "a3c": a3c.place}
-_OF_MEMBERS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
+_OF_VARIANTS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 
 
 class Session:
@@ -149,8 +149,8 @@ class Session:
         config, folder = self.config, self.folder
         # With its options: a preset may have set one that changes what the returns mean.
         env = " ".join([config.env, *config.env_options])
-        self.members = members(config)
-        seeds = sorted({member.seed for member in self.members})
+        self.variants = variants(config)
+        seeds = sorted({variant.seed for variant in self.variants})
         heading = title(env, config.arch, config.agent, seeds)
         with heeding_signals(self.interrupted), logging_to(folder.log):
             files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events)]
@@ -171,11 +171,11 @@ class Session:
 
     def _curves(self) -> dict[str, list[Path]]:
         """The metrics of every agent, by what was swept."""
-        if len(self.members) == 1:
+        if len(self.variants) == 1:
             return {"": [self.folder.metrics]}
         curves: dict[str, list[Path]] = {}
-        for index, member in enumerate(self.members):
-            curves.setdefault(member.swept, []).append(self.folder.metrics_of(index))
+        for index, variant in enumerate(self.variants):
+            curves.setdefault(variant.swept, []).append(self.folder.metrics_of(index))
         return curves
 
     def _build(self) -> Architecture:
@@ -379,11 +379,11 @@ class Session:
         joins = addresses[:1]
         if isinstance(arch, Rapid):
             joins = self._start_forward_servers(arch, addresses[0])
-        if arch.desk is not None:
-            self._start_actors(arch, arch.desk, joins)
-        if arch.crew is not None:
+        if arch.registry is not None:
+            self._start_actors(arch, arch.registry, joins)
+        if arch.threads is not None:
             timeout = self.config.safety.env_timeout
-            self._supervise(arch, arch.crew.start, partial(arch.crew.stalled, timeout))
+            self._supervise(arch, arch.threads.start, partial(arch.threads.stalled, timeout))
         self.begun = self.row_at = self.saver.saved_at = time.monotonic()
         if not _has_actors(arch):
             # All is compiled, and no actor has to come first.
@@ -442,9 +442,9 @@ class Session:
     def _write(self, arch: Architecture, sinks: Record, metrics: Mapping[str, Any]) -> None:
         row = self._row(arch)
         sinks.write({**row, **jax.device_get(metrics)})
-        for index, member in enumerate(arch.members()):
+        for index, variant in enumerate(arch.variants()):
             known = {name: row[name] for name in ("seconds", "agent_steps", "env_frames")}
-            returns = {name: member[name] for name in _OF_MEMBERS if name in member}
+            returns = {name: variant[name] for name in _OF_VARIANTS if name in variant}
             with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
                 file.write({**known, **returns})
 
@@ -468,7 +468,7 @@ class Session:
         self.forward.start(address)
         return self.forward.addresses
 
-    def _start_actors(self, arch: Architecture, desk: Desk, addresses: Sequence[str]) -> None:
+    def _start_actors(self, arch: Architecture, registry: ActorRegistry, addresses: Sequence[str]) -> None:
         in_process = self.placed.placement.transport == "inproc"
         self.guard = None if in_process else Guard()
         token = self.folder.token()
@@ -485,12 +485,12 @@ class Session:
 
         def stalled() -> dict[int, float]:
             found = {}
-            for member, seconds in desk.stalled(self.config.safety.env_timeout):
+            for member, seconds in registry.stalled(self.config.safety.env_timeout):
                 if member.local:
                     if self.forward is None or not self.forward.holds_up(member.index):
                         found[member.index] = seconds
                 else:
-                    desk.dismiss(member, f"no step for {seconds:.0f} s")
+                    registry.dismiss(member, f"no step for {seconds:.0f} s")
             return found
 
         self._supervise(arch, start, stalled)
@@ -573,7 +573,7 @@ class Session:
             env=config.env,
             arch=config.arch,
             agent=config.agent,
-            transport=self.placed.placement.transport if arch.desk else "none",
+            transport=self.placed.placement.transport if arch.registry else "none",
             seed=config.seed,
             **standing,
             weights_version=arch.version,
@@ -607,16 +607,16 @@ class Session:
 
     def _side_by_side(self, arch: Architecture) -> dict[str, Any]:
         """How the agents compare that were trained side by side, and which of them the checkpoint holds."""
-        if not (agents := arch.members()):
+        if not (agents := arch.variants()):
             return {}
         groups: dict[str, list[float]] = {}
-        for member, found in zip(self.members, agents, strict=True):
+        for variant, found in zip(self.variants, agents, strict=True):
             if "mean_return" in found:  # an episode has ended
-                groups.setdefault(member.swept, []).append(found["mean_return"])
+                groups.setdefault(variant.swept, []).append(found["mean_return"])
         assert isinstance(arch.episodes, EpisodesOfSeveral)
         return {
-            "members": agents,
-            "best_member": arch.episodes.best,
+            "variants": agents,
+            "best_variant": arch.episodes.best,
             "compared": {name: asdict(estimate(means)) for name, means in groups.items()},
         }
 
@@ -671,7 +671,7 @@ class Session:
 
 
 def _has_actors(arch: Architecture) -> bool:
-    return arch.desk is not None or arch.crew is not None or isinstance(arch, WithShards)
+    return arch.registry is not None or arch.threads is not None or isinstance(arch, WithShards)
 
 
 def _digest(arch: Architecture) -> str:

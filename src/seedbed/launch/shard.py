@@ -22,10 +22,10 @@ from seedbed.config.resolve import from_json
 from seedbed.errors import CheckpointError, SeedbedError
 from seedbed.launch.build import build_agent
 from seedbed.learning.checkpoint import Contents, load_latest, save
+from seedbed.parameter_server.server import ShardHandler, empty_part
+from seedbed.parameter_server.shards import Part, Shard
 from seedbed.transport.connect import listen
 from seedbed.types import EnvSpec
-from seedbed.weights.server import ShardDesk, empty_part
-from seedbed.weights.shards import Part, Shard
 
 _KEPT = 2
 
@@ -55,7 +55,7 @@ def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
     agent = build_agent(config, EnvSpec.from_json(job["spec"]))
     like = empty_part(agent.optimizer, shapes_of(agent), job["index"], config.server.shards)
     shard = Shard(agent.optimizer, kept(folder, like), bound_of(config))
-    with contextlib.closing(listen(job["address"], ShardDesk(shard, token))):
+    with contextlib.closing(listen(job["address"], ShardHandler(shard, token))):
         version = shard.part.version
         while not over.wait(config.server.shard_snapshot_seconds):
             if (part := shard.part).version == version:

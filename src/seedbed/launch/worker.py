@@ -1,6 +1,6 @@
 """The program of one worker of a parameter server: ``python -m seedbed.launch.worker ADDRESS --index I``.
 
-It learns as the run's desk tells it, and ends when the desk is gone.
+It learns as the run's registry tells it, and ends when the registry is gone.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import ConnectionLost, RunFailed
 from seedbed.launch.actors import GRACE_SECONDS, ThreadActor
 from seedbed.launch.build import build_agent
-from seedbed.learning.pushing import PushingLearner
+from seedbed.parameter_server.pushing import PushingLearner
+from seedbed.parameter_server.server import RemoteShards
 from seedbed.transport.connect import connect
-from seedbed.transport.seam import PROTOCOL, Client, Layout, Layouts
+from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 from seedbed.types import Agent, EnvSpec
-from seedbed.weights.server import RemoteShards
 
 _CONNECT_SECONDS = 30.0
 _REPORT_SECONDS = 0.5
@@ -51,7 +51,7 @@ class Work(Protocol):
 
 
 def work(client: Client, token: str, index: int) -> None:
-    """Works for the desk at the other end of ``client`` until that is gone, which raises."""
+    """Works for the registry at the other end of ``client`` until that is gone, which raises."""
     job = client.ask({"kind": "join", "protocol": PROTOCOL, "token": token, "index": index})
     client.open([Layouts(Layout(()), Layout(()))])
     config, spec = from_json(job["run"]), EnvSpec.from_json(job["spec"])
@@ -97,7 +97,7 @@ def _gorila(
     def require_alive() -> None:
         if (reason := actor.ended()) is not None:
             raise RunFailed(reason)
-        for _, seconds in mine.desk.stalled(config.safety.env_timeout):
+        for _, seconds in mine.registry.stalled(config.safety.env_timeout):
             raise RunFailed(
                 f"its environments took more than {seconds:.0f} s for one step (--env-timeout allows more)"
             )
@@ -121,7 +121,7 @@ def _distbelief(
 
 
 def main() -> None:
-    """Entry; exit status 0 when the desk is gone, 3 on a fault."""
+    """Entry; exit status 0 when the registry is gone, 3 on a fault."""
     parser = argparse.ArgumentParser(prog="seedbed.launch.worker")
     parser.add_argument("address")
     parser.add_argument("--index", type=int, required=True)

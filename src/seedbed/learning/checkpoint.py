@@ -39,7 +39,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from seedbed import sealed
+from seedbed import atomic_folder
 from seedbed.errors import CheckpointError, Damaged
 from seedbed.types import Tree
 
@@ -196,8 +196,8 @@ def _told(root: Path, step: int) -> Iterator[None]:
     """Translates what the disk raises into one line."""
     try:
         yield
-    except sealed.WRITING_FAILS as error:
-        reason = sealed.reason(error, "free space or pass another run folder")
+    except atomic_folder.WRITING_FAILS as error:
+        reason = atomic_folder.reason(error, "free space or pass another run folder")
         newest = next((path.name for _, path in _candidates(root)), "none")
         raise CheckpointError(
             f"cannot write the checkpoint of step {step} to {root}: {reason}; newest one kept: {newest}"
@@ -208,9 +208,11 @@ def _write(
     draft: Path, files: Iterable[tuple[str, dict[str, Array]]], step: int, meta: Mapping[str, Any]
 ) -> None:
     draft.mkdir()
-    entries = {name: sealed.write_arrays(draft / name, arrays) for name, arrays in files}
+    entries = {name: atomic_folder.write_arrays(draft / name, arrays) for name, arrays in files}
     try:
-        sealed.seal(draft, _MANIFEST, {"format": FORMAT, "step": step, "meta": dict(meta), "files": entries})
+        atomic_folder.seal(
+            draft, _MANIFEST, {"format": FORMAT, "step": step, "meta": dict(meta), "files": entries}
+        )
     except (TypeError, ValueError) as error:
         raise CheckpointError(
             f"the meta of a checkpoint must be plain finite JSON values: {error}"
@@ -223,7 +225,7 @@ def _put(draft: Path, final: Path) -> None:
     if final.exists():
         final.rename(replaced)
     draft.rename(final)
-    sealed.sync(final.parent)
+    atomic_folder.sync(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -412,10 +414,10 @@ def _extract(content: bytes, folder: Path) -> None:
             for name in archive.namelist():
                 file = folder / (Path(name).name or "_")  # into this folder only, whatever the name says
                 file.write_bytes(archive.read(name))
-                sealed.sync(file)
+                atomic_folder.sync(file)
     except zipfile.BadZipFile as error:
         raise CheckpointError(f"a checkpoint came damaged from another host: {error}") from error
-    sealed.sync(folder)
+    atomic_folder.sync(folder)
 
 
 def any_saved(root: Path) -> bool:
@@ -438,14 +440,14 @@ def _verified(path: Path, step: int) -> dict[str, Any]:
     """Compares every file with the manifest and returns the meta; raises :class:`CheckpointError`."""
 
     try:
-        manifest = sealed.read(path, _MANIFEST)
+        manifest = atomic_folder.read(path, _MANIFEST)
         if manifest["format"] != FORMAT:
             raise CheckpointError(
                 f"checkpoint {path} has format {manifest['format']}, this version of Seedbed reads {FORMAT}"
             )
         if manifest["step"] != step:
             raise Damaged(f"it is that of step {manifest['step']}")
-        sealed.verify(path, manifest["files"])
+        atomic_folder.verify(path, manifest["files"])
         return dict(manifest["meta"])
     except Damaged as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from seedbed.errors import ConfigError, cause_of
-from seedbed.nets import frames, recurrent
+from seedbed.nets import frame_stack, recurrent
 from seedbed.nets.build import build_torso
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
 
@@ -67,7 +67,7 @@ class Body(ABC):
     """A network of an agent; what comes out of its heads is for those who inherit it to say.
 
     The state ``[B, ...]`` is a dict with those of these entries that are needed (none for a plain MLP):
-    ``action``, taken at the step before; ``frames``, of :mod:`seedbed.nets.frames`; ``core``, of
+    ``action``, taken at the step before; ``frames``, of :mod:`seedbed.nets.frame_stack`; ``core``, of
     :mod:`seedbed.nets.recurrent`.
 
     Attributes:
@@ -95,7 +95,7 @@ class Body(ABC):
         """What comes out, of features float32 ``[T, B, D]``; called where modules with weights can be made."""
 
     def _module(self) -> Network:
-        seen = frames.stacked_spec(self.spec.observation, self.spec.frame_stack)
+        seen = frame_stack.stacked_spec(self.spec.observation, self.spec.frame_stack)
         torso = build_torso(self.network, seen, self.hidden, self.compute_dtype)
         return Network(torso, self._heads, self.lstm)
 
@@ -120,7 +120,7 @@ class Body(ABC):
         if self.previous_action:
             action = self.spec.action
             state["action"] = jnp.zeros((batch, *action.shape), jax.dtypes.canonicalize_dtype(action.dtype))
-        stack = frames.initial_frames(self.spec.observation, self.spec.frame_stack, batch)
+        stack = frame_stack.initial_frames(self.spec.observation, self.spec.frame_stack, batch)
         if stack:
             state["frames"] = stack
         if self.lstm:
@@ -166,7 +166,7 @@ class Body(ABC):
     ) -> tuple[Inputs, dict[str, Tree]]:
         """What the network reads, and the new state as far as no weights are needed for it; as for :meth:`run`."""
         first = timestep.first
-        observation, stack = frames.stack_observation(
+        observation, stack = frame_stack.stack_observation(
             state.get("frames", {}), timestep.observation, first, self.spec.frame_stack
         )
         extras = []

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.nets import torsos
-from seedbed.nets.native import library
+from seedbed.nets.cpu import library
 from seedbed.plugins import load
 from seedbed.types import Tree, leaves
 

@@ -2,7 +2,7 @@
 
 Images are ``[N, H, W, C]``, float32 or bfloat16, or uint8, which stands for 0 … 1; kernels ``[kh, kw, in, out]`` and
 biases ``[out]`` are float32. On accelerators the lowering is XLA's. On a CPU they go to oneDNN where it is there
-(:mod:`seedbed.nets.native`), which is faster and does not mind loops. XLA's CPU backend, which takes the rest, is fast
+(:mod:`seedbed.nets.cpu`), which is faster and does not mind loops. XLA's CPU backend, which takes the rest, is fast
 at plain forward convolutions and has four weak points, for which this module makes up:
 
 - a convolution inside a loop (``while``, hence ``lax.scan``) is some twenty times slower: time is folded into
@@ -31,9 +31,9 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from seedbed.errors import SpecError
+from seedbed.nets.cpu import library, operations
+from seedbed.nets.cpu.operations import Geometry
 from seedbed.nets.initializers import fan_in_normal
-from seedbed.nets.native import library, operations
-from seedbed.nets.native.operations import Geometry
 
 Padding = Literal["SAME", "VALID"]
 
@@ -118,17 +118,17 @@ def _goes_to_extension(images: jax.Array, dtype: DTypeLike) -> bool:
     return images.size > 0 and str(dtype) in library.find().dtypes
 
 
-def _lowered(native: Callable[..., Any] | None, otherwise: Callable[..., Any], *arrays: Any) -> Any:
-    """``native(*arrays)`` if that is lowered for a CPU and there is one, else ``otherwise(*arrays)``.
+def _lowered(extension: Callable[..., Any] | None, otherwise: Callable[..., Any], *arrays: Any) -> Any:
+    """``extension(*arrays)`` if that is lowered for a CPU and there is one, else ``otherwise(*arrays)``.
 
     It cannot be differentiated: the gradients of what is lowered are lowered themselves.
     """
 
     @jax.custom_jvp
     def lowered(*arrays: Any) -> Any:
-        if native is None:
+        if extension is None:
             return otherwise(*arrays)
-        return lax.platform_dependent(*arrays, cpu=native, default=otherwise)
+        return lax.platform_dependent(*arrays, cpu=extension, default=otherwise)
 
     lowered.defjvp(_refuse)
     return lowered(*arrays)
@@ -173,7 +173,7 @@ def _finished(layer: _Layer, products: jax.Array, bias: jax.Array) -> jax.Array:
 def _with_bias(layer: _Layer, images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     geometry = _geometry(layer, images, kernel)
 
-    def native(images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    def extension(images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
         assert geometry is not None
         return operations.convolve(
             images, kernel, bias, geometry, rectified=layer.rectified, dtype=layer.dtype
@@ -183,7 +183,7 @@ def _with_bias(layer: _Layer, images: jax.Array, kernel: jax.Array, bias: jax.Ar
         products = _convolve(layer, *_as_xla_multiplies(layer, images, kernel))
         return _finished(layer, products, bias)
 
-    return jnp.asarray(_lowered(native if geometry else None, otherwise, images, kernel, bias))
+    return jnp.asarray(_lowered(extension if geometry else None, otherwise, images, kernel, bias))
 
 
 def _is_small(images: jax.Array, kernel: jax.Array, layer: _Layer) -> bool:
@@ -219,7 +219,7 @@ def _backward(
     for out in rectified:
         gradient = _where_positive(out, gradient)
 
-    def native(images: jax.Array, kernel: jax.Array, gradient: jax.Array) -> tuple[jax.Array, ...]:
+    def extension(images: jax.Array, kernel: jax.Array, gradient: jax.Array) -> tuple[jax.Array, ...]:
         assert geometry is not None
         weights = operations.by_kernel(images, gradient, kernel.shape[:2], geometry)
         if of_bytes:
@@ -231,7 +231,7 @@ def _backward(
         return gradients[:2] if of_bytes else gradients
 
     of_kernel, of_bias, *of_images = _lowered(
-        native if geometry else None, otherwise, images, kernel, gradient
+        extension if geometry else None, otherwise, images, kernel, gradient
     )
     return of_images[0] if of_images else None, of_kernel, of_bias
 
@@ -326,12 +326,12 @@ def _is_pooled_by_extension(images: jax.Array, window: int) -> bool:
 
 
 def _pool_only(window: int, stride: int, images: jax.Array) -> jax.Array:
-    def native(images: jax.Array) -> jax.Array:
+    def extension(images: jax.Array) -> jax.Array:
         return operations.pool(images, window, _over(images, window, stride))
 
     otherwise = functools.partial(_pool, window=window, stride=stride)
     return jnp.asarray(
-        _lowered(native if _is_pooled_by_extension(images, window) else None, otherwise, images)
+        _lowered(extension if _is_pooled_by_extension(images, window) else None, otherwise, images)
     )
 
 
@@ -340,14 +340,16 @@ def _pool_forward(
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Keeps the images, from which XLA sees what was largest, and where that was, which the extension reads."""
 
-    def native(images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def extension(images: jax.Array) -> tuple[jax.Array, jax.Array]:
         return operations.pool_keeping(images, window, _over(images, window, stride))
 
     def otherwise(images: jax.Array) -> tuple[jax.Array, jax.Array]:
         pooled = _pool(images, window, stride)
         return pooled, jnp.zeros(pooled.shape, jnp.uint8)
 
-    pooled, places = _lowered(native if _is_pooled_by_extension(images, window) else None, otherwise, images)
+    pooled, places = _lowered(
+        extension if _is_pooled_by_extension(images, window) else None, otherwise, images
+    )
     return pooled, (images, places)
 
 
@@ -358,7 +360,7 @@ def _pool_backward(
     if images.dtype == jnp.uint8:
         return (None,)
 
-    def native(images: jax.Array, places: jax.Array, gradient: jax.Array) -> jax.Array:
+    def extension(images: jax.Array, places: jax.Array, gradient: jax.Array) -> jax.Array:
         layer = _over(images, window, stride)
         return operations.pool_by_images(gradient, places, images.shape, window, layer)
 
@@ -367,7 +369,7 @@ def _pool_backward(
         return jnp.asarray(jax.vjp(lambda x: _pool(x, window, stride), images)[1](gradient)[0])
 
     by_extension = _is_pooled_by_extension(images, window)
-    return (_lowered(native if by_extension else None, otherwise, *kept, gradient),)
+    return (_lowered(extension if by_extension else None, otherwise, *kept, gradient),)
 
 
 _pool_with_gradients = jax.custom_vjp(_pool_only, nondiff_argnums=(0, 1))

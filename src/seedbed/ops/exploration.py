@@ -5,21 +5,24 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from seedbed.types import Exploration
 
-def ladder(places: jax.Array, *, base: float, exponent: float, evaluation: float) -> jax.Array:
-    """The epsilons of environments by their places: ``base^(1 + exponent * place)`` (Ape-X, Horgan et al. 2018,
-    section 4: 0.4 and 7; i / (N - 1) is the place of the i-th of N).
+
+def epsilons_of(exploration: Exploration, *, base: float, exponent: float, evaluation: float) -> jax.Array:
+    """Returns an epsilon for each environment: ``base^(1 + exponent * rank)`` (Ape-X, Horgan et al. 2018, section 4:
+    0.4 and 7, where i / (N - 1) is the rank of the i-th of N).
 
     Args:
-      places: float ``[B]``, from 0 (explores most) to 1 (least); above 1: it evaluates.
-      base: epsilon at place 0.
-      exponent: how much smaller it gets up to place 1.
-      evaluation: epsilon where it evaluates.
+      exploration: ranks and flags ``[B]``.
+      base: epsilon at rank 0.
+      exponent: decrease of the epsilon up to rank 1.
+      evaluation: epsilon of the environments that only evaluate.
 
     Returns:
       float32 ``[B]``.
     """
-    return jnp.where(places <= 1.0, base ** (1.0 + exponent * places), evaluation).astype(jnp.float32)
+    explored = base ** (1.0 + exponent * exploration.rank)
+    return jnp.where(exploration.evaluates, evaluation, explored).astype(jnp.float32)
 
 
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:

@@ -16,8 +16,8 @@ are read, in whatever length an agent wants, also across files.
 Files are mapped into memory and only what is sampled is read, so that a data set may be larger than memory. A stretch
 of one stream is contiguous in its file, which is why the arrays are not time-major.
 
-The folder is a sealed one (:mod:`seedbed.sealed`), written under another name: a writer that is killed leaves nothing
-that looks whole.
+The folder is an atomic one (:mod:`seedbed.atomic_folder`), written under another name: a writer that is killed leaves
+nothing that looks whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from seedbed import sealed
+from seedbed import atomic_folder
 from seedbed.errors import Damaged, DatasetError, SpecError
 from seedbed.seeding import generator
 from seedbed.types import DataPlan, EnvSpec, TimeStep, Tree, Unroll, leaves, map_leaves, rebuild
@@ -97,7 +97,7 @@ def write(
         for number, arrays in enumerate(_pieces(steps, most_bytes)):
             name = f"steps-{number:06d}.safetensors"
             streams, length = arrays["reward"].shape
-            entries[name] = {"steps": length, **sealed.write_arrays(draft / name, arrays)}
+            entries[name] = {"steps": length, **atomic_folder.write_arrays(draft / name, arrays)}
         length = sum(entry["steps"] for entry in entries.values())
         if length < 2:
             raise DatasetError(f"{length} steps for the data set {final}: a transition needs 2")
@@ -112,13 +112,13 @@ def write(
             "files": entries,
         }
         try:
-            sealed.seal(draft, _MANIFEST, body)
+            atomic_folder.seal(draft, _MANIFEST, body)
         except (TypeError, ValueError) as error:
             raise DatasetError(
                 f"what the data set {final} says of itself must be finite JSON values: {error}"
             ) from error
         draft.rename(final)
-        sealed.sync(final.parent)
+        atomic_folder.sync(final.parent)
     return Dataset.open(final, verify=False)
 
 
@@ -136,8 +136,8 @@ def _told(path: Path) -> Iterator[None]:
     """Translates what the disk raises into one line."""
     try:
         yield
-    except sealed.WRITING_FAILS as error:
-        reason = sealed.reason(error, "free space, or choose another folder with --out")
+    except atomic_folder.WRITING_FAILS as error:
+        reason = atomic_folder.reason(error, "free space, or choose another folder with --out")
         raise DatasetError(f"cannot write the data set {path}: {reason}; nothing was kept") from error
 
 
@@ -241,12 +241,12 @@ class Dataset:
                 f"{folder} is not a data set (no {_MANIFEST} in it): make one with seedbed collect RUN --out {folder}"
             )
         try:
-            manifest = sealed.read(folder, _MANIFEST)
+            manifest = atomic_folder.read(folder, _MANIFEST)
             if manifest["format"] != FORMAT:
                 raise DatasetError(
                     f"the data set {folder} has format {manifest['format']}, this version of Seedbed reads {FORMAT}"
                 )
-            sealed.verify(folder, manifest["files"], contents=verify)
+            atomic_folder.verify(folder, manifest["files"], contents=verify)
             return Dataset(folder, manifest)
         except Damaged as error:
             raise _damaged(folder, error) from error

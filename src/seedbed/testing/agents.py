@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from seedbed.nets.torsos import is_image
-from seedbed.types import Agent, ArraySpec, EnvSpec, TimeStep, Tree, Unroll, leaves, map_leaves
+from seedbed.types import Agent, ArraySpec, EnvSpec, Exploration, TimeStep, Tree, Unroll, leaves, map_leaves
 
 _CHOICE = ArraySpec((), "int32", (5,))
 SPECS: dict[str, EnvSpec] = {
@@ -153,7 +153,11 @@ class Subject:
     def initial_state(self, batch: int) -> Tree:
         """The state before the first step, of environments that explore a little."""
         state = self.agent.initial_state(batch)
-        return self.agent.explore(state, jnp.full(batch, 0.1)) if self.agent.explore else state
+        return (
+            self.agent.explore(state, Exploration(jnp.full(batch, 0.1), jnp.zeros(batch, bool)))
+            if self.agent.explore
+            else state
+        )
 
     def unroll(self, ends: Sequence[End] = (), seed: int = 0) -> Unroll:
         """What the loss is given, see :func:`experience`."""

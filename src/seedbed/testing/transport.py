@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from seedbed.errors import ConnectionLost, ProtocolError, Refused, SeedbedError, SpecError, TransportError
 from seedbed.transport.connect import connect, listen
-from seedbed.transport.seam import Client, Desk, Layout, Layouts, Peer, Server
+from seedbed.transport.interface import Client, Handler, Layout, Layouts, Peer, Server
 
 PATIENCE = 20.0
 """Seconds that anything may take before a check fails."""
@@ -47,27 +47,27 @@ class Carrier:
 
     Attributes:
       name: for people.
-      listen: ``(directory, desk) -> server``; the directory is empty and the carrier's own.
+      listen: ``(directory, handler) -> server``; the directory is empty and the carrier's own.
       connect: ``(address, timeout) -> client``.
       between_processes: whether a client may live in another process (``address`` then says all it needs).
     """
 
     name: str
-    listen: Callable[[Path, Desk], Server]
+    listen: Callable[[Path, Handler], Server]
     connect: Callable[[str, float], Client] = lambda address, timeout: connect(address, timeout=timeout)
     between_processes: bool = True
 
 
 CARRIERS = (
-    Carrier("inproc", lambda path, desk: listen(f"inproc:{path}", desk), between_processes=False),
-    Carrier("shm", lambda path, desk: listen(f"shm:{path}/socket", desk)),
-    Carrier("unix", lambda path, desk: listen(f"unix:{path}/socket", desk)),
-    Carrier("tcp", lambda path, desk: listen("127.0.0.1:0", desk)),
+    Carrier("inproc", lambda path, handler: listen(f"inproc:{path}", handler), between_processes=False),
+    Carrier("shm", lambda path, handler: listen(f"shm:{path}/socket", handler)),
+    Carrier("unix", lambda path, handler: listen(f"unix:{path}/socket", handler)),
+    Carrier("tcp", lambda path, handler: listen("127.0.0.1:0", handler)),
 )
 
 
-class FakeDesk:
-    """A desk that notes everything and replies when it is told to, or by ``respond``.
+class FakeHandler:
+    """A handler that notes everything and replies when it is told to, or by ``respond``.
 
     It opens what ``{"open": true}`` asks for, refuses ``{"refuse": text}``, raises at ``{"bug": text}`` and
     answers any other question with the question itself.
@@ -93,7 +93,7 @@ class FakeDesk:
         self.threads: set[int] = set()
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """See :class:`~seedbed.transport.seam.Desk`."""
+        """See :class:`~seedbed.transport.interface.Handler`."""
         self.threads.add(threading.get_ident())
         self.asked.put(peer)
         if "refuse" in message:
@@ -105,7 +105,7 @@ class FakeDesk:
         return message
 
     def deliver(self, peer: Peer, lane: int, arrays: Arrays) -> None:
-        """See :class:`~seedbed.transport.seam.Desk`."""
+        """See :class:`~seedbed.transport.interface.Handler`."""
         self.threads.add(threading.get_ident())
         if self.respond:
             peer.reply(lane, self.respond(arrays))
@@ -113,7 +113,7 @@ class FakeDesk:
             self.delivered.put((peer, lane, arrays))
 
     def left(self, peer: Peer, reason: str) -> None:
-        """See :class:`~seedbed.transport.seam.Desk`."""
+        """See :class:`~seedbed.transport.interface.Handler`."""
         self.threads.add(threading.get_ident())
         self.departed.put((peer, reason))
 
@@ -126,9 +126,9 @@ class Stage:
     directory: Path
     _stack: ExitStack = field(default_factory=ExitStack)
 
-    def listen(self, desk: Desk) -> Server:
+    def listen(self, handler: Handler) -> Server:
         """A server in this process."""
-        server = self.carrier.listen(self.directory, desk)
+        server = self.carrier.listen(self.directory, handler)
         self._stack.callback(server.close)
         return server
 
@@ -138,19 +138,19 @@ class Stage:
         self._stack.callback(client.close)
         return client
 
-    def pair(self, desk: FakeDesk) -> Client:
-        """A client of ``desk``, opened."""
-        return opened(self.connect(self.listen(desk)), desk)
+    def pair(self, handler: FakeHandler) -> Client:
+        """A client of ``handler``, opened."""
+        return opened(self.connect(self.listen(handler)), handler)
 
     def close(self) -> None:
         """Stops everything."""
         self._stack.close()
 
 
-def opened(client: Client, desk: FakeDesk) -> Client:
-    """``client`` after the handshake with ``desk``."""
+def opened(client: Client, handler: FakeHandler) -> Client:
+    """``client`` after the handshake with ``handler``."""
     client.ask({"open": True})
-    client.open(desk.lanes)
+    client.open(handler.lanes)
     return client
 
 
@@ -202,8 +202,8 @@ def received(client: Client) -> tuple[int, Arrays]:
     return reply
 
 
-def _departure(desk: FakeDesk) -> tuple[Peer, str]:
-    return desk.departed.get(timeout=PATIENCE)
+def _departure(handler: FakeHandler) -> tuple[Peer, str]:
+    return handler.departed.get(timeout=PATIENCE)
 
 
 # -- questions --
@@ -211,14 +211,14 @@ def _departure(desk: FakeDesk) -> tuple[Peer, str]:
 
 def questions_are_answered(stage: Stage) -> None:
     """Any JSON object travels both ways, also long ones."""
-    client = stage.connect(stage.listen(FakeDesk()))
+    client = stage.connect(stage.listen(FakeHandler()))
     for message in ({}, {"a": [1, 2.5, None, {"ü": "☃"}]}, {"long": "x" * 900_000}):
         assert client.ask(message) == message
 
 
 def questions_that_are_no_json_raise(stage: Stage) -> None:
     """A message that cannot travel is the caller's error; the conversation goes on."""
-    client = stage.connect(stage.listen(FakeDesk()))
+    client = stage.connect(stage.listen(FakeHandler()))
     with raising(SpecError, "JSON"):
         client.ask({"x": np.zeros(3)})
     with raising(SpecError, "limit"):
@@ -228,19 +228,19 @@ def questions_that_are_no_json_raise(stage: Stage) -> None:
 
 def refusals_reach_the_client(stage: Stage) -> None:
     """The reason comes through word for word, and the conversation is over."""
-    desk = FakeDesk()
-    client = stage.connect(stage.listen(desk))
+    handler = FakeHandler()
+    client = stage.connect(stage.listen(handler))
     with raising(Refused, "wrong game: ☃"):
         client.ask({"refuse": "wrong game: ☃"})
-    _, reason = _departure(desk)
+    _, reason = _departure(handler)
     assert "wrong game" in reason
     with raising(ConnectionLost, "wrong game"):
         client.ask({})
 
 
 def a_desk_with_a_bug_ends_one_conversation(stage: Stage) -> None:
-    """An exception behind the desk costs its peer, and nobody else."""
-    server = stage.listen(FakeDesk())
+    """An exception behind the handler costs its peer, and nobody else."""
+    server = stage.listen(FakeHandler())
     bystander, client = stage.connect(server), stage.connect(server)
     with raising(ConnectionLost, "a bug", "RuntimeError"):
         client.ask({"bug": "a bug"})
@@ -249,11 +249,11 @@ def a_desk_with_a_bug_ends_one_conversation(stage: Stage) -> None:
 
 def questions_may_come_while_replies_are_due(stage: Stage) -> None:
     """An answer overtakes no reply, and takes none away."""
-    desk = FakeDesk()
-    client = stage.pair(desk)
+    handler = FakeHandler()
+    client = stage.pair(handler)
     sent = example(DOWN, 1)
     client.send(0, example(UP, 0))
-    peer, lane, _ = desk.delivered.get(timeout=PATIENCE)
+    peer, lane, _ = handler.delivered.get(timeout=PATIENCE)
     peer.reply(lane, sent)
     assert client.ask({"x": 1}) == {"x": 1}
     lane, arrays = received(client)
@@ -265,8 +265,8 @@ def questions_may_come_while_replies_are_due(stage: Stage) -> None:
 
 
 def layouts_must_agree(stage: Stage) -> None:
-    """A client that opens something else than the desk is told both."""
-    client = stage.connect(stage.listen(FakeDesk()))
+    """A client that opens something else than the handler is told both."""
+    client = stage.connect(stage.listen(FakeHandler()))
     with raising(ProtocolError):
         client.open([Layouts(UP, DOWN)] * 2)
     client.ask({"open": True})
@@ -281,8 +281,8 @@ def layouts_must_agree(stage: Stage) -> None:
 
 
 def a_limit_passed_is_a_refusal(stage: Stage) -> None:
-    """A desk that opens too much refuses, without having to know."""
-    client = stage.connect(stage.listen(FakeDesk(lanes=65)))
+    """A handler that opens too much refuses, without having to know."""
+    client = stage.connect(stage.listen(FakeHandler(lanes=65)))
     with raising(Refused, "lanes"):
         client.ask({"open": True})
 
@@ -292,14 +292,14 @@ def a_limit_passed_is_a_refusal(stage: Stage) -> None:
 
 def steps_travel_on_interleaved_lanes(stage: Stage) -> None:
     """Lanes do not wait for one another, and nothing is mixed up."""
-    desk = FakeDesk(lanes=3)
-    client = stage.pair(desk)
+    handler = FakeHandler(lanes=3)
+    client = stage.pair(handler)
     for turn in range(20):
         sent = {lane: example(UP, 10 * turn + lane) for lane in range(3)}
         replies = {lane: example(DOWN, 10 * turn + lane) for lane in range(3)}
         for lane, arrays in sent.items():
             client.send(lane, arrays)
-        steps = [desk.delivered.get(timeout=PATIENCE) for _ in range(3)]
+        steps = [handler.delivered.get(timeout=PATIENCE) for _ in range(3)]
         for peer, lane, arrays in reversed(steps):
             assert same(arrays, sent[lane])
             peer.reply(lane, replies[lane])
@@ -320,10 +320,10 @@ def every_dtype_and_shape_travels(stage: Stage) -> None:
         Layout(()),
     ]
     for index, layout in enumerate(layouts):
-        desk = FakeDesk(layout, layout, respond=lambda arrays: [array.copy() for array in arrays])
+        handler = FakeHandler(layout, layout, respond=lambda arrays: [array.copy() for array in arrays])
         inner = Stage(stage.carrier, stage.directory)
         try:
-            client = inner.pair(desk)
+            client = inner.pair(handler)
             arrays = example(layout, index)
             client.send(1, arrays)
             assert same(received(client)[1], arrays)
@@ -339,18 +339,18 @@ def lanes_may_have_layouts_of_their_own(stage: Stage) -> None:
         Layout((((), "int64"),)),
         Layout((((3, 1000), "float32"), ((0, 2), "bool"), ((5,), "uint8"))),
     )
-    desk = FakeDesk(lanes=1, more=[Layouts(small, large), Layouts(large, small)])
-    client = stage.pair(desk)
+    handler = FakeHandler(lanes=1, more=[Layouts(small, large), Layouts(large, small)])
+    client = stage.pair(handler)
     for turn in range(3):
-        sent = [example(layouts.up, 10 * turn + lane) for lane, layouts in enumerate(desk.lanes)]
+        sent = [example(layouts.up, 10 * turn + lane) for lane, layouts in enumerate(handler.lanes)]
         for lane, arrays in enumerate(sent):
             client.send(lane, arrays)
         for _ in sent:
-            peer, lane, arrays = desk.delivered.get(timeout=PATIENCE)
+            peer, lane, arrays = handler.delivered.get(timeout=PATIENCE)
             assert same(arrays, sent[lane])
-            peer.reply(lane, example(desk.lanes[lane].down, 100 * turn + lane))
+            peer.reply(lane, example(handler.lanes[lane].down, 100 * turn + lane))
         for lane, arrays in (received(client) for _ in sent):
-            assert same(arrays, example(desk.lanes[lane].down, 100 * turn + lane))
+            assert same(arrays, example(handler.lanes[lane].down, 100 * turn + lane))
     with raising(SpecError):
         client.send(1, sent[2])
 
@@ -358,7 +358,7 @@ def lanes_may_have_layouts_of_their_own(stage: Stage) -> None:
 def large_steps_travel(stage: Stage) -> None:
     """Megabytes, several times, on two lanes."""
     layout = Layout((((64, 210, 160, 3), "uint8"),))
-    client = stage.pair(FakeDesk(layout, layout, respond=list))
+    client = stage.pair(FakeHandler(layout, layout, respond=list))
     arrays = [example(layout, seed) for seed in (1, 2)]
     for _ in range(3):
         for lane in (0, 1):
@@ -369,12 +369,12 @@ def large_steps_travel(stage: Stage) -> None:
 
 def sent_arrays_may_be_reused(stage: Stage) -> None:
     """What is delivered was copied before ``send`` and ``reply`` returned."""
-    desk = FakeDesk()
-    client = stage.pair(desk)
+    handler = FakeHandler()
+    client = stage.pair(handler)
     mine, kept = [a.copy() for a in example(UP, 1)], example(UP, 1)
     client.send(0, mine)
     mine[0][:], mine[1][:] = 0, True
-    peer, lane, arrays = desk.delivered.get(timeout=PATIENCE)
+    peer, lane, arrays = handler.delivered.get(timeout=PATIENCE)
     assert same(arrays, kept)
     actions, kept = [a.copy() for a in example(DOWN, 1)], example(DOWN, 1)
     peer.reply(lane, actions)
@@ -384,20 +384,20 @@ def sent_arrays_may_be_reused(stage: Stage) -> None:
 
 def arrays_stay_valid_as_promised(stage: Stage) -> None:
     """A step until its reply, a reply until the next step on its lane, whatever the other lane does."""
-    desk = FakeDesk()
-    client = stage.pair(desk)
+    handler = FakeHandler()
+    client = stage.pair(handler)
     client.send(0, example(UP, 0))
-    peer, _, held = desk.delivered.get(timeout=PATIENCE)
+    peer, _, held = handler.delivered.get(timeout=PATIENCE)
     for turn in range(1, 4):
         client.send(1, example(UP, turn))
-        desk.delivered.get(timeout=PATIENCE)
+        handler.delivered.get(timeout=PATIENCE)
         peer.reply(1, example(DOWN, turn))
         received(client)
     assert same(held, example(UP, 0))
     peer.reply(0, example(DOWN, 0))
     _, reply = received(client)
     client.send(1, example(UP, 5))
-    desk.delivered.get(timeout=PATIENCE)
+    handler.delivered.get(timeout=PATIENCE)
     peer.reply(1, example(DOWN, 5))
     received(client)
     assert same(reply, example(DOWN, 0))
@@ -405,15 +405,15 @@ def arrays_stay_valid_as_promised(stage: Stage) -> None:
 
 def arrays_outlive_the_conversation(stage: Stage) -> None:
     """Arrays that somebody still holds after the end may be read, whatever is in them."""
-    desk = FakeDesk()
-    server = stage.listen(desk)
-    client = opened(stage.connect(server), desk)
+    handler = FakeHandler()
+    server = stage.listen(handler)
+    client = opened(stage.connect(server), handler)
     client.send(0, example(UP, 0))
-    peer, _, held = desk.delivered.get(timeout=PATIENCE)
+    peer, _, held = handler.delivered.get(timeout=PATIENCE)
     peer.reply(0, example(DOWN, 0))
     _, reply = received(client)
     client.close()
-    _departure(desk)
+    _departure(handler)
     server.close()
     assert [array.shape for array in held + reply] == [(3, 4), (3,), (3,)]
     assert same(reply, example(DOWN, 0))
@@ -422,12 +422,12 @@ def arrays_outlive_the_conversation(stage: Stage) -> None:
 
 def misuse_raises_and_harms_nothing(stage: Stage) -> None:
     """Wrong arrays, lanes and turns are the caller's error, at both ends; the conversation goes on."""
-    desk = FakeDesk()
-    server = stage.listen(desk)
+    handler = FakeHandler()
+    server = stage.listen(handler)
     client = stage.connect(server)
     with raising(ProtocolError, "not open"):
         client.send(0, example(UP, 0))
-    opened(client, desk)
+    opened(client, handler)
     pixels, flags = example(UP, 0)
     for wrong in (
         [pixels],
@@ -446,7 +446,7 @@ def misuse_raises_and_harms_nothing(stage: Stage) -> None:
     client.send(0, [pixels, flags])
     with raising(ProtocolError, "lane 0"):
         client.send(0, [pixels, flags])
-    peer, lane, arrays = desk.delivered.get(timeout=PATIENCE)
+    peer, lane, arrays = handler.delivered.get(timeout=PATIENCE)
     assert same(arrays, [pixels, flags])
     with raising(SpecError):
         peer.reply(lane, [flags])
@@ -461,11 +461,11 @@ def misuse_raises_and_harms_nothing(stage: Stage) -> None:
 
 def receive_need_not_wait(stage: Stage) -> None:
     """``wait=False`` gives None until there is a reply."""
-    desk = FakeDesk()
-    client = stage.pair(desk)
+    handler = FakeHandler()
+    client = stage.pair(handler)
     assert client.receive(wait=False) is None
     client.send(0, example(UP, 0))
-    peer, lane, _ = desk.delivered.get(timeout=PATIENCE)
+    peer, lane, _ = handler.delivered.get(timeout=PATIENCE)
     assert client.receive(wait=False) is None
     peer.reply(lane, example(DOWN, 0))
     deadline = time.monotonic() + PATIENCE
@@ -477,9 +477,9 @@ def receive_need_not_wait(stage: Stage) -> None:
 
 def one_thread_may_send_while_another_receives(stage: Stage) -> None:
     """Replies come while the other thread sends; the end is heard while nothing is due, with its reason."""
-    desk = FakeDesk(respond=lambda arrays: [arrays[0][:, 0].astype(np.int32)])
-    client = stage.pair(desk)
-    peer = desk.asked.get(timeout=PATIENCE)
+    handler = FakeHandler(respond=lambda arrays: [arrays[0][:, 0].astype(np.int32)])
+    client = stage.pair(handler)
+    peer = handler.asked.get(timeout=PATIENCE)
     got: queue.Queue[tuple[int, int] | str] = queue.Queue()
 
     def listen() -> None:
@@ -506,14 +506,14 @@ def one_thread_may_send_while_another_receives(stage: Stage) -> None:
 
 
 def eight_clients_at_once(stage: Stage) -> None:
-    """Each gets its own replies; the desk is called by one thread only."""
-    desk = FakeDesk(respond=lambda arrays: [arrays[0][:, 0].astype(np.int32)])
-    server = stage.listen(desk)
+    """Each gets its own replies; the handler is called by one thread only."""
+    handler = FakeHandler(respond=lambda arrays: [arrays[0][:, 0].astype(np.int32)])
+    server = stage.listen(handler)
     failures: list[BaseException] = []
 
     def act(index: int) -> None:
         try:
-            client = opened(stage.carrier.connect(server.address, PATIENCE), desk)
+            client = opened(stage.carrier.connect(server.address, PATIENCE), handler)
             try:
                 _exchange(client, index)
             finally:
@@ -527,9 +527,9 @@ def eight_clients_at_once(stage: Stage) -> None:
     for thread in threads:
         thread.join(PATIENCE)
     assert not failures, failures
-    assert len({_departure(desk)[0] for _ in range(8)}) == 8
-    assert desk.departed.empty()
-    assert len(desk.threads) == 1
+    assert len({_departure(handler)[0] for _ in range(8)}) == 8
+    assert handler.departed.empty()
+    assert len(handler.threads) == 1
 
 
 def _exchange(client: Client, index: int) -> None:
@@ -548,13 +548,13 @@ def _exchange(client: Client, index: int) -> None:
 
 def a_client_that_closes_has_left_once(stage: Stage) -> None:
     """``left`` comes once, replies to it do nothing, and its next call raises."""
-    desk = FakeDesk()
-    client = stage.pair(desk)
+    handler = FakeHandler()
+    client = stage.pair(handler)
     client.send(0, example(UP, 0))
-    peer, lane, _ = desk.delivered.get(timeout=PATIENCE)
+    peer, lane, _ = handler.delivered.get(timeout=PATIENCE)
     client.close()
     client.close()
-    gone, reason = _departure(desk)
+    gone, reason = _departure(handler)
     assert gone is peer
     assert "client closed" in reason
     peer.reply(lane, example(DOWN, 0))
@@ -562,39 +562,39 @@ def a_client_that_closes_has_left_once(stage: Stage) -> None:
     for call in (client.receive, lambda: client.send(1, example(UP, 0)), lambda: client.ask({})):
         with raising(ConnectionLost, "this side closed"):
             call()
-    assert desk.departed.empty()
+    assert handler.departed.empty()
 
 
 def a_peer_that_is_closed_is_told_why(stage: Stage) -> None:
     """The reason reaches a client that waits; ``left`` comes once, not inside ``close``."""
-    desk = FakeDesk()
-    client = stage.pair(desk)
+    handler = FakeHandler()
+    client = stage.pair(handler)
     client.send(0, example(UP, 0))
-    peer, _, _ = desk.delivered.get(timeout=PATIENCE)
+    peer, _, _ = handler.delivered.get(timeout=PATIENCE)
     peer.close("too slow: 30 s without a step")
     peer.close("again")
     with raising(ConnectionLost, "too slow: 30 s without a step"):
         client.receive()
     with raising(ConnectionLost, "too slow"):
         client.send(1, example(UP, 0))
-    assert _departure(desk) == (peer, "too slow: 30 s without a step")
-    assert desk.departed.empty()
+    assert _departure(handler) == (peer, "too slow: 30 s without a step")
+    assert handler.departed.empty()
 
 
 def a_server_that_closes_ends_everything(stage: Stage) -> None:
-    """Clients are told, the desk hears of each, and the address is free again."""
-    desk = FakeDesk()
-    server = stage.listen(desk)
-    clients = [opened(stage.connect(server), desk) for _ in range(2)]
+    """Clients are told, the handler hears of each, and the address is free again."""
+    handler = FakeHandler()
+    server = stage.listen(handler)
+    clients = [opened(stage.connect(server), handler) for _ in range(2)]
     clients[0].send(0, example(UP, 0))
     server.close()
     server.close()
-    assert desk.departed.qsize() == 2
+    assert handler.departed.qsize() == 2
     with raising(ConnectionLost, "closing"):
         clients[0].receive()
     with raising(ConnectionLost, "closing"):
         clients[1].ask({})
-    again = FakeDesk(respond=lambda arrays: example(DOWN, 3))
+    again = FakeHandler(respond=lambda arrays: example(DOWN, 3))
     client = stage.pair(again)
     client.send(0, example(UP, 0))
     assert same(received(client)[1], example(DOWN, 3))
@@ -602,25 +602,25 @@ def a_server_that_closes_ends_everything(stage: Stage) -> None:
 
 def closing_wakes_a_waiting_client(stage: Stage) -> None:
     """``close`` from another thread ends a ``receive`` that waits."""
-    desk = FakeDesk()
-    client = stage.pair(desk)
+    handler = FakeHandler()
+    client = stage.pair(handler)
     client.send(0, example(UP, 0))
-    desk.delivered.get(timeout=PATIENCE)
+    handler.delivered.get(timeout=PATIENCE)
     closer = threading.Timer(0.05, client.close)
     closer.start()
     with raising(ConnectionLost, "this side closed"):
         client.receive()
     closer.join()
-    _departure(desk)
+    _departure(handler)
 
 
 def peers_that_never_ask_do_not_leave(stage: Stage) -> None:
-    """The desk hears of a peer only if the peer asked something."""
-    desk = FakeDesk()
-    server = stage.listen(desk)
+    """The handler hears of a peer only if the peer asked something."""
+    handler = FakeHandler()
+    server = stage.listen(handler)
     stage.connect(server).close()
     server.close()
-    assert desk.departed.empty()
+    assert handler.departed.empty()
 
 
 # -- other processes --
@@ -628,30 +628,30 @@ def peers_that_never_ask_do_not_leave(stage: Stage) -> None:
 
 def a_killed_client_has_left_once(stage: Stage) -> None:
     """Killed between two steps: noticed at once, and its neighbours go on."""
-    desk = FakeDesk(respond=lambda arrays: example(DOWN, 0))
-    server = stage.listen(desk)
-    bystander = opened(stage.connect(server), desk)
-    desk.asked.get(timeout=PATIENCE)
+    handler = FakeHandler(respond=lambda arrays: example(DOWN, 0))
+    server = stage.listen(handler)
+    bystander = opened(stage.connect(server), handler)
+    handler.asked.get(timeout=PATIENCE)
     with process("actor", server.address) as actor:
-        victim = desk.asked.get(timeout=PATIENCE)
+        victim = handler.asked.get(timeout=PATIENCE)
         actor.kill()
-        gone, reason = _departure(desk)
+        gone, reason = _departure(handler)
     assert gone is victim
     assert reason
     bystander.send(0, example(UP, 0))
     received(bystander)
-    assert desk.departed.empty()
+    assert handler.departed.empty()
 
 
 def an_interrupted_client_ends(stage: Stage) -> None:
     """Ctrl-C ends an actor that waits for a reply."""
-    desk = FakeDesk()  # never replies
-    server = stage.listen(desk)
+    handler = FakeHandler()  # never replies
+    server = stage.listen(handler)
     with process("actor", server.address) as actor:
-        desk.delivered.get(timeout=PATIENCE)
+        handler.delivered.get(timeout=PATIENCE)
         actor.send_signal(signal.SIGINT)
         assert actor.wait(PATIENCE) == _INTERRUPTED
-    assert _departure(desk)
+    assert _departure(handler)
 
 
 def a_killed_server_is_noticed(stage: Stage) -> None:
@@ -661,7 +661,7 @@ def a_killed_server_is_noticed(stage: Stage) -> None:
         address = server.stdout.readline().strip()
         client = stage.carrier.connect(address, PATIENCE)
         try:
-            opened(client, FakeDesk())
+            opened(client, FakeHandler())
             client.send(0, example(UP, 0))
             received(client)
             server.send_signal(signal.SIGSTOP)
@@ -736,8 +736,8 @@ def _act(address: str) -> None:
     """An actor that steps until it is stopped."""
     client = connect(address, timeout=PATIENCE)
     try:
-        desk = FakeDesk()
-        opened(client, desk)
+        handler = FakeHandler()
+        opened(client, handler)
         for seed in range(sys.maxsize):
             client.send(seed % 2, example(UP, seed))
             received(client)
@@ -751,8 +751,8 @@ def _serve(place: str) -> None:
     """A server that lives until its standard input ends."""
     name, _, directory = place.partition(":")
     carrier = next(carrier for carrier in CARRIERS if carrier.name == name)
-    desk = FakeDesk(respond=lambda arrays: example(DOWN, 0))
-    server = carrier.listen(Path(directory), desk)
+    handler = FakeHandler(respond=lambda arrays: example(DOWN, 0))
+    server = carrier.listen(Path(directory), handler)
     sys.stdout.write(server.address + "\n")
     sys.stdout.flush()
     sys.stdin.read()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seedbed.errors import Refused
-from seedbed.transport.seam import PROTOCOL
+from seedbed.transport.interface import PROTOCOL
 
 
 def require_admission(message: Mapping[str, Any], token: str) -> None:

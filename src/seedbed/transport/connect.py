@@ -7,7 +7,7 @@ import socket
 
 from seedbed.errors import ConfigError
 from seedbed.transport.in_process import InProcessClient, InProcessServer
-from seedbed.transport.seam import Client, Desk, Server
+from seedbed.transport.interface import Client, Handler, Server
 from seedbed.transport.shared_memory import SharedMemoryClient, SharedMemoryServer
 
 FORMS = "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine) or HOST:PORT"
@@ -20,7 +20,7 @@ _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port
 _EVERY_INTERFACE = ("0.0.0.0", "[::]")
 
 
-def listen(address: str, desk: Desk) -> Server:
+def listen(address: str, handler: Handler) -> Server:
     """Starts a server.
 
     Args:
@@ -30,19 +30,19 @@ def listen(address: str, desk: Desk) -> Server:
         - ``shm:PATH``: another process of this machine, arrays in shared memory (PATH: of a Unix socket);
         - ``unix:PATH``: another process of this machine, a gRPC stream over a Unix socket;
         - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one).
-      desk: who answers.
+      handler: who answers.
 
     Raises:
       ConfigError: the address is none, or cannot be listened at.
     """
     carrier, place = _parse(address)
     if carrier == "inproc":
-        return InProcessServer(place, desk)
+        return InProcessServer(place, handler)
     if carrier == "shm":
-        return SharedMemoryServer(place, desk)
+        return SharedMemoryServer(place, handler)
     from seedbed.transport.streams import StreamServer  # gRPC takes a while to import
 
-    return StreamServer(address, desk)
+    return StreamServer(address, handler)
 
 
 def seen_from_elsewhere(address: str) -> str:

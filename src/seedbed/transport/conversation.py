@@ -3,7 +3,7 @@
 Alternatives weighed: a state machine in each carrier (three places to get the turns wrong); a carrier that
 is handed to one conversation class as a set of callbacks (the state of an end then lives in two objects). So
 an end is a base class that decides, and a carrier derives from it and moves frames. What is decided is
-decided under the lock; frames are sent and the desk is called outside of it.
+decided under the lock; frames are sent and the handler is called outside of it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, NoReturn, TypeVar
 from numpy.typing import NDArray
 
 from seedbed.errors import ConnectionLost, ProtocolError, Refused, SpecError, TransportError
-from seedbed.transport.frames import Frame, Kind, decode, decode_reason, encode
-from seedbed.transport.seam import Desk, Layouts, Terms
+from seedbed.transport.framing import Frame, Kind, decode, decode_reason, encode
+from seedbed.transport.interface import Handler, Layouts, Terms
 
 _log = logging.getLogger(__name__)
 
@@ -51,24 +51,24 @@ class Ending(Enum):
     CLOSED = "closed"
     """This side closed it."""
     REFUSED = "refused"
-    """The desk said no."""
+    """The handler said no."""
     MALFORMED = "malformed"
     """The client broke the rules."""
 
 
 class Conversation(ABC):
-    """The server's end; implements :class:`~seedbed.transport.seam.Peer`.
+    """The server's end; implements :class:`~seedbed.transport.interface.Peer`.
 
     ``take`` and ``depart`` belong to the server's thread; everything else may be called from any.
 
     Args:
       name: for people.
-      desk: who answers.
+      handler: who answers.
     """
 
-    def __init__(self, name: str, desk: Desk) -> None:
+    def __init__(self, name: str, handler: Handler) -> None:
         self.name = name
-        self._desk = desk
+        self._handler = handler
         self._lock = threading.Lock()
         self._terms: Terms | None = None
         self._owed: list[bool] = []  # by lane: a step was delivered and not yet replied to
@@ -79,7 +79,7 @@ class Conversation(ABC):
         state = self._over[1] if self._over else f"{sum(self._owed)} of {len(self._owed)} lanes await a reply"
         return f"<{self.name}: {state}>"
 
-    # -- what a carrier adds: none of these may block, raise or call the desk --
+    # -- what a carrier adds: none of these may block, raise or call the handler --
 
     @abstractmethod
     def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
@@ -104,7 +104,7 @@ class Conversation(ABC):
     # -- Peer --
 
     def open(self, lanes: Sequence[Layouts]) -> None:
-        """See :class:`~seedbed.transport.seam.Peer`."""
+        """See :class:`~seedbed.transport.interface.Peer`."""
         terms = Terms(tuple(lanes))
         if self._terms is not None:
             raise ProtocolError(f"{self.name} was opened before: a conversation has one layout")
@@ -114,7 +114,7 @@ class Conversation(ABC):
             self._owed = [False] * len(terms.lanes)
 
     def reply(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
-        """See :class:`~seedbed.transport.seam.Peer`; raises ``SpecError`` or ``ProtocolError`` on misuse."""
+        """See :class:`~seedbed.transport.interface.Peer`; raises ``SpecError`` or ``ProtocolError`` on misuse."""
         terms = self._terms
         if terms is not None and 0 <= lane < len(terms.lanes):
             terms.lanes[lane].down.check(arrays)
@@ -127,7 +127,7 @@ class Conversation(ABC):
         self._transmit_reply(lane, arrays)
 
     def close(self, reason: str) -> None:
-        """See :class:`~seedbed.transport.seam.Peer`."""
+        """See :class:`~seedbed.transport.interface.Peer`."""
         self.end(Ending.CLOSED, reason)
 
     # -- for the server --
@@ -154,21 +154,21 @@ class Conversation(ABC):
         except ProtocolError as error:
             self.end(Ending.MALFORMED, str(error))
         except Exception as error:
-            # A bug behind the desk must not take the other peers' server down.
-            _log.exception("%s: the desk raised", self.name)
+            # A bug behind the handler must not take the other peers' server down.
+            _log.exception("%s: the handler raised", self.name)
             self.end(Ending.CLOSED, f"internal error of the server: {type(error).__name__}: {error}")
 
     def depart(self) -> None:
-        """Tells the desk, once, that the conversation is over."""
+        """Tells the handler, once, that the conversation is over."""
         with self._lock:
             spoke, self._spoke = self._spoke, False
             reason = self._over[1] if self._over else "the connection was lost"
         if not spoke:
             return
         try:
-            self._desk.left(self, reason)
+            self._handler.left(self, reason)
         except Exception:
-            _log.exception("%s: the desk raised", self.name)
+            _log.exception("%s: the handler raised", self.name)
 
     def _act_on(self, frame: Frame) -> None:
         if frame.kind == Kind.STEP:
@@ -184,7 +184,7 @@ class Conversation(ABC):
         question = decode(frame.body)
         self._spoke = True
         try:
-            answer = encode(self._desk.answer(self, question))
+            answer = encode(self._handler.answer(self, question))
         except (Refused, SpecError) as refusal:
             self.end(Ending.REFUSED, str(refusal))
             return
@@ -205,11 +205,11 @@ class Conversation(ABC):
                     f"a step on lane {frame.lane} out of turn: the one before awaits its reply"
                 )
             self._owed[frame.lane] = True
-        self._desk.deliver(self, frame.lane, arrays)
+        self._handler.deliver(self, frame.lane, arrays)
 
 
 class Caller(ABC):
-    """The client's end; implements :class:`~seedbed.transport.seam.Client`.
+    """The client's end; implements :class:`~seedbed.transport.interface.Client`.
 
     One thread uses it, or, once it is open and nothing is asked any more, one sends and another receives (``idle``);
     ``close`` may come from any thread and wakes them.
@@ -261,7 +261,7 @@ class Caller(ABC):
     # -- Client --
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """See :class:`~seedbed.transport.seam.Client`."""
+        """See :class:`~seedbed.transport.interface.Client`."""
         question = encode(message)
         self._check_alive()
         try:
@@ -276,7 +276,7 @@ class Caller(ABC):
             self._replies.append(frame)
 
     def open(self, lanes: Sequence[Layouts]) -> None:
-        """See :class:`~seedbed.transport.seam.Client`."""
+        """See :class:`~seedbed.transport.interface.Client`."""
         terms = Terms(tuple(lanes))
         self._check_alive()
         if self._offered is None:
@@ -289,7 +289,7 @@ class Caller(ABC):
         self._owed = [False] * len(terms.lanes)
 
     def send(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
-        """See :class:`~seedbed.transport.seam.Client`."""
+        """See :class:`~seedbed.transport.interface.Client`."""
         self._check_alive()
         terms = self._opened()
         if not 0 <= lane < len(terms.lanes):
@@ -306,7 +306,7 @@ class Caller(ABC):
             self._tell_why()
 
     def receive(self, *, wait: bool = True, idle: bool = False) -> tuple[int, Arrays] | None:
-        """See :class:`~seedbed.transport.seam.Client`; raises ``ProtocolError`` if no reply can come."""
+        """See :class:`~seedbed.transport.interface.Client`; raises ``ProtocolError`` if no reply can come."""
         self._check_alive()
         terms = self._opened()
         self._listening = self._listening or idle
@@ -325,7 +325,7 @@ class Caller(ABC):
         return frame.lane, arrays
 
     def close(self) -> None:
-        """See :class:`~seedbed.transport.seam.Client`."""
+        """See :class:`~seedbed.transport.interface.Client`."""
         with self._closing:
             if self._closed:
                 return

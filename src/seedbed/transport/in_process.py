@@ -1,6 +1,6 @@
 """The carrier inside one process: an actor is a thread, its messages are copied through queues.
 
-Alternative weighed: the client's thread calls the desk itself, which saves two thread switches. A desk would
+Alternative weighed: the client's thread calls the handler itself, which saves two thread switches. A handler would
 then be called from as many threads as there are actors here and from one thread everywhere else, and would
 be tested as what it is not. The queues have no bound of their own: a client has at most one message a lane
 and one question in them, since it may not send before the reply.
@@ -20,25 +20,25 @@ from numpy.typing import NDArray
 
 from seedbed.errors import ConfigError, ConnectionLost
 from seedbed.transport.conversation import Arrays, Caller, Conversation, Ending, next_of
-from seedbed.transport.frames import Frame, Kind, encode_reason
-from seedbed.transport.seam import Desk, Terms
+from seedbed.transport.framing import Frame, Kind, encode_reason
+from seedbed.transport.interface import Handler, Terms
 
 PREFIX = "inproc:"
 _END = Frame(0, 0, None)  # behind the last frame of a conversation
 
 
 class InProcessServer:
-    """Listens under a name in this process; implements :class:`~seedbed.transport.seam.Server`.
+    """Listens under a name in this process; implements :class:`~seedbed.transport.interface.Server`.
 
     Args:
       name: what clients connect to; raises ``ConfigError`` if another server has it.
-      desk: who answers.
+      handler: who answers.
     """
 
-    def __init__(self, name: str, desk: Desk) -> None:
+    def __init__(self, name: str, handler: Handler) -> None:
         self.address = PREFIX + name
         self._name = name
-        self._desk = desk
+        self._handler = handler
         self._numbers = itertools.count(1)
         self._events: queue.SimpleQueue[tuple[_Conversation, Frame | None] | None] = queue.SimpleQueue()
         self._peers: set[_Conversation] = set()
@@ -52,7 +52,7 @@ class InProcessServer:
         return f"<server {self.address}: {len(self._peers)} peers>"
 
     def close(self) -> None:
-        """See :class:`~seedbed.transport.seam.Server`."""
+        """See :class:`~seedbed.transport.interface.Server`."""
         with self._lock:
             first, self._closed = not self._closed, True
             peers = list(self._peers)
@@ -67,7 +67,7 @@ class InProcessServer:
     def accept(self, mailbox: queue.SimpleQueue[Frame]) -> _Conversation | None:
         """Begins a conversation whose frames go to ``mailbox``; None if the server is closed."""
         name = f"in-process peer {next(self._numbers)} ({threading.current_thread().name})"
-        conversation = _Conversation(name, self._desk, self._events, mailbox)
+        conversation = _Conversation(name, self._handler, self._events, mailbox)
         with self._lock:
             if self._closed:
                 return None
@@ -89,11 +89,11 @@ class _Conversation(Conversation):
     def __init__(
         self,
         name: str,
-        desk: Desk,
+        handler: Handler,
         events: queue.SimpleQueue[Any],
         mailbox: queue.SimpleQueue[Frame],
     ) -> None:
-        super().__init__(name, desk)
+        super().__init__(name, handler)
         self._events = events
         self._mailbox = mailbox
 
@@ -119,7 +119,7 @@ class _Conversation(Conversation):
 
 
 class InProcessClient(Caller):
-    """A client in the server's process; implements :class:`~seedbed.transport.seam.Client`.
+    """A client in the server's process; implements :class:`~seedbed.transport.interface.Client`.
 
     Args:
       name: the server's.

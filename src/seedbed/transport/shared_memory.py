@@ -8,7 +8,7 @@ killed; it is freed when the last process that maps it lets go.
 Alternatives weighed: named segments (stay in ``/dev/shm`` after a kill, and their clean-up daemons remove
 what is in use); futexes or spinning instead of doorbells (faster still, but blind to a dead peer and hungry
 for a core that an environment could have). A client may scribble over its own lanes at any time, as the
-memory is its own too; it cannot shrink it under the server's feet, since its size is sealed.
+memory is its own too; it cannot shrink it under the server's feet, since its size is atomic_folder.
 
 A mapping is never closed by hand: NumPy views hold it, and it goes when the last of them does.
 """
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, SpecError
 from seedbed.transport.conversation import WAKE_SECONDS, Arrays, Caller, Conversation, Ending
-from seedbed.transport.frames import (
+from seedbed.transport.framing import (
     Frame,
     Inbox,
     Kind,
@@ -48,7 +48,7 @@ from seedbed.transport.frames import (
     limits_up,
     pack,
 )
-from seedbed.transport.seam import MAX_PEERS, MAX_QUESTION_BYTES, Desk, Terms
+from seedbed.transport.interface import MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
 
 PREFIX = "shm:"
@@ -61,16 +61,16 @@ _log = logging.getLogger(__name__)
 
 
 class SharedMemoryServer:
-    """Listens at a socket path; implements :class:`~seedbed.transport.seam.Server`.
+    """Listens at a socket path; implements :class:`~seedbed.transport.interface.Server`.
 
     Args:
       path: of the socket; raises ``ConfigError`` if it cannot be used.
-      desk: who answers.
+      handler: who answers.
     """
 
-    def __init__(self, path: str, desk: Desk) -> None:
+    def __init__(self, path: str, handler: Handler) -> None:
         self.address = PREFIX + path
-        self._desk = desk
+        self._handler = handler
         self._file = SocketFile(path)
         self._listener = _listen(self._file)
         self._bell, self._ear = socket.socketpair()
@@ -93,7 +93,7 @@ class SharedMemoryServer:
         return f"<server {self.address}: {len(self._peers)} peers>"
 
     def close(self) -> None:
-        """See :class:`~seedbed.transport.seam.Server`."""
+        """See :class:`~seedbed.transport.interface.Server`."""
         self._closing = True
         self._ring()
         if threading.current_thread() is not self._thread:
@@ -138,7 +138,7 @@ class SharedMemoryServer:
             self._selector.unregister(self._listener)
             self._deaf_until = time.monotonic() + _DEAF_SECONDS
             return
-        conversation = _Conversation(connection, next(self._numbers), self._desk, self)
+        conversation = _Conversation(connection, next(self._numbers), self._handler, self)
         self._peers.add(conversation)
         self._selector.register(connection, selectors.EVENT_READ, conversation.on_event)
         if len(self._peers) > MAX_PEERS:
@@ -181,9 +181,9 @@ class SharedMemoryServer:
 
 class _Conversation(Conversation):
     def __init__(
-        self, connection: socket.socket, number: int, desk: Desk, server: SharedMemoryServer
+        self, connection: socket.socket, number: int, handler: Handler, server: SharedMemoryServer
     ) -> None:
-        super().__init__(f"shared-memory peer {number} ({_process_of(connection)})", desk)
+        super().__init__(f"shared-memory peer {number} ({_process_of(connection)})", handler)
         connection.setblocking(False)
         self.socket = connection
         self._server = server
@@ -285,7 +285,7 @@ class _Conversation(Conversation):
 
 
 class SharedMemoryClient(Caller):
-    """A client on the server's machine; implements :class:`~seedbed.transport.seam.Client`.
+    """A client on the server's machine; implements :class:`~seedbed.transport.interface.Client`.
 
     Args:
       path: of the server's socket.

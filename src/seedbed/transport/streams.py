@@ -2,7 +2,7 @@
 
 Alternatives weighed, all with raw bytes and no protobuf. A synchronous server holds two threads a stream, and
 its pool is a bound that nobody sees until the next actor hangs; the asyncio server does as many round trips a
-second with one thread, and calls the desk from that one. For the client it is the other way round: a
+second with one thread, and calls the handler from that one. For the client it is the other way round: a
 synchronous call waits in plain Python, which another thread or Ctrl-C can interrupt.
 
 The connection is not encrypted and asks for no password: listen on a trusted network, or on a Unix socket.
@@ -33,7 +33,7 @@ import grpc.aio
 
 from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, Refused, SpecError, TransportError
 from seedbed.transport.conversation import Arrays, Caller, Conversation, Ending, next_of
-from seedbed.transport.frames import (
+from seedbed.transport.framing import (
     HEADER_BYTES,
     Frame,
     Kind,
@@ -44,7 +44,7 @@ from seedbed.transport.frames import (
     pack,
     unpack,
 )
-from seedbed.transport.seam import MAX_PEERS, MAX_QUESTION_BYTES, Desk, Terms
+from seedbed.transport.interface import MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
 
 UNIX_PREFIX = "unix:"
@@ -92,18 +92,18 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
 
 
 class StreamServer:
-    """Listens at an address; implements :class:`~seedbed.transport.seam.Server`.
+    """Listens at an address; implements :class:`~seedbed.transport.interface.Server`.
 
     Args:
       address: ``"HOST:PORT"`` (port 0: a free one, the attribute ``address`` tells which) or ``"unix:PATH"``.
         Raises ``ConfigError`` if it cannot be used.
-      desk: who answers.
+      handler: who answers.
       max_message_bytes: longest step or reply.
     """
 
-    def __init__(self, address: str, desk: Desk, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(self, address: str, handler: Handler, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self.address = address
-        self._desk = desk
+        self._handler = handler
         self._max = max_message_bytes
         self._numbers = itertools.count(1)
         self._file: SocketFile | None = None
@@ -126,7 +126,7 @@ class StreamServer:
         return f"<server {self.address}: {len(self._peers)} peers>"
 
     def close(self) -> None:
-        """See :class:`~seedbed.transport.seam.Server`."""
+        """See :class:`~seedbed.transport.interface.Server`."""
         with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._stop.set)
         if threading.current_thread() is not self._thread:
@@ -175,7 +175,7 @@ class StreamServer:
             reason = f"the server has {MAX_PEERS} peers already, it takes no more"
             await context.abort(_STATUS[Ending.REFUSED], reason)
         name = f"grpc peer {next(self._numbers)} ({context.peer() or 'unknown'})"
-        conversation = _Conversation(name, self._desk, self._loop, self._max)
+        conversation = _Conversation(name, self._handler, self._loop, self._max)
         self._peers.add(conversation)
         reading = self._loop.create_task(conversation.read(context.read))
         try:
@@ -233,8 +233,8 @@ class _Conversation(Conversation):
 
     _MAX_UNSENT = 256
 
-    def __init__(self, name: str, desk: Desk, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
-        super().__init__(name, desk)
+    def __init__(self, name: str, handler: Handler, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
+        super().__init__(name, handler)
         self._loop = loop
         self._max = max_bytes
         self._limits = limits_up(MAX_QUESTION_BYTES)
@@ -308,7 +308,7 @@ class _Conversation(Conversation):
 
 
 class StreamClient(Caller):
-    """A client of a :class:`StreamServer`; implements :class:`~seedbed.transport.seam.Client`.
+    """A client of a :class:`StreamServer`; implements :class:`~seedbed.transport.interface.Client`.
 
     Args:
       address: ``"HOST:PORT"`` or ``"unix:PATH"``.

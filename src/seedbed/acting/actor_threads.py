@@ -1,0 +1,344 @@
+"""The actor threads of one process: each steps host environments of its own and acts for them on its accelerator.
+
+Threads that share an accelerator take turns on it without further ado: while one steps its environments, the policy
+decides for another (Hessel et al. 2021, "Podracer architectures", section 3.2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from seedbed.acting.assignment import Assignment, half_seeds
+from seedbed.acting.lanes import Script, digest_of
+from seedbed.acting.meters import Meters
+from seedbed.acting.pace import HandOver, Round, version_of_round
+from seedbed.acting.rollout import Program, Rollout, warm_up
+from seedbed.acting.unrolls import Delivery, step_arrays
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.envs.interface import Environment
+from seedbed.envs.make import make
+from seedbed.errors import RunFailed, SpecError
+from seedbed.metrics.ledger import Ledger
+from seedbed.types import TimeStep, Tree, Weights
+from seedbed.weights.store import WeightStore
+
+_log = logging.getLogger(__name__)
+
+
+class Gate(Protocol):
+    """What every actor thread passes between two unrolls."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over."""
+
+    def weights(self, index: int, rounds: int, device: int) -> Weights | None:
+        """What the thread ``index`` acts with for its unroll number ``rounds``; waits for it. None if it is over."""
+
+    def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
+        """Takes an unroll. False if it is over and the unroll was not taken."""
+
+
+class LearnerGate:
+    """Where actor threads wait for their learner: for the weights of their next unroll, and for room in the queue.
+
+    Args:
+      lag: ``free``, or the exact number of rounds between the weights that act and the newest that could.
+      threads: how many.
+      updates_per_round: how often the learner updates on one unroll of every thread.
+      store: where the weights come from.
+      hand_over: takes a complete unroll; False if there is no room.
+      base: the version that round 0 acts with.
+    """
+
+    def __init__(
+        self,
+        *,
+        lag: int | Literal["free"],
+        threads: int,
+        updates_per_round: int,
+        store: WeightStore,
+        hand_over: HandOver,
+        base: int = 0,
+    ) -> None:
+        self._lag = lag
+        self._threads = threads
+        self._updates_per_round = updates_per_round
+        self._store = store
+        self._hand_over = hand_over
+        self._base = base
+        self._round = Round(threads, hand_over)
+        self._news = threading.Condition()
+        self._waiting: dict[int, int] = {}
+        self._closed = False
+
+    def poke(self) -> None:
+        """Says that there are new weights, or room in the queue."""
+        with self._news:
+            self._news.notify_all()
+
+    def close(self) -> None:
+        """Stops all threads."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        """See :class:`Gate`."""
+        return self._closed
+
+    def weights(self, index: int, rounds: int, device: int) -> Weights | None:
+        """See :class:`Gate`."""
+        if self._lag == "free":
+            return None if self._closed else self._store.newest(device)
+        version = version_of_round(rounds, self._lag, self._updates_per_round, self._base)
+        with self._news:
+            self._waiting[index] = version
+            self._news.notify_all()
+            self._news.wait_for(lambda: self._closed or self._store.exactly(version, device))
+            del self._waiting[index]
+            return None if self._closed else self._store.exactly(version, device)
+
+    def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
+        """See :class:`Gate`; waits for room."""
+        if self._lag != "free":
+            return self._round.add(rounds, (index, 0), delivery)
+        with self._news:
+            while not self._closed:
+                if self._hand_over(delivery):
+                    return True
+                self._news.wait()
+            return False
+
+    def wait_blocked(self, timeout: float) -> bool:
+        """Waits, in lockstep, until all threads wait for weights; False when ``timeout`` s have passed."""
+        with self._news:
+            return self._news.wait_for(self._blocked, timeout)
+
+    def _blocked(self) -> bool:
+        return len(self._waiting) == self._threads and not any(
+            self._store.exactly(version) for version in self._waiting.values()
+        )
+
+
+def seed_of(run_seed: int, index: int, epoch: int) -> int:
+    """The seed of the environments of the thread ``index`` (among those of all hosts), the ``epoch``-th there.
+
+    Two threads have the environments of one of SEED's actors with its two halves.
+    """
+    return half_seeds(run_seed, index // 2, epoch, 2)[index % 2]
+
+
+class ActorThread:
+    """One thread of a :class:`ActorThreads`; it can be looked at from others.
+
+    Attributes:
+      log: where its last words are.
+      steps: decisions so far.
+      rounds: unrolls cut so far.
+      busy_since: when its environments began what they are doing, in s; None while they do nothing.
+    """
+
+    def __init__(self, threads: ActorThreads, index: int, epoch: int) -> None:
+        self.log = threads.log
+        self.steps = self.rounds = 0
+        self.busy_since: float | None = time.monotonic()
+        self._threads = threads
+        self._index = index
+        assignment, rows = threads.assignment, threads.assignment.envs
+        self._device = index % len(threads.devices)
+        slots = np.array([assignment.slot_number(index * rows + row) for row in range(rows)], np.int32)
+        self._rollout = Rollout(threads.program, threads.devices[self._device], slots, epoch)
+        self._seed = seed_of(assignment.seed, assignment.actor_number(index), epoch)
+        self._meter = EpisodeMeter(rows)
+        self._finished: list[tuple[float, int]] = []
+        self._actions: list[Any] = []
+        self._timestep: TimeStep
+        self._script: Script | None = None
+        self._error: BaseException | None = None
+        if (kept := threads.resumable.pop(index, None)) is not None:
+            self.steps, self.rounds = kept["steps"], kept["rounds"]
+            self._script = Script(kept["actions"], kept["digest"])
+            self._rollout.restore(kept["state"])
+        self._thread = threading.Thread(target=self._run, name=f"actor {index}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        doing = "waits" if self.busy_since is None else "steps"
+        return f"<actor thread {self._index}: {doing}, step {self.steps}, round {self.rounds}>"
+
+    # What whoever watches it asks.
+
+    def ended(self) -> str | None:
+        """Why it ended, in one line; None while it lives."""
+        if self._thread.is_alive():
+            return None
+        return f"{type(self._error).__name__}: {self._error}" if self._error else "ended"
+
+    def ask_to_end(self) -> None:
+        """It hears it at its gate."""
+
+    def kill(self) -> bool:
+        """Whether it has ended: a thread cannot be killed."""
+        return not self._thread.is_alive()
+
+    def finish(self, seconds: float) -> None:
+        """Lets it end by itself for so long."""
+        self._thread.join(seconds)
+
+    def state(self) -> dict[str, Any]:
+        """What brings it back; only while it waits for weights."""
+        assignment = self._threads.assignment
+        none = np.empty((0, assignment.envs, *assignment.spec.action.shape), assignment.spec.action.dtype)
+        return {
+            "steps": self.steps,
+            "rounds": self.rounds,
+            "actions": np.stack(self._actions) if self._actions else none,
+            "digest": digest_of(step_arrays(self._timestep)),
+            "shared": [],  # its unrolls have no overlap
+        }
+
+    def memory(self) -> Tree:
+        """The agent's state; only while the thread waits for weights."""
+        return self._rollout.state
+
+    # What the thread does.
+
+    def _run(self) -> None:
+        try:
+            assignment = self._threads.assignment
+            with contextlib.closing(make(assignment.env, assignment.envs, assignment.options)) as environment:
+                if environment.spec != assignment.spec:
+                    raise SpecError(f"the actor made {environment.spec}, and {assignment.spec} is needed")
+                self._begin(environment)
+                while not self._threads.gate.closed and self._unroll(environment):
+                    pass
+        except BaseException as error:
+            _log.exception("actor %d", self._index)
+            self._error = error
+            self._threads.ledger.drop(open_steps=self._rollout.decided * self._threads.assignment.envs)
+        finally:
+            self.busy_since = None
+
+    def _begin(self, environment: Environment) -> None:
+        self._timestep = environment.reset(self._seed)
+        self._meter.add(self._timestep)
+        if self._script is not None:
+            self._replay(environment, self._script)
+        self.busy_since = None
+
+    def _replay(self, environment: Environment, script: Script) -> None:
+        """Brings the environments back to where they were; the episodes that end meanwhile were counted before."""
+        for action in script.actions:
+            self._step(environment, action)
+        self._finished = []
+        if digest_of(step_arrays(self._timestep)) != script.digest:
+            raise RunFailed(
+                f"cannot resume exactly: actor {self._index} of {self._threads.assignment.env} does not come back to "
+                "where it was when its actions are played again; the environment is not deterministic given its seed. "
+                "Resume without --deterministic."
+            )
+
+    def _step(self, environment: Environment, action: Any) -> None:
+        self.busy_since = time.monotonic()
+        environment.send(action)
+        self._timestep = environment.receive()
+        self.busy_since = None
+        self._finished += self._meter.add(self._timestep)
+        if self._threads.assignment.keep_log:
+            self._actions.append(action)
+
+    def _unroll(self, environment: Environment) -> bool:
+        """Acts for one unroll and passes it on; False if the threads are told to stop meanwhile."""
+        threads, rows = self._threads, self._threads.assignment.envs
+        weights = threads.gate.weights(self._index, self.rounds, self._device)
+        if weights is None:
+            return False
+        while not self._rollout.full:
+            begun = time.monotonic()
+            action = self._rollout.act(weights.params, self._timestep, self.steps)
+            threads.meters.add(rows, rows, time.monotonic() - begun)
+            threads.ledger.decide(rows)
+            self.steps += 1
+            self._step(environment, action)
+            # The last step of an unroll was worth making.
+            if threads.gate.closed and not self._rollout.full:
+                return False
+        unroll = self._rollout.cut(self._timestep, weights.version)
+        threads.ledger.cut(threads.assignment.unroll_length * rows)
+        finished, self._finished = self._finished, []
+        self.rounds += 1
+        return threads.gate.pass_on(self._index, self.rounds - 1, Delivery(unroll, finished))
+
+
+@dataclass
+class ActorThreads:
+    """The actor threads of one process.
+
+    Attributes:
+      assignment: what each is told; its ``envs`` are those of one thread.
+      program: what they run on their accelerators.
+      devices: the JAX devices that act; the threads share them in turn.
+      gate: where they come by weights, and hand over unrolls.
+      ledger: the books.
+      log: where their last words are.
+      first_epoch: of the first thread at each index.
+      resumable: by index, what a checkpoint kept: :meth:`ActorThread.state`, and ``state``, the agent's.
+      meters: what acting has done.
+    """
+
+    assignment: Assignment
+    program: Program
+    devices: Sequence[Any]
+    gate: Gate
+    ledger: Ledger
+    log: str
+    first_epoch: int = 0
+    resumable: dict[int, dict[str, Any]] = field(default_factory=dict)
+    meters: Meters = field(default_factory=Meters)
+    threads: dict[int, ActorThread] = field(default_factory=dict)
+    _epochs: dict[int, int] = field(default_factory=dict)
+
+    def warm_up(self, weights: Sequence[Weights]) -> None:
+        """Compiles for every device; ``weights`` are on each of them."""
+        for device, those in zip(self.devices, weights, strict=True):
+            warm_up(self.program, device, those)
+
+    def start(self, index: int) -> ActorThread:
+        """Starts the thread ``index``, or a new one in the place of one that ended."""
+        epoch = self._epochs.get(index, self.first_epoch - 1) + 1
+        self._epochs[index] = epoch
+        self.threads[index] = ActorThread(self, index, epoch)
+        return self.threads[index]
+
+    @property
+    def last_epoch(self) -> int:
+        """The highest epoch so far; a resumed run counts on from it."""
+        return max(self._epochs.values(), default=self.first_epoch)
+
+    def stalled(self, timeout: float) -> dict[int, float]:
+        """The threads whose environments have taken longer than ``timeout`` s for a step, and how long."""
+        now = time.monotonic()
+        busy = {index: now - since for index, each in self.threads.items() if (since := each.busy_since)}
+        return {index: seconds for index, seconds in busy.items() if seconds > timeout}
+
+    def alive(self) -> int:
+        """How many there are."""
+        return sum(each.ended() is None for each in list(self.threads.values()))
+
+    def states(self) -> Mapping[int, dict[str, Any]]:
+        """By index, :meth:`ActorThread.state`; only while all wait for weights."""
+        return {index: each.state() for index, each in self.threads.items()}
+
+    def memories(self) -> dict[int, Tree]:
+        """By index, the agent's state; only while all wait for weights."""
+        return {index: each.memory() for index, each in self.threads.items()}

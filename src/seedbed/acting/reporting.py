@@ -1,0 +1,31 @@
+"""What an actor reports of itself. It imports no JAX."""
+
+from __future__ import annotations
+
+import time
+
+from seedbed.acting.meters import Latencies
+from seedbed.transport.interface import Client
+
+REPORT_SECONDS = 1.0
+
+
+class Reporter:
+    """Tells the learner every second while the actor acts.
+
+    Attributes:
+      waits: how long its environments waited for actions.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.waits = Latencies()
+        self._client = client
+        self._due = time.monotonic() + REPORT_SECONDS
+
+    def report_if_due(self) -> None:
+        """Tells what came together, if a second has passed since the last time."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + REPORT_SECONDS
+        self._client.ask({"kind": "report", "waits": self.waits.take()})

@@ -1,0 +1,109 @@
+"""Folders of arrays that are there whole or not at all, and tell whether they are still as they were written.
+
+An atomic folder holds safetensors files and, written last, a manifest in JSON: size and SHA-256 of every file, and one
+of itself. It is written under another name, brought to the disk file by file, and then renamed. Checkpoints and data
+sets are atomic folders.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from seedbed.errors import Damaged
+
+WRITING_FAILS = (OSError, SafetensorError)
+"""What writing into a folder may raise; :func:`reason` says it in words."""
+
+
+def reason(error: Exception, advice: str) -> str:
+    """Why writing failed; with ``advice`` if the disk is full."""
+    full = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "os error 28" in str(error)
+    return f"the disk is full: {advice}" if full else str(error)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Writes arrays of numbers as one safetensors file and waits until it is on the disk; returns its entry.
+
+    Raises:
+      OSError, SafetensorError: it cannot be written.
+    """
+    # Row-major: safetensors writes the bytes of any other order without a word, as if they were.
+    safetensors.numpy.save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+    sync(path)
+    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def seal(folder: Path, manifest: str, body: Mapping[str, Any]) -> None:
+    """Writes the manifest ``body``, whose ``"files"`` are the entries by name: now the folder is whole.
+
+    Raises:
+      TypeError, ValueError: the body is not made of plain finite JSON values.
+      OSError: it cannot be written.
+    """
+    text = json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False)
+    path = folder / manifest
+    path.write_text(text)
+    sync(path)
+    sync(folder)
+
+
+def read(folder: Path, manifest: str) -> dict[str, Any]:
+    """The manifest's body; raises :class:`Damaged` if it is not there or not as it was written."""
+    try:
+        body: dict[str, Any] = json.loads((folder / manifest).read_bytes())
+        if body.pop("sha256") != _digest(body):
+            raise Damaged(f"{manifest} was changed")
+        return body
+    except OSError as error:
+        raise Damaged(f"{manifest}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{manifest} is not a manifest ({error})") from error
+
+
+def verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, contents: bool = True) -> None:
+    """Compares files with their entries; raises :class:`Damaged`.
+
+    Args:
+      folder: where they are.
+      files: entries of :func:`write_arrays`, by name.
+      contents: whether to read them all; else only their sizes are compared.
+    """
+    for name, entry in files.items():
+        file = folder / Path(name).name  # a manifest may name files of its folder only
+        try:
+            if file.stat().st_size != entry["bytes"]:
+                raise Damaged(f"{name} has {file.stat().st_size} bytes instead of {entry['bytes']}")
+            if contents and file_digest(file) != entry["sha256"]:
+                raise Damaged(f"{name} does not have the SHA-256 that it was saved with")
+        except OSError as error:
+            raise Damaged(f"{Path(error.filename or file).name}: {error.strerror}") from error
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the list of names in a folder, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""Which agents a run trains side by side: every value of a sweep with every seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from seedbed.config.resolve import replace
+from seedbed.config.settings import AgentSettings, RunConfig
+from seedbed.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the agents of a run.
+
+    Attributes:
+      seed: the root of its randomness.
+      values: the settings in which it differs from the others, by name.
+    """
+
+    seed: int
+    values: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def swept(self) -> str:
+        """:attr:`values` in words; empty if there are none."""
+        return ", ".join(f"{name} {value:g}" for name, value in self.values.items())
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, [self.swept, f"seed {self.seed}"]))
+
+
+def variants(config: RunConfig) -> list[Variant]:
+    """The agents of a run; one if there are neither several seeds nor a sweep.
+
+    Variant ``i`` of a run with ``--seeds`` alone is the agent of a run of its own with the seed ``seed + i``.
+
+    Raises:
+      ConfigError: a swept setting does not exist, is no number, or has a value that it cannot have.
+    """
+    swept = [_axis(config, item) for item in config.population.sweep]
+    names = [name for name, _ in swept]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"sweep has {', '.join(names)}: name each setting once, with all of its values")
+    return [
+        Variant(config.seed + offset, dict(zip(names, values, strict=True)))
+        for values in itertools.product(*(values for _, values in swept))
+        for offset in range(config.population.seeds)
+    ]
+
+
+def _axis(config: RunConfig, item: str) -> tuple[str, list[float]]:
+    name, equals, text = item.partition("=")
+    name = name.replace("-", "_")
+    settings = {
+        part.name: getattr(config.settings, part.name) for part in dataclasses.fields(config.settings)
+    }
+    numbers = {setting for setting, value in settings.items() if isinstance(value, float)}
+    if not equals or not text:
+        raise ConfigError(
+            f"sweep {item!r}: write name=value,value,… for instance learning_rate=1e-4,3e-4,1e-3"
+        )
+    if name not in numbers:
+        if name not in settings:
+            raise ConfigError(unknown_name("number to sweep", name, numbers))
+        raise ConfigError(
+            f"sweep {item!r}: {name} is {settings[name]}, of which one program cannot have several values: "
+            "start a run for each"
+        )
+    values = [_number(name, word) for word in text.split(",")]
+    for value in values:
+        replace(config, **{name: value})  # Refused here if the agent refuses it.
+    if len(set(values)) != len(values):
+        raise ConfigError(f"sweep {item!r}: a value is given twice")
+    return name, values
+
+
+def _number(name: str, word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise ConfigError(f"sweep: {name} has the value {word!r}, which is no number") from None
+
+
+def with_values(settings: AgentSettings, values: Mapping[str, Any]) -> AgentSettings:
+    """``settings`` with other numbers, which may be traced: unlike :func:`dataclasses.replace` it looks at none."""
+    copy = object.__new__(type(settings))
+    for part in dataclasses.fields(settings):
+        object.__setattr__(copy, part.name, values.get(part.name, getattr(settings, part.name)))
+    return copy

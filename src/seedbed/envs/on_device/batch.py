@@ -1,0 +1,84 @@
+"""Native environments stepped by a host, for the architectures whose environments stand outside the program."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from seedbed.envs.on_device.interface import EnvState, NativeEnvironment, advance, begin
+from seedbed.envs.seeds import environment_seeds
+from seedbed.types import TimeStep, Tree, leaves
+
+_SIDE = 16
+_COLOURS = np.array(
+    [[255, 255, 255], [230, 75, 53], [77, 187, 213], [0, 160, 135], [243, 155, 127], [60, 84, 136]], np.uint8
+)
+
+
+class NativeBatch:
+    """A batch of ``num_envs`` of one native environment on the CPU, whatever other devices there are.
+
+    The streams are those of :mod:`seedbed.envs.on_device.interface`; environment ``i`` is seeded from ``(seed, i)``.
+    """
+
+    def __init__(self, env: NativeEnvironment, num_envs: int) -> None:
+        self.spec = env.spec
+        self.num_envs = num_envs
+        self._env = env
+        self._begin = jax.jit(partial(begin, env))
+        self._advance = jax.jit(partial(advance, env), donate_argnums=0)
+        self._stage: EnvState | None = None
+        self._shown: TimeStep | None = None
+
+    def reset(self, seed: int) -> TimeStep:
+        """Starts every environment anew."""
+        with _on_the_processor():
+            self._stage, self._shown = self._begin(environment_seeds(seed, self.num_envs).astype(np.uint32))
+        return self._host()
+
+    def send(self, action: Any) -> None:
+        """Starts the step and returns."""
+        assert self._stage is not None, "reset comes first"
+        with _on_the_processor():
+            self._stage, self._shown = self._advance(self._stage, np.asarray(action))
+
+    def receive(self) -> TimeStep:
+        """Waits for the step that is under way."""
+        return self._host()
+
+    def _host(self) -> TimeStep:
+        step: TimeStep = jax.device_get(self._shown)
+        return step
+
+    def render(self) -> Any:
+        """Environment 0, uint8 ``[H, W, 3]``: its own picture, or its observation in squares."""
+        if self._env.render is not None:
+            assert self._stage is not None, "reset comes first"
+            return np.asarray(
+                self._env.render(jax.tree.map(lambda leaf: leaf[0], self._stage.world)), np.uint8
+            )
+        return _squares(jax.tree.map(lambda leaf: leaf[0], self._host().observation))
+
+    def close(self) -> None:
+        """Frees what the environments hold."""
+        self._stage = self._shown = None
+
+
+def _on_the_processor() -> Any:
+    return jax.default_device(jax.local_devices(backend="cpu")[0])
+
+
+def _squares(observation: Tree) -> Any:
+    """An observation as coloured squares: the planes of a picture above each other, numbers in a row."""
+    array = np.asarray(leaves(observation)[0][1], np.float32)
+    planes = array if array.ndim == 3 else np.atleast_2d(array)[..., None]
+    lowest, highest = float(planes.min()), float(planes.max())
+    bright = (planes - lowest) / max(highest - lowest, 1e-6)
+    picture = np.zeros((*planes.shape[:2], 3))
+    for plane in range(planes.shape[2]):
+        colour = _COLOURS[plane % len(_COLOURS)]
+        picture = np.maximum(picture, bright[..., plane, None] * colour)
+    return picture.astype(np.uint8).repeat(_SIDE, 0).repeat(_SIDE, 1)

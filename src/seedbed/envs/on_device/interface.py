@@ -1,0 +1,170 @@
+"""A world as pure functions, and the stream of a batch of them.
+
+The stream is the one of :class:`~seedbed.types.TimeStep`: after the final observation of an episode comes, as a step of
+its own, the first one of the next. Whoever steps a batch (Anakin inside its program, or a host by
+:class:`~seedbed.envs.on_device.batch.NativeBatch`) does it with the functions here, so that both see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from seedbed.errors import SpecError
+from seedbed.types import EnvSpec, TimeStep, Tree, leaves, map_leaves
+
+_GENERATOR = "threefry2x32"
+
+
+@dataclass(frozen=True)
+class NativeEnvironment:
+    """One environment as pure functions that JAX can trace; what makes a batch of it is ``vmap``.
+
+    Attributes:
+      spec: what it looks like from outside.
+      reset: ``key -> (world, observation)``, the beginning of an episode.
+      step: ``(world, key, action) -> (world, observation, reward, terminated)``; ``terminated`` is an end by the
+        environment's own rules. A world is any pytree of arrays; it need not know how to begin anew.
+      time_limit: steps after which an episode is truncated; None for no limit.
+      render: ``world -> picture``, uint8 ``[H, W, 3]``, on the host; None if it cannot be drawn.
+    """
+
+    spec: EnvSpec
+    reset: Callable[[Any], tuple[Any, Tree]]
+    step: Callable[[Any, Any, Any], tuple[Any, Tree, Any, Any]]
+    time_limit: int | None = None
+    render: Callable[[Any], Any] | None = None
+
+
+class EnvState(NamedTuple):
+    """Where a batch of environments stands.
+
+    Attributes:
+      world: pytree of arrays ``[B, ...]``.
+      key: raw keys uint32 ``[B, …]``, one an environment; each step folds its number into it.
+      steps: int32 ``[B]``, steps of the stream so far, first observations too.
+      time: int32 ``[B]``, steps of the episode so far.
+      ended: bool ``[B]``, the newest step was the final one of its episode.
+    """
+
+    world: Any
+    key: Any
+    steps: Any
+    time: Any
+    ended: Any
+
+
+def begin(env: NativeEnvironment, seeds: Any) -> tuple[EnvState, TimeStep]:
+    """Starts a batch: environment ``i`` draws from ``seeds[i]`` alone, uint32 ``[B]``."""
+    keys = jax.vmap(lambda seed: jax.random.key(seed, impl=_GENERATOR))(seeds)
+    steps = jnp.zeros(seeds.shape, jnp.int32)
+    world, observation = _reset(env, keys, steps)
+    never = jnp.zeros(seeds.shape, bool)
+    stage = EnvState(world, jax.random.key_data(keys), steps, steps, never)
+    return stage, TimeStep(observation, jnp.zeros(seeds.shape, jnp.float32), never, never, ~never)
+
+
+def advance(env: NativeEnvironment, stage: EnvState, action: Any) -> tuple[EnvState, TimeStep]:
+    """One step of the stream of every environment; those that have ended begin anew, whatever their action.
+
+    Args:
+      env: the environment.
+      stage: of the batch.
+      action: ``[B, *action shape]``.
+    """
+    keys = jax.random.wrap_key_data(stage.key, impl=_GENERATOR)
+    steps = stage.steps + 1
+    world, observation, reward, terminated = _step(env, stage.world, keys, steps, action)
+
+    def select(ended: Any, new: Any, old: Any) -> Any:
+        return jnp.where(ended.reshape(ended.shape + (1,) * (new.ndim - 1)), new, old)
+
+    def begin_anew() -> tuple[Any, Tree]:
+        fresh = _reset(env, keys, steps)
+        return jax.tree.map(lambda new, old: select(stage.ended, new, old), fresh, (world, observation))
+
+    # Some worlds take long to reset, and in most steps no episode begins.
+    world, observation = jax.lax.cond(jnp.any(stage.ended), begin_anew, lambda: (world, observation))
+    first = stage.ended
+    time = jnp.where(first, 0, stage.time + 1)
+    terminated = terminated & ~first
+    late = jnp.zeros_like(first) if env.time_limit is None else time >= env.time_limit
+    truncated = late & ~terminated & ~first
+    stage = EnvState(world, stage.key, steps, time, terminated | truncated)
+    return stage, TimeStep(observation, jnp.where(first, 0.0, reward), terminated, truncated, first)
+
+
+def _reset(env: NativeEnvironment, keys: Any, steps: Any) -> tuple[Any, Tree]:
+    return jax.vmap(lambda key, step: env.reset(jax.random.fold_in(key, step)))(keys, steps)
+
+
+def _step(
+    env: NativeEnvironment, world: Any, keys: Any, steps: Any, action: Any
+) -> tuple[Any, Tree, Any, Any]:
+    def one(world: Any, key: Any, step: Any, action: Any) -> tuple[Any, Tree, Any, Any]:
+        return env.step(world, jax.random.fold_in(key, step), action)
+
+    return jax.vmap(one)(world, keys, steps, action)
+
+
+def settled(env: NativeEnvironment) -> NativeEnvironment:
+    """The same environment, looked over: with the dtypes of its spec, and the same ones after a reset and a step.
+
+    A reset may write a plain 0 where a step has an int32, and a compiled loop takes neither for the other.
+
+    Raises:
+      SpecError: what it gives is not what its spec says, or a world changes its structure or a shape.
+    """
+    key = jax.random.key(0, impl=_GENERATOR)
+    action = jnp.zeros(env.spec.action.shape, env.spec.action.dtype)
+    fresh, shown = jax.eval_shape(env.reset, key)
+    stepped, shown_after, reward, terminated = jax.eval_shape(env.step, fresh, key, action)
+    for moment, observation in (("reset", shown), ("step", shown_after)):
+        _require_observation(env.spec, moment, observation)
+    for name, value in (("reward", reward), ("terminated", terminated)):
+        if value.shape != ():
+            raise SpecError(f"{env.spec.id}: step gives a {name} of shape {value.shape}, needed is ()")
+    _require_same_world(env.spec.id, fresh, stepped)
+    dtypes = jax.tree.map(lambda a, b: jnp.result_type(a.dtype, b.dtype), fresh, stepped)
+
+    def reset(key: Any) -> tuple[Any, Tree]:
+        world, observation = env.reset(key)
+        return jax.tree.map(jnp.asarray, world, dtypes), seen(observation)
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Tree, Any, Any]:
+        world, observation, reward, terminated = env.step(world, key, action)
+        world = jax.tree.map(jnp.asarray, world, dtypes)
+        return world, seen(observation), jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, bool)
+
+    def seen(observation: Tree) -> Tree:
+        return map_leaves(
+            lambda leaf, array: jnp.asarray(array, leaf.dtype), env.spec.observation, observation
+        )
+
+    return replace(env, reset=reset, step=step)
+
+
+def _require_observation(spec: EnvSpec, moment: str, observation: Tree) -> None:
+    needed = {path: leaf.shape for path, leaf in leaves(spec.observation)}
+    given = {path: tuple(leaf.shape) for path, leaf in leaves(observation)}
+    if given != needed:
+        raise SpecError(f"{spec.id}: {moment} shows observations of shapes {given}, its spec says {needed}")
+
+
+def _require_same_world(env_id: str, fresh: Any, stepped: Any) -> None:
+    before, after = str(jax.tree.structure(fresh)), str(jax.tree.structure(stepped))
+    if before != after:
+        raise SpecError(f"{env_id}: the world after a step is {after}, and after a reset it is {before}")
+    for old, new in zip(jax.tree.leaves(fresh), jax.tree.leaves(stepped), strict=True):
+        if old.shape != new.shape:
+            raise SpecError(
+                f"{env_id}: an array of the world has shape {new.shape} after a step, and {old.shape} after a reset"
+            )
+        if jnp.issubdtype(old.dtype, jax.dtypes.extended):
+            raise SpecError(
+                f"{env_id}: the world holds {old.dtype}, which no checkpoint can keep: hold jax.random.key_data"
+            )

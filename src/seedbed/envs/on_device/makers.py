@@ -1,0 +1,243 @@
+"""Native environments by name: ``gymnax:CartPole-v1``, ``brax:hopper``, or ``module:factory`` of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from seedbed.envs.on_device.interface import NativeEnvironment, settled
+from seedbed.envs.options import option_names, refuse_unknown, whole
+from seedbed.envs.own import is_own
+from seedbed.errors import ConfigError, SeedbedError, extra_line, unknown_name
+from seedbed.plugins import load
+from seedbed.types import ArraySpec, EnvSpec
+
+_UNLIMITED = 2**30
+_BRAX_LIMIT = 1000
+_CRAFTAX = (
+    "Craftax-Symbolic-v1",
+    "Craftax-Pixels-v1",
+    "Craftax-Classic-Symbolic-v1",
+    "Craftax-Classic-Pixels-v1",
+)
+_ON_HOSTS = ("toy", "envpool")
+
+
+def make_native(env_id: str, options: Mapping[str, Any] | None = None) -> NativeEnvironment:
+    """Makes a native environment.
+
+    Raises:
+      ConfigError: the environment is not native, its library is missing, or an option is wrong.
+      SpecError: it does not give what its spec says.
+    """
+    library = env_id.partition(":")[0]
+    try:
+        made: Any = None
+        if library in MAKERS:
+            made = MAKERS[library](env_id, dict(options or {}))
+        elif is_own(env_id) and library not in _ON_HOSTS:
+            made = _own(env_id, dict(options or {}))
+        if isinstance(made, NativeEnvironment):
+            return settled(made)
+    except SeedbedError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{env_id} cannot be made: {type(error).__name__}: {error}") from error
+    raise ConfigError(
+        f"{env_id} is no JAX-native environment, and this needs one: use --arch seed, or an environment that is "
+        f"({', '.join(f'{name}:…' for name in MAKERS)}, or module:factory that returns a NativeEnvironment)"
+    )
+
+
+def _own(env_id: str, options: dict[str, Any]) -> Any:
+    """What the user's factory returns."""
+    factory = load(env_id)
+    names = option_names(factory)
+    refuse_unknown(env_id, options, names)
+    return factory(**options, **({"num_envs": 1} if names is not None and "num_envs" in names else {}))
+
+
+def _make_gymnax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+    """Of gymnax. Its options are its parameters (``max_steps_in_episode`` is the time limit)."""
+    try:
+        with _imported_when_used("seaborn"):  # for pictures of its own; it takes a second to import
+            import gymnax
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs gymnax ({error}): {extra_line('gymnax')}") from error
+    name = _known(env_id, gymnax.registered_envs)
+    env, params = gymnax.make(name)
+    made = _with_parameters(env_id, env, params, options, limit="max_steps_in_episode")
+    if not name.endswith("-MinAtar"):
+        return made
+    # Planes of yes and no, which gymnax shows as numbers: four times the bytes to keep and to move.
+    planes = replace(made.spec, observation=ArraySpec(made.spec.observation.shape, "bool"))
+    return replace(made, spec=planes)
+
+
+@contextlib.contextmanager
+def _imported_when_used(name: str) -> Iterator[None]:
+    """Inside, ``import name`` imports nothing yet: what it gives does so when something of it is first asked for."""
+    if name in sys.modules:
+        yield
+        return
+    stand_in = ModuleType(name)
+
+    def give_way() -> None:
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
+
+    def attribute_of(attribute: str) -> Any:
+        give_way()
+        return getattr(importlib.import_module(name), attribute)
+
+    # A module's own __getattr__. (importlib's LazyLoader does not outlast an import statement.)
+    vars(stand_in)["__getattr__"] = attribute_of
+    sys.modules[name] = stand_in
+    try:
+        yield
+    finally:
+        give_way()
+
+
+def _make_craftax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+    """Of Craftax. Its options are its parameters (``max_timesteps`` is the time limit)."""
+    try:
+        from craftax.craftax_env import make_craftax_env_from_name
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs craftax ({error}): {extra_line('craftax')}") from error
+    env = make_craftax_env_from_name(_known(env_id, _CRAFTAX), auto_reset=False)
+    # It keeps its key in the world, and no checkpoint could keep a typed one.
+    return _with_parameters(
+        env_id, env, env.default_params, options, limit="max_timesteps", key_of=jax.random.key_data
+    )
+
+
+def _make_brax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+    """Of Brax. Its options are those of the environment (``backend``, …), and ``episode_length``, the time limit."""
+    try:
+        from brax import envs
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs brax ({error}): {extra_line('brax')}") from error
+    name = _known(env_id, envs._envs)
+    limit = whole(env_id, "episode_length", options.pop("episode_length", _BRAX_LIMIT), 1)
+    env = envs.get_environment(name, **options)
+    shown = jax.eval_shape(env.reset, jax.random.key(0)).obs
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        world = env.reset(key)
+        return world, world.obs
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        del key  # What happens in it follows from where it stands.
+        world = env.step(world, jnp.clip(action, -1.0, 1.0))
+        return world, world.obs, world.reward, world.done > 0.5
+
+    size = env.action_size
+    action = ArraySpec((size,), "float32", low=(-1.0,) * size, high=(1.0,) * size)
+    return NativeEnvironment(
+        EnvSpec(env_id, ArraySpec(shown.shape, "float32"), action), reset, step, time_limit=limit
+    )
+
+
+def _known(env_id: str, names: Iterable[str]) -> str:
+    library, _, name = env_id.partition(":")
+    if name not in names:
+        raise ConfigError(unknown_name(f"{library} environment", name, names))
+    return name
+
+
+def _with_parameters(
+    env_id: str,
+    env: Any,
+    params: Any,
+    options: dict[str, Any],
+    *,
+    limit: str,
+    key_of: Callable[[Any], Any] = lambda key: key,
+) -> NativeEnvironment:
+    """Of an environment with gymnax's interface, whose parameters have a time limit of that name.
+
+    ``key_of`` makes of a key what the environment takes for one.
+    """
+    refuse_unknown(env_id, options, vars(params))
+    steps = whole(env_id, limit, options.pop(limit, int(getattr(params, limit))), 1)
+    params = params.replace(**options, **{limit: steps})
+    # Its own limit would pass for a termination: ours marks the truncation, and its own is put out of reach. What it
+    # shows may depend on the limit, and is as it was; what both calls have in common is compiled once.
+    unlimited = params.replace(**{limit: _UNLIMITED})
+    reset_env, step_env = _quiet(env.reset_env), _quiet(env.step_env)
+    shown, _ = jax.eval_shape(reset_env, key_of(jax.random.key(0)), params)
+    action, encode = _gymnax_action(env_id, env.action_space(params))
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        observation, world = reset_env(key_of(key), params)
+        return world, observation
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        observation, *_ = step_env(key_of(key), world, encode(action), params)
+        _, world, reward, done, _ = step_env(key_of(key), world, encode(action), unlimited)
+        return world, observation, reward, done
+
+    return NativeEnvironment(
+        EnvSpec(env_id, ArraySpec(shown.shape, _dtype_of(shown)), action),
+        reset,
+        step,
+        time_limit=steps,
+    )
+
+
+_filtering = threading.RLock()
+"""Held while warnings are filtered: filters are those of all threads, and A3C's make their environments at once."""
+
+
+def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without JAX's warnings about how MinAtar is written, which only gymnax's authors could change."""
+
+    def quietly(*arguments: Any) -> Any:
+        with _filtering, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "scatter inputs have incompatible types", FutureWarning)
+            return function(*arguments)
+
+    return quietly
+
+
+def _gymnax_action(env_id: str, space: Any) -> tuple[ArraySpec, Callable[[Any], Any]]:
+    """The spec of an action, and what makes of a policy's action one that the environment takes."""
+    if hasattr(space, "n"):
+        return ArraySpec((), "int32", (int(space.n),)), lambda action: action
+    if np.ndim(space.low) == 0 or np.shape(space.low) == tuple(space.shape):
+        low, high = (np.broadcast_to(np.asarray(b, np.float32), space.shape) for b in (space.low, space.high))
+        spec = ArraySpec(
+            tuple(space.shape),
+            "float32",
+            low=tuple(map(float, low.ravel())),
+            high=tuple(map(float, high.ravel())),
+        )
+        return spec, lambda action: jnp.clip(action, low, high)
+    raise ConfigError(f"{env_id}: actions of {type(space).__name__} are not supported")
+
+
+def _dtype_of(shown: Any) -> str:
+    """Of an observation as it travels: no whole number becomes uint8, which a network would take for a brightness."""
+    if shown.dtype == bool:
+        return "bool"
+    return "float32" if np.issubdtype(shown.dtype, np.floating) else "int32"
+
+
+MAKERS: dict[str, Callable[[str, dict[str, Any]], NativeEnvironment]] = {
+    "gymnax": _make_gymnax,
+    "brax": _make_brax,
+    "craftax": _make_craftax,
+}
+"""Libraries of native environments, by the prefix of their ids."""

@@ -1,0 +1,1 @@
+"""Playing with a trained agent: returns, videos, data sets."""

@@ -1,0 +1,89 @@
+"""Data sets of what a trained agent does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seedbed.config.resolve import env_options
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.envs.interface import Environment
+from seedbed.errors import ConfigError
+from seedbed.evaluation.player import Player
+from seedbed.replay.dataset import Dataset, Decided, require_room, write
+
+_ENVS = 16
+
+
+def collect(
+    path: str | Path, *, frames: int, out: str | Path | None = None, greedy: bool = False, seed: int = 0
+) -> Dataset:
+    """Plays with the newest weights of a run and writes what happens as a data set.
+
+    Args:
+      path: the run folder.
+      frames: environment frames, over all environments; rounded up to whole steps of each.
+      out: the data set's folder; None: ``dataset`` in the run folder.
+      greedy: take the policy's most likely action instead of drawing from it; what it was drawn from is then not kept.
+      seed: root of the randomness.
+
+    Raises:
+      ConfigError: no such run, no checkpoint, or fewer than one frame asked for.
+      DatasetError: there is something at ``out`` already, or it cannot be written.
+    """
+    if frames < 1:
+        raise ConfigError(f"{frames} frames: give at least 1")
+    player = Player(path, greedy=greedy)
+    folder = Path(out) if out else player.folder.path / "dataset"
+    require_room(folder)
+    environment = player.make(_ENVS)
+    transitions = -(-frames // (environment.spec.frames_per_step * _ENVS))
+    tally = _Tally(_ENVS)
+    options = env_options(player.config)
+    options.pop("episodic_life", None)  # see Player.make
+    about: dict[str, Any] = {
+        "env_options": options,
+        "agent": player.config.agent,
+        "run": str(player.folder.path),
+        "version": player.version,
+        "greedy": greedy,
+        "seed": seed,
+    }
+    try:
+        steps = islice(_steps(player, environment, seed), transitions + 1)
+        return write(folder, environment.spec, tally.over(steps), lambda: about | tally.told())
+    finally:
+        environment.close()
+
+
+def _steps(player: Player, environment: Environment, seed: int) -> Iterator[Decided]:
+    for timestep, output in player.play(environment, seed):
+        # Of what was recorded, only what the actions were drawn from says anything to another agent.
+        record = {name: np.asarray(x) for name, x in output.record.items() if name == "policy"}
+        yield Decided(timestep, np.asarray(output.action, environment.spec.action.dtype), record)
+
+
+class _Tally:
+    """Counts the episodes of the steps that pass through; one that has not ended is in no number."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._meter = EpisodeMeter(num_envs)
+        self._returns: list[float] = []
+
+    def over(self, steps: Iterator[Decided]) -> Iterator[Decided]:
+        for step in steps:
+            self._returns += [episode_return for episode_return, _ in self._meter.add(step.timestep)]
+            yield step
+
+    def told(self) -> dict[str, Any]:
+        found = self._returns
+        return {
+            "episodes": len(found),
+            "mean_return": float(np.mean(found)) if found else None,
+            "lowest_return": min(found, default=None),
+            "highest_return": max(found, default=None),
+        }

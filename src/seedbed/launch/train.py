@@ -1,0 +1,162 @@
+"""A run of one host or several, begun or gone on with: what ``seedbed train`` and ``seedbed resume`` do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seedbed.architectures.fits import require_fit
+from seedbed.config import resolve
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError
+from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
+from seedbed.launch.rendezvous import only_here
+from seedbed.launch.session import Session
+from seedbed.learning.checkpoint import any_saved, load_latest
+from seedbed.metrics.console import say
+from seedbed.metrics.reports import Summary
+from seedbed.types import Agent, EnvSpec
+
+
+def train(config: RunConfig) -> Summary:
+    """Trains an agent in a new run folder and returns the summary, which is also written there.
+
+    Raises:
+      ConfigError: a setting does not fit; nothing was started.
+      RunFailed: the run broke off; the message names the component, the cause and the log.
+    """
+    if config.cluster.host:
+        assert config.cluster.coordinator is not None, (
+            "a host that is not the first has to be told where that is"
+        )
+        return take_part(config.cluster.coordinator, config.cluster.host, config)
+    if config.cluster.hosts > 1:
+        folder = RunFolder.create(config)
+        try:
+            return _lead(config, folder, resumed=False)
+        except ConfigError:
+            folder.discard()
+            raise
+    spec, agent = _built(config)
+    folder = RunFolder.create(config)
+    try:
+        with folder.held():
+            return Session(config, spec, agent, folder).run()
+    except ConfigError:
+        folder.discard()
+        raise
+
+
+def resume(path: str, **changes: Any) -> Summary:
+    """Goes on with a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
+
+    Args:
+      path: the run folder.
+      **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
+
+    Raises:
+      ConfigError: there is no such run, or none of its checkpoints is intact.
+      RunFailed: as for :func:`train`.
+    """
+    if changes.get("host"):
+        return take_part(_coordinator(path, changes), changes["host"], path=Path(path))
+    folder = RunFolder.open(path)
+    before = folder.config()
+    if before.cluster.host:
+        run = folder.path.parent.parent
+        raise ConfigError(
+            f"{path} is one host's part of a run: seedbed resume {run} --host {before.cluster.host}"
+        )
+    config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
+    for name, was, now in (
+        ("arch", before.arch, config.arch),
+        ("hosts", before.cluster.hosts, config.cluster.hosts),
+    ):
+        if was != now:
+            raise ConfigError(f"{name} was {was} and is {now} now: a run keeps what it was; begin a new one")
+    if config.cluster.hosts > 1:
+        return _lead(config, folder, resumed=True)
+    # Held before checkpoints are read: a run that is ending writes one more.
+    with folder.held():
+        checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
+        spec, agent = _built(config)
+        return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
+
+
+def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:
+    spec = build_spec(config)
+    agent = build_agent(config, spec)
+    require_fit(config, agent)
+    return spec, agent
+
+
+def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
+    """Host 0's part of a run of several hosts."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(folder.held())
+        if config.cluster.coordinator is not None:
+            say(f"host 0 waits at {config.cluster.coordinator} for hosts 1 to {config.cluster.hosts - 1}")
+            if (reason := only_here(config.cluster.coordinator)) is not None:
+                say(reason)
+        try:
+            hosts = lead(config, folder, stack, resumed=resumed)
+        except BaseException:
+            if not resumed:
+                folder.discard()
+            raise
+        return _with_others(hosts, config, folder, resumed)
+
+
+def take_part(address: str, index: int, config: RunConfig | None = None, path: Path | None = None) -> Summary:
+    """The part of the host ``index`` in a run whose host 0 is at ``address``, and has the settings.
+
+    Its folder is ``hosts/INDEX`` in the run folder's place on this machine.
+
+    Args:
+      address: the coordinator.
+      index: 1 or more.
+      config: what this host was told; refused if host 0 was told otherwise. None if it was told nothing.
+      path: the run folder's place; None for the one that the settings name, or host 0.
+
+    Raises:
+      ConfigError: host 0 turned this host away.
+      RunFailed: as for :func:`train`.
+    """
+    with contextlib.ExitStack() as stack:
+        hosts, settings, theirs, resumed = follow(address, index, config, stack)
+        run = path or Path((config and config.run_dir) or theirs)
+        folder = RunFolder(run / "hosts" / str(index))
+        settings = resolve.replace(settings, run_dir=str(folder.path))
+        if not (resumed and folder.begun):
+            folder = RunFolder.create(settings)
+        stack.enter_context(folder.held())
+        try:
+            return _with_others(hosts, settings, folder, resumed)
+        except ConfigError:
+            folder.discard()
+            raise
+
+
+def _coordinator(path: str, changes: Mapping[str, Any]) -> str:
+    """Where host 0 of a run is that goes on."""
+    own = RunFolder(Path(path) / "hosts" / str(changes["host"]))
+    address = changes.get("coordinator")
+    if address is None and own.begun:
+        address = own.config().cluster.coordinator
+    if address is None:
+        raise ConfigError(
+            f"host {changes['host']} has to be told where host 0 is: add --coordinator HOST:PORT"
+        )
+    return str(address)
+
+
+def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:
+    """One host's part of a run of several, once they have met."""
+    exact = config.deterministic and config.arch != "anakin"
+    checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
+    spec, agent = _built(config)
+    return Session(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()

@@ -1,6 +1,0 @@
-"""Convolutions and max-pools on a CPU by oneDNN, as an extension that Seedbed does without where it is missing.
-
-``python -m seedbed.nets.native.build`` compiles it (``make install`` does); :mod:`~seedbed.nets.native.library` finds,
-proves and opens it; :mod:`~seedbed.nets.native.operations` are its functions. :mod:`seedbed.nets.convolutions`, the one
-seam of all convolutions, is the only part of Seedbed that calls them.
-"""

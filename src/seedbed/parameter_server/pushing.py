@@ -1,0 +1,210 @@
+"""The learner of a worker whose gradients a parameter server applies."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from seedbed.learning.learner import Learner
+from seedbed.learning.update import Gradient
+from seedbed.parameter_server.shards import Fetched, Receipt
+from seedbed.types import Agent, Tree, Unroll
+
+_DECAY = 0.99
+_KNOWN_AFTER = 100
+
+
+class ParameterServer(Protocol):
+    """Where parameters are fetched and gradients pushed, see :mod:`seedbed.weights`."""
+
+    def fetch(self) -> Fetched:
+        """The newest parameters."""
+
+    def push(self, gradient: Tree, versions: Sequence[int]) -> list[Receipt]:
+        """Gives every shard its part of a gradient that was computed at its parameters of these versions."""
+
+
+class Outliers:
+    """Which losses are so far above those before that their gradient is thrown away (Nair et al. 2015, section 4).
+
+    Mean and deviation are exponential averages of all losses, known after a hundred: what stays high is soon none.
+
+    Args:
+      deviations: above the mean; None: no loss is too far.
+    """
+
+    def __init__(self, deviations: float | None) -> None:
+        self._deviations = deviations
+        self._seen = 0
+        self._mean = self._square = 0.0
+
+    def is_one(self, loss: float) -> bool:
+        """Whether this loss is one; counts it."""
+        if self._deviations is None:
+            return False
+        deviation = math.sqrt(max(self._square - self._mean**2, 0.0))
+        found = self._seen >= _KNOWN_AFTER and loss > self._mean + self._deviations * deviation
+        self._seen += 1
+        rate = max(1 - _DECAY, 1 / self._seen)
+        self._mean += rate * (loss - self._mean)
+        self._square += rate * (loss**2 - self._square)
+        return found
+
+
+class Pushed(NamedTuple):
+    """What became of the gradients since the last look.
+
+    Attributes:
+      staleness: of each part that a shard has had.
+      dropped: how many changed nothing, since they were too stale or their shards were gone.
+      outliers: how many were not pushed, since their loss was one.
+      version: the newest of any shard.
+      up: bytes of what was pushed.
+      down: bytes of what was fetched.
+    """
+
+    staleness: list[int]
+    dropped: int
+    outliers: int
+    version: int
+    up: int = 0
+    down: int = 0
+
+
+class PushingLearner(Learner):
+    """A learner whose gradients others apply; its parameters are those that it has fetched.
+
+    What it pushes is the mean of the gradients since its last push. (Dean et al. 2012, algorithm 7.1, push their sum,
+    with which ``n_push`` would be part of the step size, and move their own copy by each gradient until they fetch,
+    which with ``n_fetch`` = 1 nobody sees.)
+
+    The target parameters are fetched ones too, as they are when the server has taken ``target_period`` gradients more
+    (Nair et al. 2015, algorithm 1).
+
+    Args:
+      agent: loss and optimizer.
+      devices: the JAX devices that train.
+      key: for losses that draw.
+      server: who applies them.
+      outliers: which are not pushed.
+      n_fetch: after how many gradients the newest parameters are fetched.
+      n_push: how many gradients are pushed together.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        devices: Sequence[Any],
+        key: Any,
+        server: ParameterServer,
+        outliers: Outliers,
+        *,
+        n_fetch: int = 1,
+        n_push: int = 1,
+    ) -> None:
+        super().__init__(agent, devices, key)
+        self._server = server
+        self._outliers = outliers
+        self._n_fetch, self._n_push = n_fetch, n_push
+        self._computed = 0
+        self._accrued: list[Tree] = []
+        self._computed_at: tuple[int, ...] = ()
+        self._mean = jax.jit(lambda *trees: jax.tree.map(lambda *leaves: sum(leaves) / len(trees), *trees))
+        self._gradient = jax.jit(self._update.gradient)
+        self._lock = threading.Lock()
+        self._told = Pushed([], 0, 0, 0)
+        self._target_period = agent.data.target_period
+        self._targets = -1
+        self.fetch()
+
+    def warm_up(self, example: Unroll) -> None:
+        """Compiles everything for batches like ``example`` (on the host); pushes nothing."""
+        jax.block_until_ready(self._gradient_of(self.put(example)))
+        self.fetch()  # others have gone on meanwhile
+
+    def update(self, batch: Unroll) -> dict[str, Any]:
+        """Computes one gradient, and pushes and fetches when it is time; returns metrics as device scalars.
+
+        Counted are this worker's own gradients, whatever became of them.
+        """
+        found = self._gradient_of(batch)
+        self._priorities = found.priorities
+        finite = bool(found.finite)
+        outlier = finite and self._outliers.is_one(float(found.metrics["loss/total"]))
+        if finite and not outlier:
+            # As stale as the oldest of those that are pushed together.
+            self._computed_at = self._computed_at if self._accrued else self._versions
+            self._accrued.append(found.gradient)
+        with self._lock:
+            self._told = self._told._replace(outliers=self._told.outliers + outlier)
+        self._computed += 1
+        skipped = not finite
+        if self._computed % self._n_push == 0 and self._accrued:
+            skipped |= self._push()
+        if self._computed % self._n_fetch == 0:
+            self.fetch()
+        skip = jnp.int32(skipped)
+        state = self.state
+        self.state = state._replace(
+            updates=state.updates + 1,
+            skipped=state.skipped + skip,
+            skipped_in_row=(state.skipped_in_row + skip) * skip,
+        )
+        return {**found.metrics, "skipped_updates": self.state.skipped}
+
+    def flush(self) -> None:
+        """Pushes what has not been pushed yet, fewer gradients than ``n_push``."""
+        if self._accrued:
+            self._push()
+
+    def pushed(self) -> Pushed:
+        """What became of the gradients since the last call; from any thread."""
+        with self._lock:
+            told = self._told
+            self._told = told._replace(staleness=[], dropped=0, outliers=0, up=0, down=0)
+        return told
+
+    def _gradient_of(self, batch: Unroll) -> Gradient:
+        state = self.state
+        found: Gradient = self._gradient(state.params, state.target, state.key, state.updates, batch)
+        return found
+
+    def _push(self) -> bool:
+        """Pushes what has accrued; returns whether a shard has skipped it."""
+        together = len(self._accrued)
+        gradient = self._accrued[0] if together == 1 else self._mean(*self._accrued)
+        self._accrued = []
+        receipts = self._server.push(gradient, self._computed_at)
+        with self._lock:
+            told = self._told = self._told._replace(up=self._told.up + _bytes_of(gradient))
+            told.staleness.extend(receipt.staleness for receipt in receipts)
+            if not any(receipt.taken for receipt in receipts):
+                self._told = told._replace(dropped=told.dropped + together)
+        return any(receipt.skipped for receipt in receipts)
+
+    @property
+    def newest(self) -> int:
+        """The newest version of any shard, as it was when parameters were fetched last."""
+        return max(self._versions)
+
+    def fetch(self) -> None:
+        """Takes over the newest parameters."""
+        fetched = self._server.fetch()
+        params = jax.block_until_ready(jax.device_put(fetched.params, self._update.whole))
+        self._versions = fetched.versions
+        with self._lock:
+            down = self._told.down + _bytes_of(fetched.params)
+            self._told = self._told._replace(version=self.newest, down=down)
+        self.state = self.state._replace(params=params)
+        if self._target_period and (targets := self.newest // self._target_period) != self._targets:
+            self._targets = targets
+            self.state = self.state._replace(target=params)
+
+
+def _bytes_of(tree: Tree) -> int:
+    return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(tree))

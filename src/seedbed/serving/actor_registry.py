@@ -1,0 +1,311 @@
+"""The registry where actors report: it lets them in, gives them slots and passes what they send to a service."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed.acting.assignment import Assignment, half_seeds, lanes_of
+from seedbed.acting.lanes import Lane, Member
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.errors import Refused, SpecError
+from seedbed.serving.service import Service
+from seedbed.transport.admission import require_admission
+from seedbed.transport.interface import Peer
+from seedbed.types import EnvSpec
+
+
+@dataclass
+class _Joined:
+    member: Member
+    since: float
+    lanes: list[Lane] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    service: int = 0
+    envs: int = 0
+    heard: float = 0.0
+
+    def owed_since(self) -> list[float]:
+        """Since when each lane owes something, or since when the actor makes its environments, in s.
+
+        One that was heard of since is not counted from before: it may have more than one step to make.
+        """
+        if not self.lanes:
+            return [self.since]
+        # Each is read once: the service sets it meanwhile.
+        owed = [since for lane in self.lanes if (since := lane.owed_since) is not None]
+        return [max(since, self.heard) for since in owed]
+
+
+class ActorRegistry:
+    """Lets actors in, gives them slots, and passes what they send to their service.
+
+    Actors come and go at any time; one that comes back under an index replaces the one that had it.
+
+    Args:
+      assignment: what actors are told.
+      services: who serves the actors, in turn: one for each accelerator that acts.
+      capacity: slots over all services.
+      resumable: per lane order, what a checkpoint kept (see :meth:`lane_states`).
+      first_epoch: epoch of the first actor at each index; a resumed run counts on, so that its environments
+        do not begin with the same seeds again.
+      on_join, on_leave: called with the member and, for leaving, the reason.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        services: Sequence[Service[Any]],
+        capacity: int,
+        *,
+        resumable: dict[tuple[int, int], dict[str, Any]] | None = None,
+        first_epoch: int = 0,
+        on_join: Callable[[Member], None] = lambda member: None,
+        on_leave: Callable[[Member, str], None] = lambda member, reason: None,
+    ) -> None:
+        self.assignment = assignment
+        self.services = list(services)
+        self._resumable = resumable or {}
+        self._on_join = on_join
+        self._on_leave = on_leave
+        self._lock = threading.RLock()
+        self._joined: dict[Peer, _Joined] = {}
+        self._servers_heard: dict[int, float] = {}
+        self._first_epoch = first_epoch
+        self._epochs: dict[int, int] = {}
+        planned = assignment.actors * assignment.envs
+        self._free = list(range(planned, capacity))
+        self._planned = {
+            index: list(range(index * assignment.envs, (index + 1) * assignment.envs))
+            for index in range(assignment.actors)
+        }
+
+    # The registry, called by servers.
+
+    def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
+        """Lets an actor in: ``join`` tells it what to make, ``ready`` checks that and opens its lanes.
+
+        From then on it may ``report`` how it does. A forward-pass server reports with ``server report`` for its actors.
+        """
+        kind = message.get("kind")
+        if kind == "join":
+            return self._welcome(peer, message)
+        if kind == "ready":
+            return self._admit(peer, message)
+        if kind == "report":
+            return self._take_report(peer, message)
+        if kind == "server report":
+            return self._take_server_report(message)
+        raise Refused(f"unknown question {kind!r}: an actor asks 'join', then 'ready', and reports")
+
+    def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
+        """Passes what came to the actor's service."""
+        with self._lock:
+            joined = self._joined.get(peer)
+        if joined is None:
+            return
+        service = self.services[joined.service]
+        if lane >= len(joined.lanes):
+            service.control(joined.member, arrays)
+            return
+        # Here and not by the service, which may be held up: what the actor owed, it has given.
+        joined.lanes[lane].owed_since = None
+        service.arrive(joined.lanes[lane], arrays, time.monotonic())
+
+    def left(self, peer: Peer, reason: str) -> None:
+        """Frees what the actor had; its open unrolls are dropped."""
+        with self._lock:
+            joined = self._joined.pop(peer, None)
+            if joined is None:
+                return
+            if joined.member.index not in self._planned:
+                self._free.extend(joined.slots)
+            for lane in joined.lanes:
+                self.services[joined.service].leave(lane)
+        self._on_leave(joined.member, reason)
+
+    def _welcome(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
+        require_admission(message, self.assignment.token)
+        with self._lock:
+            if peer in self._joined:
+                raise Refused("'join' comes once")
+            index = self._index_for(message.get("index"))
+            envs = self._envs_for(index, message.get("envs"))
+            self._replace(index)
+            epoch = self._epoch_of(index)
+            member = Member(index, epoch, peer, local=index in self._planned)
+            service = index % len(self.services)
+            self._joined[peer] = _Joined(member, time.monotonic(), service=service, envs=envs)
+        lanes, rows = lanes_of(envs)
+        return {
+            "env": self.assignment.env,
+            "options": self.assignment.options,
+            "index": index,
+            "rows": rows,
+            "unroll_length": self.assignment.unroll_length,
+            "overlap": self.assignment.overlap,
+            "seeds": half_seeds(self.assignment.seed, self.assignment.actor_number(index), epoch, lanes),
+            **self.services[service].invitation(),
+        }
+
+    def _take_report(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            joined = self._joined.get(peer)
+            if joined is None or not joined.lanes:
+                raise Refused("'report' comes after 'ready'")
+            joined.heard = time.monotonic()
+        self.services[joined.service].report(message)
+        return {}
+
+    def _take_server_report(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A forward-pass server's report: which actors it has heard of (``heard``), and what it served."""
+        require_admission(message, self.assignment.token)
+        server, heard = message.get("server"), message.get("heard")
+        if type(server) is not int or not isinstance(heard, list):
+            raise Refused(f"not what a forward-pass server reports: {str(message)[:200]}")
+        self.services[0].report(message)
+        with self._lock:
+            self._servers_heard[server] = now = time.monotonic()
+            for joined in self._joined.values():
+                if joined.member.index in heard:
+                    joined.heard = now
+        return {}
+
+    def _index_for(self, asked: Any) -> int:
+        if asked is not None and (type(asked) is not int or not 0 <= asked < 1 << 20):
+            raise Refused(f"actor index {asked!r}: must be a whole number from 0 to {(1 << 20) - 1}")
+        if self.assignment.lockstep and asked not in self._planned:
+            raise Refused(
+                "this run has an exact lag, which only its own actors keep: start it with --lag free and "
+                "without --deterministic"
+            )
+        if asked is not None:
+            return int(asked)
+        taken = {joined.member.index for joined in self._joined.values()} | set(self._planned)
+        return next(index for index in range(1 << 20) if index not in taken)
+
+    def _epoch_of(self, index: int) -> int:
+        """The next epoch at ``index``. No slot sees an epoch twice, or random keys would come again: those of
+        the run's own actors stay with their index; the others pass from one to the next, so their epochs are
+        counted over all of them.
+        """
+        mine = {index} if index in self._planned else self._epochs.keys() - self._planned.keys()
+        before = [self._epochs[other] for other in mine if other in self._epochs]
+        self._epochs[index] = max(before, default=self._first_epoch - 1) + 1
+        return self._epochs[index]
+
+    def _replace(self, index: int) -> None:
+        for peer, joined in list(self._joined.items()):
+            if joined.member.index == index:
+                self.left(peer, "replaced by a new actor with the same index")
+                peer.close("another actor joined with the same index")
+
+    def _envs_for(self, index: int, asked: Any) -> int:
+        if index in self._planned or asked is None:
+            return self.assignment.envs
+        if type(asked) is not int or asked < 1 or (asked > 1 and asked % 2):
+            raise Refused(f"{asked!r} environments: must be 1 or an even number")
+        return int(asked)
+
+    def _admit(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            joined = self._joined.get(peer)
+            if joined is None or joined.lanes:
+                raise Refused("'ready' comes once, after 'join'")
+            self._check_spec(message)
+            service = self.services[joined.service]
+            lanes, rows = lanes_of(joined.envs)
+            self._take_slots(joined, service, rows)
+            for half in range(lanes):
+                lane = self._new_lane(
+                    service, joined.member, half, joined.slots[half * rows : (half + 1) * rows]
+                )
+                joined.lanes.append(lane)
+                service.join(lane)
+        peer.open(service.layouts(rows, lanes))
+        self._on_join(joined.member)
+        return service.introduction(joined.lanes)
+
+    def _check_spec(self, message: dict[str, Any]) -> None:
+        try:
+            given = EnvSpec.from_json(message["spec"])
+        except (KeyError, SpecError) as error:
+            raise Refused(f"the actor's environment spec cannot be read: {error}") from error
+        if given != self.assignment.spec:
+            raise Refused(
+                f"the actor made {given}, the learner needs {self.assignment.spec}: "
+                "install the same version of the environment on both machines"
+            )
+
+    def _take_slots(self, joined: _Joined, service: Service[Any], rows: int) -> None:
+        if joined.member.index in self._planned:
+            joined.slots = self._planned[joined.member.index]
+            return
+        service.require_room(joined.envs, rows)
+        if len(self._free) < joined.envs:
+            raise Refused(
+                f"no room for {joined.envs} more environments, {len(self._free)} places are left: "
+                "start the learner with a larger --max-envs"
+            )
+        joined.slots = [self._free.pop(0) for _ in range(joined.envs)]
+
+    def _new_lane(self, service: Service[Any], member: Member, half: int, slots: list[int]) -> Lane:
+        lane: Lane = service.new_lane(
+            self._resumable.pop((member.index, half), None),
+            member=member,
+            half=half,
+            slots=np.asarray(slots, np.int32),
+            meter=EpisodeMeter(len(slots)),
+            owed_since=time.monotonic(),
+            evaluating=sum(map(self.assignment.evaluates, slots)),
+            evaluating_apart=self.assignment.evaluating > 0,
+        )
+        return lane
+
+    # What the run asks.
+
+    def members(self) -> list[Member]:
+        """The actors whose lanes are open."""
+        with self._lock:
+            return [joined.member for joined in self._joined.values() if joined.lanes]
+
+    @property
+    def last_epoch(self) -> int:
+        """The highest epoch that an actor has had so far; a resumed run counts on from it."""
+        with self._lock:
+            return max(self._epochs.values(), default=self._first_epoch)
+
+    def stalled(self, timeout: float) -> list[tuple[Member, float]]:
+        """Actors that have owed a step (or "ready") for longer than ``timeout`` s, and for how long."""
+        now = time.monotonic()
+        with self._lock:
+            owing = [
+                (joined.member, now - min(since))
+                for joined in self._joined.values()
+                if (since := joined.owed_since())
+            ]
+        return [(member, seconds) for member, seconds in owing if seconds > timeout]
+
+    def server_heard(self, index: int) -> float:
+        """When the forward-pass server with this index was heard of last, in s; 0 if it never was."""
+        with self._lock:
+            return self._servers_heard.get(index, 0.0)
+
+    def dismiss(self, member: Member, reason: str) -> None:
+        """Ends the conversation with an actor."""
+        member.peer.close(reason)
+
+    def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """What brings every lane back; only while all services are blocked in lockstep."""
+        return {order: state for service in self.services for order, state in service.lane_states().items()}
+
+    def stop(self) -> None:
+        """Stops the services."""
+        for service in self.services:
+            service.stop()

@@ -1,0 +1,201 @@
+"""A forward-pass server's thread: it acts for rollout workers as central inference does, and learns nothing.
+
+Its weights come from the optimizer over the links of the lanes that it serves: with a free lag each newer version as
+soon as it is published, so that every step is decided with the newest; with an exact lag the versions that lanes were
+told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from seedbed.acting.assignment import Assignment
+from seedbed.acting.batcher import BatchRule
+from seedbed.acting.inference import Inference
+from seedbed.acting.lanes import Lane, ServedLane
+from seedbed.acting.meters import Meters
+from seedbed.acting.pace import BatchPace, FreeBatches
+from seedbed.metrics.ledger import Ledger
+from seedbed.serving.inference_service import InferenceService
+from seedbed.serving.proxy import Link, ProxiedLane
+from seedbed.types import Weights
+from seedbed.weights.store import WeightStore
+
+
+class ForwardPace(BatchPace, Protocol):
+    """Decides, too, which weights are fetched."""
+
+    def wanted(self, lanes: Sequence[ServedLane]) -> int | None:
+        """The version to ask the optimizer for now, or a newer one; None: there is nothing to ask for."""
+
+
+class Newest(FreeBatches):
+    """Each lane at its own pace, in batches that ``rule`` makes, with the newest weights at every step."""
+
+    def __init__(self, rule: BatchRule, store: WeightStore) -> None:
+        super().__init__(rule, store, 0, hand_over=lambda delivery: False)
+
+    def hand_over(self, lane: Lane) -> bool:
+        """See :class:`~seedbed.acting.pace.Pace`."""
+        return _when_told(lane)
+
+    def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
+        """See :class:`~seedbed.acting.pace.BatchPace`; nobody until the first weights are here."""
+        return super().choose(lanes, now) if self._store.versions else ([], None)
+
+    def wanted(self, lanes: Sequence[ServedLane]) -> int | None:
+        """Whatever comes after the newest."""
+        del lanes
+        return max(self._store.versions, default=-1) + 1
+
+
+class AsTold:
+    """Each lane with the version that it was told, one lane at a time: how large batches are is fixed beforehand."""
+
+    def __init__(self, store: WeightStore) -> None:
+        self._store = store
+
+    def version(self, lane: Lane) -> int:
+        """See :class:`~seedbed.acting.pace.Pace`."""
+        told = _told(lane)
+        assert told is not None
+        return told
+
+    def hand_over(self, lane: Lane) -> bool:
+        """See :class:`~seedbed.acting.pace.Pace`."""
+        return _when_told(lane)
+
+    def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
+        """See :class:`~seedbed.acting.pace.BatchPace`."""
+        del now
+        held = self._store.versions
+        due = [lane for lane in lanes if lane.arrived is not None and _told(lane) in held]
+        return sorted(due, key=lambda lane: lane.order)[:1], None
+
+    def weights(self, lanes: Sequence[ServedLane]) -> Weights:
+        """See :class:`~seedbed.acting.pace.BatchPace`."""
+        weights = self._store.exactly(self.version(lanes[0]))
+        assert weights is not None
+        return weights
+
+    def wanted(self, lanes: Sequence[ServedLane]) -> int | None:
+        """The oldest that a lane was told and that is not here."""
+        told = {version for lane in lanes if (version := _told(lane)) is not None}
+        return min(told.difference(self._store.versions), default=None)
+
+
+def _told(lane: Lane) -> int | None:
+    assert isinstance(lane, ProxiedLane)
+    return lane.told
+
+
+def _when_told(lane: Lane) -> bool:
+    """An unroll stays in the outbox until the optimizer says that it was taken."""
+    del lane
+    return False
+
+
+class ForwardService(InferenceService):
+    """Serves the lanes of one accelerator whose unrolls are learned from elsewhere.
+
+    Args:
+      inference: the policy on the accelerator.
+      pace: who is served when, and with which weights.
+      assignment: of the run.
+      store: where the weights are put that come; it has one device.
+      meters: of this server.
+      full_batch: rows of a full batch, for the meters.
+      on_failure: called with the exception that ended the thread.
+    """
+
+    def __init__(
+        self,
+        inference: Inference,
+        pace: ForwardPace,
+        assignment: Assignment,
+        store: WeightStore,
+        *,
+        meters: Meters,
+        full_batch: int,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(
+            inference,
+            pace,
+            assignment,
+            ledger=Ledger(),
+            meters=meters,
+            full_batch=full_batch,
+            on_failure=on_failure,
+        )
+        self._wanted = pace.wanted
+        self._store = store
+        self._asked: Link | None = None
+        self._answered = True
+
+    def beats(self) -> bool:
+        """Whether the thread has come round since the last call; from one other thread."""
+        if not self._answered:
+            return False
+        self._answered = False
+        self._submit(self._beat)
+        return True
+
+    def tell(self, lane: ProxiedLane, version: int) -> None:
+        """Has the thread know that the lane's unroll was taken, and with which version the next one begins."""
+        self._submit(self._tell, lane, version)
+
+    def take(self, link: Link, weights: Weights) -> None:
+        """Has the thread take a snapshot that came over ``link``."""
+        self._submit(self._take, link, weights)
+
+    def _beat(self) -> None:
+        self._answered = True
+
+    def new_lane(self, kept: object, **known: Any) -> ProxiedLane:
+        """See :class:`~seedbed.serving.service.Service`; nothing is kept of a lane here."""
+        del kept
+        return ProxiedLane(open=self._open_unroll(len(known["slots"])), **known)
+
+    def _turn(self) -> float | None:
+        if self._asked is None and self.lanes and (version := self._wanted(self.lanes)) is not None:
+            self._asked = _link(self.lanes[0])
+            self._asked.want(version)
+        return super()._turn()
+
+    def _take(self, link: Link, weights: Weights) -> None:
+        """Takes a snapshot that came over ``link``."""
+        if weights.version not in self._store.versions:
+            self._store.publish(weights.params, weights.version)
+        if self._asked is link:
+            self._asked = None
+
+    def _tell(self, lane: ProxiedLane, version: int) -> None:
+        """The optimizer has taken the lane's unroll; the next one begins with this version."""
+        if lane in self.lanes:
+            self._ledger.train(lane.counted)
+            lane.handed_over()
+            lane.told = version
+
+    def _cut(self, lane: ServedLane) -> None:
+        super()._cut(lane)
+        assert isinstance(lane, ProxiedLane) and lane.outbox is not None
+        lane.told = None
+        lane.link.send(lane.half, lane.outbox)
+
+    def _join(self, lane: ServedLane) -> None:
+        assert isinstance(lane, ProxiedLane)
+        self.inference.assign(lane.slots, lane.numbers, lane.exploration)
+        super()._join(lane)
+
+    def _leave(self, lane: ServedLane) -> None:
+        super()._leave(lane)
+        # Not before its last lane has left: until then it could be asked again, and what it owes is still to come.
+        if self._asked not in [_link(each) for each in self.lanes]:
+            self._asked = None
+
+
+def _link(lane: ServedLane) -> Link:
+    assert isinstance(lane, ProxiedLane)
+    return lane.link

@@ -1,0 +1,179 @@
+"""One worker thread for each accelerator that acts: it takes steps in, has the policy decide, and hands unrolls on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed.acting.assignment import Assignment
+from seedbed.acting.inference import Inference
+from seedbed.acting.lanes import Script, ServedLane, digest_of
+from seedbed.acting.meters import Meters
+from seedbed.acting.pace import BatchPace
+from seedbed.acting.unrolls import OpenUnroll, step_fields, timestep_of
+from seedbed.errors import Refused, RunFailed
+from seedbed.metrics.ledger import Ledger
+from seedbed.serving.service import Service
+from seedbed.transport.interface import Layout, Layouts
+from seedbed.types import map_leaves
+
+
+class InferenceService(Service[ServedLane]):
+    """Serves the lanes of one accelerator: a thread that alone touches lanes and tables.
+
+    Args:
+      inference: the policy on the accelerator.
+      pace: who is served when.
+      assignment: of the run.
+      ledger: the books.
+      meters: shared by the workers.
+      full_batch: rows of a full batch, for the meters.
+      on_failure: called with the exception that ended the thread.
+    """
+
+    def __init__(
+        self,
+        inference: Inference,
+        pace: BatchPace,
+        assignment: Assignment,
+        *,
+        ledger: Ledger,
+        meters: Meters,
+        full_batch: int,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(pace, ledger=ledger, meters=meters, on_failure=on_failure)
+        self.inference = inference
+        self.pace = pace
+        self._assignment = assignment
+        self._full_batch = full_batch
+
+    # What the registry asks.
+
+    def require_room(self, envs: int, rows: int) -> None:
+        """A lane is never larger than a batch."""
+        if rows > self.inference.largest:
+            raise Refused(
+                f"{envs} environments in one actor: inference takes at most {self.inference.largest} a half; "
+                "use a smaller --envs, or a larger --inference-batch at the learner"
+            )
+
+    def layouts(self, rows: int, lanes: int) -> list[Layouts]:
+        """Steps go up and actions come down."""
+        spec = self._assignment.spec
+        down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
+        return [Layouts(Layout(step_fields(spec, rows)), down)] * lanes
+
+    def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> ServedLane:
+        """See :class:`~seedbed.serving.service.Service`."""
+        log: list[NDArray[Any]] | None = [] if self._assignment.keep_log else None
+        lane = ServedLane(open=self._open_unroll(len(known["slots"])), log=log, **known)
+        if kept is not None:
+            lane.steps, lane.rounds = kept["steps"], kept["rounds"]
+            lane.script = Script(kept["actions"], kept["digest"])
+            lane.open.restore(kept["shared"], kept.get("record"))
+            if lane.log is not None:
+                lane.log.append(kept["actions"])
+        return lane
+
+    def _open_unroll(self, rows: int) -> OpenUnroll:
+        assignment = self._assignment
+        return OpenUnroll(
+            assignment.spec, rows, assignment.overlap + assignment.unroll_length, assignment.overlap
+        )
+
+    def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """See :class:`~seedbed.serving.service.Service`."""
+        return {lane.order: _state_of(lane) for lane in self.lanes}
+
+    # What the thread does.
+
+    def _turn(self) -> float | None:
+        """Passes on what can be, serves who is due; returns how long to wait for news, in s."""
+        self._pass_on()
+        chosen, wait = self.pace.choose(self.lanes, time.monotonic())
+        if not chosen:
+            return wait
+        self._serve(chosen)
+        return 0.0
+
+    def _serve(self, lanes: Sequence[ServedLane]) -> None:
+        weights = self.pace.weights(lanes)
+        begin = time.monotonic()
+        actions, record = self.inference.act(
+            weights.params, [(lane.open.observed, lane.columns()) for lane in lanes]
+        )
+        now = time.monotonic()
+        start = 0
+        for lane in lanes:
+            rows = slice(start, start + lane.rows)
+            start += lane.rows
+            lane.open.decide(actions[rows], map_leaves(itemgetter(rows), record), weights.version)
+            lane.steps += 1
+            self._reply(lane, actions[rows], now)
+        self._ledger.decide(start)
+        self._meters.add(start, max(start, self._full_batch), now - begin)
+
+    def _reply(self, lane: ServedLane, action: NDArray[Any], now: float) -> None:
+        lane.arrived = None
+        lane.owed_since = now
+        action = np.ascontiguousarray(action, self._assignment.spec.action.dtype)
+        self._meters.travel(down=action.nbytes)
+        lane.member.peer.reply(lane.half, [action])
+
+    def _join(self, lane: ServedLane) -> None:
+        if lane.script is None:  # otherwise the slots hold what the checkpoint kept
+            self.inference.reset(lane.slots)
+        super()._join(lane)
+
+    def _arrive(self, lane: ServedLane, arrays: list[NDArray[Any]], now: float) -> None:
+        if lane not in self.lanes:
+            return
+        self._meters.travel(up=sum(array.nbytes for array in arrays))
+        finished = lane.meet(timestep_of(self._assignment.spec, arrays))
+        if lane.script is None:
+            lane.finished += finished
+        elif not self._replayed(lane, lane.script, arrays, now):
+            return  # and the episodes that ended up to here were counted before the run was interrupted
+        if lane.open.observe(arrays):
+            self._cut(lane)
+        lane.arrived = now
+
+    def _cut(self, lane: ServedLane) -> None:
+        lane.counted = lane.open.transitions
+        lane.outbox = lane.open.cut(self.inference.first_states(lane.slots))
+        lane.rounds += 1
+        if lane.log is not None:
+            lane.log.append(lane.outbox.action[-(lane.counted // lane.rows) :])
+        self._ledger.cut(lane.counted)
+
+    def _replayed(self, lane: ServedLane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
+        """Plays the next logged action; True once the environments are where they were."""
+        if script.played < len(script.actions):
+            script.played += 1
+            self._reply(lane, script.actions[script.played - 1], now)
+            return False
+        if digest_of(arrays) != script.digest:
+            raise RunFailed(
+                f"cannot resume exactly: lane {lane.order} of {self._assignment.env} does not come back to where "
+                "it was when its actions are played again; the environment is not deterministic given its "
+                "seed. Resume without --deterministic."
+            )
+        lane.script = None
+        return True
+
+
+def _state_of(lane: ServedLane) -> dict[str, Any]:
+    log = lane.log or []
+    return {
+        "steps": lane.steps,
+        "rounds": lane.rounds,
+        "actions": np.concatenate(log) if log else lane.open.no_actions(),
+        "digest": digest_of(lane.open.observed),
+        "shared": lane.open.shared(),
+    }

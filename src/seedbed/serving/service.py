@@ -1,0 +1,196 @@
+"""A thread that alone touches the lanes of some actors; everybody else leaves it word."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from numpy.typing import NDArray
+
+from seedbed.acting.lanes import Lane, Member, arrival
+from seedbed.acting.meters import Meters
+from seedbed.acting.pace import Lockstep, Pace
+from seedbed.metrics.ledger import Ledger
+from seedbed.transport.interface import Layouts
+
+L = TypeVar("L", bound=Lane)
+
+
+class Service(ABC, Generic[L]):
+    """What stands behind the registry: it takes in what actors send, replies, and passes unrolls on.
+
+    Args:
+      pace: when unrolls are passed on.
+      ledger: the books.
+      meters: shared by all services of a run.
+      on_failure: called with the exception that ended the thread.
+    """
+
+    def __init__(
+        self, pace: Pace, *, ledger: Ledger, meters: Meters, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        self.lanes: list[L] = []
+        self._pace = pace
+        self._ledger = ledger
+        self._meters = meters
+        self._on_failure = on_failure
+        self._news = threading.Condition()
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._poked = False
+        self._stopping = False
+        self._idle = False
+        self._thread = threading.Thread(target=self._run, name="acting", daemon=True)
+
+    # What the registry asks, in its thread.
+
+    @abstractmethod
+    def layouts(self, rows: int, lanes: int) -> list[Layouts]:
+        """What travels on the lanes of an actor that has so many, of ``rows`` environments each.
+
+        The last one may belong to no environments: it is the *control lane*.
+        """
+
+    @abstractmethod
+    def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> L:
+        """A lane that joins.
+
+        Args:
+          kept: its state in a checkpoint, if there is one; see :meth:`lane_states`.
+          **known: its ``member``, ``half``, ``slots``, ``meter``, ``owed_since``, ``evaluating``.
+        """
+
+    def invitation(self) -> dict[str, Any]:
+        """What an actor is told when it joins, beside its environments."""
+        return {}
+
+    def introduction(self, lanes: Sequence[L]) -> dict[str, Any]:
+        """What it is told when it is ready and has these lanes."""
+        del lanes
+        return {}
+
+    def require_room(self, envs: int, rows: int) -> None:
+        """Raises :class:`~seedbed.errors.Refused` if ``envs`` environments of an actor, in lanes of ``rows``, are too
+        many."""
+
+    def report(self, told: Mapping[str, Any]) -> None:
+        """Takes what an actor reports of itself, or a forward-pass server of what it served.
+
+        Raises :class:`~seedbed.errors.Refused` if that is no report.
+        """
+        self._meters.report(told)
+
+    def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """What brings every lane back; only while it is blocked in lockstep."""
+        return {}
+
+    # What other threads call.
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def join(self, lane: L) -> None:
+        """Has the thread take the lane in."""
+        self._submit(self._join, lane)
+
+    def arrive(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
+        """Has the thread take a message of the lane, received at ``now`` s."""
+        self._submit(self._arrive, lane, arrays, now)
+
+    def control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
+        """Has the thread take a message of the actor's control lane."""
+        self._submit(self._control, member, arrays)
+
+    def leave(self, lane: L) -> None:
+        """Has the thread give the lane up."""
+        self._submit(self._leave, lane)
+
+    def _submit(self, command: Callable[..., None], *arguments: Any) -> None:
+        """Queues a command for the thread, in order."""
+        with self._news:
+            self._inbox.append((command, arguments))
+            self._news.notify_all()
+
+    def poke(self) -> None:
+        """Says that there are new weights, or room in the memory."""
+        with self._news:
+            self._poked = True
+            self._news.notify_all()
+
+    def stop(self) -> None:
+        """Ends the thread; open unrolls are left where they are."""
+        with self._news:
+            self._stopping = True
+            self._news.notify_all()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def wait_blocked(self, timeout: float) -> bool:
+        """Waits, in lockstep, until all lanes wait for weights; False when ``timeout`` s have passed."""
+        with self._news:
+            return self._news.wait_for(self._blocked, timeout)
+
+    def _blocked(self) -> bool:
+        return (
+            self._idle
+            and not self._inbox
+            and not self._poked
+            and isinstance(self._pace, Lockstep)
+            and self._pace.blocked(self.lanes)
+        )
+
+    # What the thread does.
+
+    def _run(self) -> None:
+        try:
+            wait: float | None = None
+            while self._wait_for_news(wait):
+                wait = self._turn()
+        except BaseException as error:
+            self._on_failure(error)
+
+    def _wait_for_news(self, timeout: float | None) -> bool:
+        with self._news:
+            self._idle = True
+            self._news.notify_all()
+            self._news.wait_for(lambda: self._inbox or self._poked or self._stopping, timeout)
+            self._idle = False
+            inbox, self._inbox, self._poked = self._inbox, [], False
+            if self._stopping:
+                return False
+        for action, arguments in inbox:
+            action(*arguments)
+        return True
+
+    @abstractmethod
+    def _turn(self) -> float | None:
+        """Does what can be done now; returns how long to wait for news, in s (None: until there are any)."""
+
+    def _pass_on(self) -> list[L]:
+        """Passes on what can be; returns the lanes whose unrolls were taken."""
+        taken = []
+        # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
+        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
+            if not self._pace.hand_over(lane):
+                break
+            lane.handed_over()
+            taken.append(lane)
+        return taken
+
+    def _join(self, lane: L) -> None:
+        self.lanes.append(lane)
+
+    def _leave(self, lane: L) -> None:
+        if lane in self.lanes:
+            self.lanes.remove(lane)
+            self._ledger.drop(open_steps=lane.open_steps, queued_steps=lane.counted)
+
+    @abstractmethod
+    def _arrive(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
+        """Takes what came on a lane."""
+
+    def _control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
+        """Takes a message of the control lane."""
+        raise NotImplementedError(f"{type(self).__name__} has no control lane")

@@ -1,0 +1,215 @@
+"""Where unrolls come in from actors that run the policy themselves, and where they fetch its weights.
+
+Every lane of an actor sends a complete unroll and is told, once it was taken, which version of the weights its next
+one begins with: that is what holds actors back while there is no room. One more lane fetches weights: the version that
+is wanted goes up, a whole snapshot comes down as soon as there is one. So weights travel when they have changed, and
+once for all lanes of an actor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed.acting.assignment import Assignment
+from seedbed.acting.codec import Introduction, UnrollCodec, WeightsCodec, lanes_of_unrolls, version_array
+from seedbed.acting.lanes import Lane, Member
+from seedbed.acting.meters import Meters
+from seedbed.acting.pace import Pace
+from seedbed.errors import Refused
+from seedbed.metrics.ledger import Ledger
+from seedbed.serving.service import Service
+from seedbed.transport.interface import Layouts
+from seedbed.types import Agent, TimeStep, Unroll, Weights, leaves, map_leaves
+from seedbed.weights.store import WeightStore
+
+
+class UnrollService(Service[Lane]):
+    """Takes unrolls in and gives weights out: a thread that alone touches its lanes.
+
+    Args:
+      agent: whose unrolls.
+      pace: which weights come next, and when unrolls are passed on.
+      assignment: of the run.
+      store: where the weights are.
+      policy: what actors are told of the agent, as JSON values.
+      fetch_steps: steps of a lane after which it is told of newer weights, at the beginning of an unroll.
+      largest: most environments of a lane; None: any number.
+      ledger: the books. What an actor has decided is in them once its unroll came.
+      meters: of acting.
+      on_failure: called with the exception that ended the thread.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        pace: Pace,
+        assignment: Assignment,
+        store: WeightStore,
+        *,
+        policy: Mapping[str, Any],
+        fetch_steps: int,
+        largest: int | None,
+        ledger: Ledger,
+        meters: Meters,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(pace, ledger=ledger, meters=meters, on_failure=on_failure)
+        self._agent = agent
+        self._assignment = assignment
+        self._store = store
+        self._policy = policy
+        self._fetch_steps = fetch_steps
+        self._largest = largest
+        self._weights = WeightsCodec(agent)
+        self._codecs: dict[int, UnrollCodec] = {}
+        self._told: dict[Lane, tuple[int, int]] = {}  # the version, and the lane's steps when it was new
+        self._wanted: dict[Member, int] = {}  # who waits for weights, and for which
+        self._packed: tuple[int, list[NDArray[Any]]] | None = None
+
+    # What the registry asks.
+
+    def layouts(self, rows: int, lanes: int) -> list[Layouts]:
+        """Unrolls go up and versions come down; on the last lane versions go up and weights come down."""
+        return lanes_of_unrolls(self._codec(rows), self._weights, lanes)
+
+    def _codec(self, rows: int) -> UnrollCodec:
+        if rows not in self._codecs:
+            self._codecs[rows] = UnrollCodec(self._agent, self._assignment.spec, rows)
+        return self._codecs[rows]
+
+    def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> Lane:
+        """See :class:`~seedbed.serving.service.Service`."""
+        assert kept is None, "what the policy remembers is with the actors"
+        return Lane(**known)
+
+    def require_room(self, envs: int, rows: int) -> None:
+        """What a replay takes at once was settled when it was made."""
+        if self._largest is not None and rows > self._largest:
+            raise Refused(
+                f"{envs} environments in one actor: this learner's replay takes at most {self._largest} a half; "
+                "use a smaller --envs, or a larger --envs-per-actor at the learner"
+            )
+
+    def invitation(self) -> dict[str, Any]:
+        """What the actor needs to make the agent."""
+        return {"policy": dict(self._policy)}
+
+    def introduction(self, lanes: Sequence[Lane]) -> dict[str, Any]:
+        """See :class:`~seedbed.acting.codec.Introduction`."""
+        assignment, slots = self._assignment, [int(slot) for lane in lanes for slot in lane.slots]
+        versions = [self._pace.version(lane) for lane in lanes]
+        self._told.update({lane: (version, 0) for lane, version in zip(lanes, versions, strict=True)})
+        return Introduction(
+            seed=assignment.seed,
+            epoch=lanes[0].member.epoch,
+            numbers=[assignment.slot_number(slot) for slot in slots],
+            exploration=assignment.exploration(slots),
+            versions=versions,
+        )._asdict()
+
+    # What the thread does.
+
+    def _turn(self) -> float | None:
+        for lane in self._pass_on():
+            self._tell(lane)
+        for member, wanted in list(self._wanted.items()):
+            self._give(member, wanted)
+        newest = self._store.newest().version
+        for lane in self.lanes:
+            if lane.at_rest and self._told[lane][0] <= newest:
+                # It has weights, or may have them: from now on it owes an unroll.
+                lane.arrived, lane.owed_since = None, time.monotonic()
+        return None
+
+    def _tell(self, lane: Lane) -> None:
+        """Tells the lane what its next unroll begins with."""
+        version, since = self._told[lane]
+        if lane.steps - since >= self._fetch_steps and (newest := self._pace.version(lane)) != version:
+            version, since = newest, lane.steps
+        self._told[lane] = (version, since)
+        reply = version_array(version)
+        self._meters.travel(down=reply.nbytes)
+        lane.member.peer.reply(lane.half, [reply])
+
+    def _control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
+        if any(lane.member is member for lane in self.lanes):  # otherwise it has left meanwhile
+            self._wanted[member] = int(arrays[0])
+
+    def _give(self, member: Member, wanted: int) -> None:
+        """Sends the snapshot that is wanted, or a newer one; not yet if it is still to come."""
+        weights = self._store.exactly(wanted) or self._store.newest()
+        if weights.version < wanted:
+            return
+        del self._wanted[member]
+        lanes = [lane for lane in self.lanes if lane.member is member]
+        for lane in lanes:
+            told, since = self._told[lane]
+            if wanted <= told < weights.version:  # what it was told of is gone: this is what it acts with
+                self._told[lane] = (weights.version, since)
+        arrays = self._pack(weights)
+        self._meters.travel(down=sum(array.nbytes for array in arrays))
+        member.peer.reply(len(lanes), arrays)
+
+    def _pack(self, weights: Weights) -> list[NDArray[Any]]:
+        """For many actors it is fetched from the device once."""
+        if self._packed is None or self._packed[0] != weights.version:
+            self._packed = (weights.version, self._weights.pack(weights))
+        return self._packed[1]
+
+    def _leave(self, lane: Lane) -> None:
+        super()._leave(lane)
+        self._told.pop(lane, None)
+        self._wanted.pop(lane.member, None)
+
+    def _arrive(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
+        if lane not in self.lanes:
+            return
+        self._meters.travel(up=sum(array.nbytes for array in arrays))
+        unroll, priorities = self._codec(lane.rows).unpack(arrays)
+        if (wrong := self._wrong(unroll)) is not None:
+            lane.member.peer.close(wrong)
+            return
+        lane.outbox, lane.priorities = unroll, priorities
+        begin = self._assignment.overlap if lane.rounds else 0
+        for timestep in _new_steps(lane.outbox, begin, first=lane.rounds == 0):
+            lane.finished += lane.meet(timestep)
+        new = len(lane.outbox.action) - begin
+        lane.counted = new * lane.rows
+        lane.steps += new
+        lane.rounds += 1
+        lane.arrived = now
+        self._ledger.decide(lane.counted)
+        self._ledger.cut(lane.counted)
+
+    def _wrong(self, unroll: Unroll) -> str | None:
+        """Why nothing can be learned from what an actor has computed, if so: it was not computed here.
+
+        A replay would keep it, and offer it again and again.
+        """
+        computed = [*leaves(unroll.record), *leaves(unroll.state)]
+        numbers = [leaf for _, leaf in computed if leaf.dtype.kind == "f"]
+        if not all(np.isfinite(leaf).all() for leaf in numbers):
+            return "the actor's policy has computed numbers that are not finite: look at its device"
+        newest = self._store.newest().version
+        if unroll.version.min() < 0 or unroll.version.max() > newest:
+            return (
+                f"the actor says that it acted with weights that do not exist; the newest version is {newest}"
+            )
+        if self._assignment.spec.action.num_values:
+            choices = np.reshape(self._assignment.spec.action.num_values, self._assignment.spec.action.shape)
+            fine = (unroll.action >= 0) & (unroll.action < choices)
+        else:
+            fine = np.isfinite(unroll.action)
+        return None if fine.all() else "the actor took actions that do not exist: look at its device"
+
+
+def _new_steps(unroll: Unroll, begin: int, *, first: bool) -> list[TimeStep]:
+    """The time steps ``[n, ...]`` after ``begin`` transitions; with the one before them if it is the ``first``."""
+    flags = unroll.timestep._replace(observation={})  # episodes are made of the others
+    steps = range(begin + (not first), len(unroll.action) + 1)
+    return [TimeStep(*(map_leaves(lambda leaf: leaf[at], part) for part in flags)) for at in steps]  # noqa: B023

@@ -1,0 +1,1 @@
+"""Timed stages, and architectures compared side by side."""

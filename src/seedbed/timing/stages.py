@@ -1,0 +1,424 @@
+"""Timing every stage alone and the whole, and the bound that follows from the stages.
+
+The box's cores are shared by three kinds of work for every agent step: stepping the environment, inference, and
+training. A stage that could use all cores alone at ``r`` steps/s takes ``1/r`` of the box for one step, so
+
+    bound = 1 / (1/environment + 1/inference + 1/learner),    efficiency = whole / bound
+
+On a machine with an accelerator the accelerator's work and the cores' overlap, and the bound is that of the
+slower of the two (under IMPALA and Ape-X inference is the cores' work). Under Anakin environment and
+inference are one stage, and everything is on the same devices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from seedbed.acting.assignment import lanes_of
+from seedbed.acting.example import example_unroll
+from seedbed.acting.inference import Inference
+from seedbed.acting.policy_actor import device_of
+from seedbed.acting.rollout import Program, Rollout
+from seedbed.acting.unrolls import step_fields
+from seedbed.architectures import a2c
+from seedbed.architectures.anakin import Anakin
+from seedbed.architectures.devices import pick
+from seedbed.architectures.fits import require_fit
+from seedbed.config.resolve import env_options, replace, to_json
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.machine import convolving
+from seedbed.launch.signals import ending_as_by_ctrl_c
+from seedbed.learning.learner import Learner
+from seedbed.learning.update import Update
+from seedbed.metrics.reports import read_summary
+from seedbed.metrics.sinks import read_rows
+from seedbed.seeding import key
+from seedbed.timing.children import children
+from seedbed.timing.transport import ADDRESSES, measure
+from seedbed.types import Agent, EnvSpec, leaves
+
+_WINDOWS = 3
+_BESIDE = ("impala", "apex")
+_OVER_A_TRANSPORT = ("seed", "rapid", *_BESIDE)
+_VERSIONED = ("seedbed", "jax", "jaxlib", "flax", "numpy", "gymnasium", "ale-py", "grpcio")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the table.
+
+    Attributes:
+      name: of the stage.
+      steps_per_second: agent steps a second when the stage has the machine to itself; median of windows.
+      low, high: the slowest and the fastest window.
+      about: how it was measured.
+    """
+
+    name: str
+    steps_per_second: float
+    low: float
+    high: float
+    about: str
+
+
+def _windows(run: Callable[[], float], seconds: float) -> tuple[float, float, float]:
+    """``(median, slowest, fastest)`` steps/s over windows of ``seconds`` s each; ``run`` returns its steps."""
+    rates = []
+    for _ in range(_WINDOWS):
+        begin, steps = time.perf_counter(), 0.0
+        while (elapsed := time.perf_counter() - begin) < seconds:
+            steps += run()
+        rates.append(steps / elapsed)
+    return statistics.median(rates), min(rates), max(rates)
+
+
+def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage:
+    """Stepping with random actions, by as many processes as there are cores."""
+    rates = []
+    with children() as started:
+        processes = [
+            started.start(
+                "seedbed.timing.step_environment",
+                _environment_job(config, seconds),
+                env={**os.environ, "JAX_PLATFORMS": "cpu"},  # as actors have it
+            )
+            for _ in range(_cores())
+        ]
+        for process in processes:
+            output, _ = process.communicate()
+            if process.returncode:
+                raise RunFailed(
+                    f"bench: the environment stage of {config.env} ended with {process.returncode}"
+                )
+            rates.append(json.loads(output))
+    totals = [sum(window) for window in zip(*rates, strict=True)]
+    return Stage(
+        "environment",
+        statistics.median(totals),
+        min(totals),
+        max(totals),
+        f"{_cores()} processes of {config.placement.envs_per_actor} environments, random actions",
+    )
+
+
+def _environment_job(config: RunConfig, seconds: float) -> dict[str, Any]:
+    return {
+        "env": config.env,
+        "options": env_options(config),
+        "envs": config.placement.envs_per_actor,
+        "seconds": seconds,
+        "windows": _WINDOWS,
+    }
+
+
+def transport_stages(config: RunConfig, spec: EnvSpec, seconds: float) -> list[Stage]:
+    """Every carrier with the run's observations, one lane's environments a message."""
+    envs = max(1, config.placement.envs_per_actor // 2)
+    observation = sum(
+        int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for _, leaf in leaves(spec.observation)
+    )
+    stages = []
+    for carrier in ADDRESSES:
+        rates = [
+            float(measure(carrier, envs, (observation,), seconds)["frames_per_s"]) for _ in range(_WINDOWS)
+        ]
+        about = f"{envs} observations of {observation} bytes a message, one client"
+        stages.append(Stage(f"transport {carrier}", statistics.median(rates), min(rates), max(rates), about))
+    return stages
+
+
+def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """The policy on batches of the size that the run fills."""
+    planned = config.placement.actors * config.placement.envs_per_actor
+    # Of one server, where several share the actors.
+    rows = config.placement.inference_batch or max(1, planned // 2 // config.placement.forward_servers)
+    if config.arch in _BESIDE:  # each actor decides for its own
+        rows = lanes_of(config.placement.envs_per_actor)[1]
+    own = config.arch in _BESIDE
+    device = device_of("cpu") if own else pick("inference", config.placement.inference_devices)[0]
+    inference = Inference(agent, spec, planned, (rows,), device, key(0, "bench"))
+    params = jax.device_put(agent.init(key(0, "bench")), device)
+    inference.warm_up(params)
+    arrays = [np.zeros(shape, dtype) for shape, dtype in step_fields(spec, rows)]
+    columns = np.zeros((4, rows), np.int32)
+    columns[0] = np.arange(rows)
+
+    def act() -> int:
+        inference.act(params, [(arrays, columns)])
+        return rows
+
+    return Stage("inference", *_windows(act, seconds), f"batches of {rows} on {device.device_kind}")
+
+
+def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """The policy of one thread under Sebulba, its unrolls included."""
+    rows = config.placement.envs_per_actor
+    device = pick("inference", config.placement.inference_devices)[0]
+    program = Program(agent, spec, rows, key(0, "bench"))
+    rollout = Rollout(program, device, np.arange(rows, dtype=np.int32), 0)
+    params = jax.device_put(agent.init(key(0, "bench")), device)
+    example = example_unroll(agent, spec, 1, rows).timestep
+    timestep = jax.tree.map(lambda leaf: leaf[0], example)
+
+    def act() -> int:
+        if rollout.full:
+            rollout.cut(timestep, 0)
+        rollout.act(params, timestep, 0)
+        return rows
+
+    for _ in range(agent.data.unroll_length + 1):  # compiles
+        act()
+    return Stage("inference", *_windows(act, seconds), f"one thread's {rows} rows on {device.device_kind}")
+
+
+def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """Environments and policy under Anakin, in one program, without the updates."""
+    anakin = Anakin(config, agent, spec, agent_with=partial(build_agent, config, spec))
+    act = anakin.acting_alone()
+    act()
+    plan = agent.data
+    about = f"{plan.batch_size} environments for {plan.unroll_length} steps a call"
+    return Stage("acting", *_windows(act, seconds), about)
+
+
+def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """All updates with one batch that is already on the device; every transition that is acted counts once."""
+    devices = pick("training", config.placement.training_devices)
+    learner = Learner(agent, devices, key(0, "bench"))
+    plan = agent.data
+    batch = learner.put(example_unroll(agent, spec, plan.trained_length, plan.batch_size))
+    passes = jax.jit(Update(agent, devices).passes)
+    last = jax.tree.map(itemgetter(-1), batch.record) if agent.prepare else None
+
+    def one_by_one() -> float:
+        for _ in learner.updates(batch):
+            pass
+        return plan.acted_a_batch
+
+    def in_one_program() -> float:
+        learner.state, _ = jax.block_until_ready(passes(learner.state, batch, last))
+        return plan.acted_a_batch
+
+    update = in_one_program if config.arch == "anakin" else one_by_one
+    update()
+    what = "items" if plan.replay else "unrolls"
+    about = f"batches of {plan.batch_size} {what} of {plan.trained_length} on {len(devices)} device(s)"
+    if plan.updates_a_batch > 1:
+        about += f", {plan.updates_a_batch} updates each"
+    return Stage("learner", *_windows(update, seconds), about)
+
+
+def leave_memory() -> None:
+    """Has JAX take of an accelerator's memory only what it needs; call it before JAX is used.
+
+    Otherwise it takes most of it at once, and the whole run, a process of its own, finds too little.
+    """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def finished_run(config: RunConfig) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """A run to its end, in a process of its own: its summary and its metrics."""
+    settings = to_json(config)
+    with tempfile.TemporaryDirectory(prefix="seedbed-bench-") as folder:
+        settings.update(run_dir=f"{folder}/run", json=True, video=False)
+        with children() as started:
+            run = started.start("seedbed.timing.train_once", settings, stderr=subprocess.PIPE)
+            _, said = run.communicate()
+        if run.returncode:
+            # Without the path of its log, which is about to be removed.
+            last = said.strip().rpartition("\n")[2].partition(" (log: ")[0]
+            raise RunFailed(
+                f"bench: the whole run failed: {last}; 'seedbed train' with the same settings says more"
+            )
+        return read_summary(Path(folder) / "run/summary.json"), read_rows(Path(folder) / "run/metrics.jsonl")
+
+
+def whole_run(config: RunConfig, seconds: float) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """A run of so many seconds, in a process of its own: its summary, and the metrics of its second half."""
+    summary, rows = finished_run(replace(config, frames=None, minutes=seconds / 60, until_return=None))
+    if summary["agent_steps_per_second"] is None or summary["policy_lag_mean"] is None:
+        raise RunFailed(
+            f"bench: the whole run made no second update within {seconds:g} s: give more --seconds"
+        )
+    return summary, _steady(rows)
+
+
+def _steady(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Those of the second half of a run, by its time: at first rows come sooner, and tell of the start."""
+    return [row for row in rows if 2 * row["seconds"] >= rows[-1]["seconds"]]
+
+
+def whole_stage(config: RunConfig, seconds: float) -> Stage:
+    """The run itself; steady state, after compilation."""
+    summary, rows = whole_run(config, seconds)
+    rates = [row["agent_steps_per_second"] for row in rows]
+    carrier = f"{config.placement.transport}, " if config.arch in _OVER_A_TRANSPORT else ""
+    about = f"{config.arch}, {carrier}lag {summary['policy_lag_mean']:.1f} updates"
+    first, last = rows[0], rows[-1]
+    rate = float(summary["agent_steps_per_second"])
+    if (
+        last["seconds"] > first["seconds"]
+    ):  # the summary counts from the first update on, when actors still start
+        rate = (last["agent_steps"] - first["agent_steps"]) / (last["seconds"] - first["seconds"])
+    return Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
+
+
+def bound(environment: float, inference: float, training: float, *, shared: bool) -> float:
+    """Most steps/s that the stages allow: see the module.
+
+    Args:
+      environment, inference, training: steps/s of the stages alone.
+      shared: whether all of them run on the same cores; otherwise inference and training share an accelerator.
+    """
+    accelerator = 1 / inference + 1 / training
+    return 1 / (1 / environment + accelerator) if shared else min(environment, 1 / accelerator)
+
+
+def require_stages(config: RunConfig) -> None:
+    """Raises :class:`ConfigError` if the run is none whose stages could be timed alone, here."""
+    if config.population.seeds > 1 or config.population.sweep:
+        raise ConfigError("bench times one agent: leave --seeds and --sweep out")
+    if config.cluster.hosts > 1:
+        raise ConfigError("bench times one host: leave --hosts out")
+    if len(acting := config.placement.inference_devices) > 1:
+        raise ConfigError(
+            f"bench times one device that acts, and inference_devices has {len(acting)}: give one of them"
+        )
+
+
+@ending_as_by_ctrl_c()
+def bench(
+    config: RunConfig, seconds: float = 3.0, say: Callable[[Stage], None] = lambda stage: None
+) -> dict[str, Any]:
+    """Times the stages and the whole; returns the row for ``benchmarks/results/``.
+
+    Args:
+      config: what to time; its limits are ignored.
+      seconds: length of a window of each stage; the whole runs ten times as long.
+      say: takes each stage as it is known.
+    """
+    require_stages(config)
+    leave_memory()
+    row = provenance()
+    # An annealed learning rate needs a run of stated length, which these are not.
+    config = replace(config, frames=None, anneal_to_zero=False)
+    for role, indices in (
+        ("inference", config.placement.inference_devices),
+        ("training", config.placement.training_devices),
+    ):
+        pick(role, indices)  # a wrong one is named before anything is timed
+    spec = build_spec(config)
+    agent = build_agent(config, spec)
+    require_fit(config, agent)
+    stages: dict[str, Stage] = {}
+
+    def rate(stage: Stage) -> float:
+        stages[stage.name] = stage
+        say(stage)
+        return stage.steps_per_second
+
+    limit, parts = _timed(config, agent, spec, seconds, rate)
+    whole = rate(whole_stage(config, 10 * seconds))
+    return {
+        "stages": {name: vars(stage) for name, stage in stages.items()},
+        "bound_steps_per_second": limit,
+        "efficiency": whole / limit,
+        "bottleneck": max(parts, key=lambda name: 1 / parts[name]),
+        "frames_per_second": whole * spec.frames_per_step,
+        "settings": to_json(config),
+        **row,
+    }
+
+
+def _timed(
+    config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float, rate: Callable[[Stage], float]
+) -> tuple[float, dict[str, float]]:
+    """Times each stage alone: the bound that follows, and the steps/s of the stages that take part in it."""
+    if config.arch == "anakin":
+        acting = rate(acting_stage(config, agent, spec, seconds))
+        learner = rate(learner_stage(config, agent, spec, seconds))
+        return 1 / (1 / acting + 1 / learner), {"acting": acting, "learner": learner}
+    placed = a2c.place(config) if config.arch == "a2c" else config
+    environment = rate(environment_stage(placed, spec, seconds))
+    if config.arch in _OVER_A_TRANSPORT:
+        for transport in transport_stages(config, spec, min(seconds, 2.0)):
+            rate(transport)
+    act = rollout_stage if config.arch == "sebulba" else inference_stage
+    inference = rate(act(placed, agent, spec, seconds))
+    learner = rate(learner_stage(placed, agent, spec, seconds))
+    shared = jax.default_backend() == "cpu"
+    if config.arch in _BESIDE and not shared:  # the cores step and decide, the accelerator trains
+        limit = min(1 / (1 / environment + 1 / inference), learner)
+    else:
+        limit = bound(environment, inference, learner, shared=shared)
+    return limit, {"environment": environment, "inference": inference, "learner": learner}
+
+
+def provenance() -> dict[str, Any]:
+    """Machine, commit and versions: what a row must carry to mean anything later. Call it before measuring."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": {
+            "processor": _processor(),
+            "cores": _cores(),
+            "devices": [device.device_kind for device in jax.local_devices()],
+            "convolutions": convolving(),
+            "load_before": os.getloadavg()[0],
+        },
+        "commit": _commit(),
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in _VERSIONED},
+    }
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    """The processor's name, and its widest vector instructions: they decide the speed of convolutions."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in pairs}
+    name = fields.get("model name", platform.processor())
+    family = f"family {fields.get('cpu family')} model {fields.get('model')}"
+    vectors = [flag for flag in ("avx2", "avx512f", "avx512_bf16") if flag in fields.get("flags", "").split()]
+    return f"{name}, {family}, {' '.join(vectors)}"
+
+
+def _commit() -> str:
+    root = Path(__file__).parents[3]
+    # The rows and pictures of earlier measurements change nothing that is measured.
+    kept = (":!benchmarks/results", ":!docs/curves")
+    try:
+        commit = _git(root, "describe", "--always")
+        changed = commit and _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *kept)
+    except OSError:
+        return "unknown"
+    return f"{commit}-dirty" if changed else commit or "unknown"
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -1,0 +1,103 @@
+"""Native environments for the tests, by ``on_device_worlds:factory``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from seedbed.envs.on_device.interface import NativeEnvironment
+from seedbed.types import ArraySpec, EnvSpec
+
+
+def walk(length: int = 4, limit: int = 6) -> NativeEnvironment:
+    """A walk on a line: one step to the right with action 1, else to the left; ``length`` steps right are the end.
+
+    Episodes begin at 0 or 1, at random, and are cut after ``limit`` steps. The reward is where one stands.
+    """
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        place = jax.random.randint(key, (), 0, 2)
+        return {"place": place, "turns": 0}, {"place": place.astype(jnp.float32)[None]}
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        place = world["place"] + 2 * action - 1
+        observation = {"place": place.astype(jnp.float32)[None]}
+        return {"place": place, "turns": world["turns"] + 1}, observation, place, place >= length
+
+    return NativeEnvironment(
+        EnvSpec("walk", {"place": ArraySpec((1,), "float32")}, ArraySpec((), "int32", (2,))),
+        reset,
+        step,
+        time_limit=limit,
+    )
+
+
+def blinking() -> NativeEnvironment:
+    """One whose pictures are its own: all black, then all white."""
+    drawn = walk()
+
+    def render(world: Any) -> Any:
+        return jnp.full((4, 4, 3), 255 * (world["turns"] % 2))
+
+    return NativeEnvironment(drawn.spec, drawn.reset, drawn.step, render=render)
+
+
+def spoiled(how: str) -> NativeEnvironment:
+    """One with a fault."""
+    plain = walk()
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        world, observation = plain.reset(key)
+        return {**world, "key": key} if how == "key" else world, observation
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        after, observation, reward, terminated = plain.step(world, key, action)
+        match how:
+            case "structure":
+                after["more"] = 0
+            case "shape":
+                after["place"] = after["place"][None]
+            case "key":
+                after["key"] = key
+            case "reward":
+                reward = reward[None]
+            case "observation":
+                observation = observation["place"]
+            case "error":
+                raise RuntimeError("out of order")
+        return after, observation, reward, terminated
+
+    return NativeEnvironment(plain.spec, reset, step)
+
+
+def breaking(after: int = 30) -> NativeEnvironment:
+    """One that fails on the device once an episode is longer than ``after`` steps, which it does not end."""
+    plain = walk(length=10**6, limit=10**6)
+
+    def fail(turns: Any) -> Any:
+        if turns.max() > after:
+            raise RuntimeError("the world has ended")
+        return turns
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        world, *rest = plain.step(world, key, action)
+        shape = jax.ShapeDtypeStruct((), jnp.int32)
+        turns = jax.pure_callback(
+            fail, shape, jnp.asarray(world["turns"], jnp.int32), vmap_method="sequential"
+        )
+        return {**world, "turns": turns}, *rest
+
+    return NativeEnvironment(plain.spec, plain.reset, step)
+
+
+def counted(num_envs: int) -> NativeEnvironment:
+    """A factory that is told how many there are."""
+    assert num_envs > 0
+    return walk()
+
+
+def no_world() -> int:
+    """Nothing of the kind."""
+    return 3

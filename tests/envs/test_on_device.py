@@ -1,0 +1,267 @@
+"""Environments that are JAX functions: their stream, their makers, and what a host makes of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from seedbed.envs.episodes import EpisodeMeter
+from seedbed.envs.make import NATIVE, make
+from seedbed.envs.on_device.episodes import finish, go_on, no_episodes
+from seedbed.envs.on_device.interface import advance, begin
+from seedbed.envs.on_device.makers import MAKERS, _quiet, make_native
+from seedbed.envs.seeds import environment_seeds
+from seedbed.errors import ConfigError, SpecError
+from seedbed.testing.environments import check_environment, record, sample_actions
+from seedbed.types import TimeStep
+
+with_craftax = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="pygame has no wheel for it: decision 28"
+)
+
+
+@pytest.fixture(autouse=True)
+def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "on_device_worlds:walk",
+        "gymnax:CartPole-v1",
+        "gymnax:MountainCarContinuous-v0",
+        pytest.param("gymnax:Breakout-MinAtar", marks=pytest.mark.slow),
+        pytest.param("brax:inverted_pendulum", marks=pytest.mark.slow),
+        pytest.param("craftax:Craftax-Classic-Symbolic-v1", marks=[pytest.mark.slow, with_craftax]),
+    ],
+)
+def test_it_keeps_the_rules_of_the_stream(env: str) -> None:
+    check_environment(env, num_envs=2, steps=100)
+
+
+def test_the_stream_of_a_walk() -> None:
+    """Every step against what the environment's own functions say, by hand."""
+    env = make_native("on_device_worlds:walk")
+    stage, shown = begin(env, jnp.asarray([5, 6, 7], jnp.uint32))
+    step = jax.jit(partial(advance, env))
+    random = np.random.default_rng(0)
+    place = np.asarray(shown.observation["place"])[:, 0]
+    time, ended = np.zeros(3, int), np.zeros(3, bool)
+    seen = set()
+    for _ in range(200):
+        action = random.integers(0, 2, 3)
+        stage, shown = step(stage, jnp.asarray(action, jnp.int32))
+        now = np.asarray(shown.observation["place"])[:, 0]
+        assert set(now[ended]) <= {0, 1}
+        seen |= set(now[ended])
+        place = np.where(ended, now, place + 2 * action - 1)
+        time = np.where(ended, 0, time + 1)
+        over = ~ended & (place >= 4)
+        late = ~ended & (time >= 6) & ~over
+        expected = {
+            "reward": np.where(ended, 0, place),
+            "terminated": over,
+            "truncated": late,
+            "first": ended,
+        }
+        np.testing.assert_array_equal(now, place)
+        for name, values in expected.items():
+            np.testing.assert_array_equal(getattr(shown, name), values, err_msg=name)
+        ended = over | late
+    assert seen == {0, 1}, "each episode begins by a key of its own"
+
+
+@pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types:FutureWarning")
+def test_planes_are_yes_and_no_and_say_what_gymnax_shows() -> None:
+    ours = make_native("gymnax:Breakout-MinAtar")
+    theirs, params = gymnax.make("Breakout-MinAtar")
+    key = jax.random.key(1)
+    _, planes = jax.jit(ours.reset)(key)
+    shown, _ = jax.jit(theirs.reset_env)(key, params)
+    assert ours.spec.observation.dtype == planes.dtype == "bool"
+    np.testing.assert_array_equal(planes, shown)
+
+
+def test_a_host_steps_the_same_stream_as_a_program() -> None:
+    env = make("gymnax:CartPole-v1", 4)
+    actions = sample_actions(env.spec.action, 4, 60, 0)
+    recording = record(env, 3, actions)
+    native = make_native("gymnax:CartPole-v1")
+    stage, first = begin(native, jnp.asarray(environment_seeds(3, 4), jnp.uint32))
+
+    def step(stage: Any, action: Any) -> tuple[Any, TimeStep]:
+        return advance(native, stage, action)
+
+    _, rest = jax.jit(lambda stage, actions: jax.lax.scan(step, stage, actions))(stage, np.stack(actions))
+    whole = jax.tree.map(lambda a, b: np.concatenate([a[None], b]), first, rest)
+    for name in TimeStep._fields:
+        given = np.stack([getattr(shown, name) for shown in recording.steps])
+        np.testing.assert_allclose(getattr(whole, name), given, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("limit", "name"), [(3, "truncated"), (500, "terminated")])
+def test_a_time_limit_truncates(limit: int, name: str) -> None:
+    env = make("gymnax:CartPole-v1", 2, {"max_steps_in_episode": limit})
+    env.reset(0)
+    for _ in range(100):
+        env.send(np.zeros(2, np.int32))  # always to the left: the pole falls after some ten steps
+        shown = env.receive()
+        if (shown.truncated | shown.terminated).any():
+            break
+    assert getattr(shown, name).any()
+
+
+@pytest.mark.parametrize("window", [7, 100])
+def test_the_window_of_episodes_is_what_a_meter_counts(window: int) -> None:
+    random = np.random.default_rng(1)
+    rows = 5
+    sums, last = no_episodes(rows, window)
+    meter, known = EpisodeMeter(rows), []
+    first = np.ones(rows, bool)
+    # Many ends in a batch, a few, and none.
+    for steps in (3, 1, 300, 40, 1, 2, 40, 1, 1, 90):
+        batch, ends = [], []
+        for _ in range(steps):
+            over = ~first & (random.random(rows) < 0.2)
+            reward = np.where(first, 0, random.integers(-3, 4, rows)).astype(np.float32)
+            shown = TimeStep(None, reward, over, np.zeros(rows, bool), first)
+            known += meter.add(shown)
+            sums = go_on(sums, jax.tree.map(jnp.asarray, shown))
+            batch.append(sums)
+            ends.append(over)
+            first = over
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batch)
+        last = finish(last, stacked, jnp.asarray(np.stack(ends)))
+        assert int(last.count) == len(known)
+        count = min(len(known), window)
+        told = zip(last.returns[:count].tolist(), last.lengths[:count].tolist(), strict=True)
+        assert sorted(told) == sorted(known[-count:] if count else [])
+    assert len(known) > 3 * window
+
+
+def test_pictures() -> None:
+    own = make("on_device_worlds:blinking", 2, render=True)
+    own.reset(0)
+    assert own.render().max() == 0
+    own.send(np.zeros(2, np.int32))
+    own.receive()
+    assert own.render().min() == 255
+    planes = make("gymnax:Breakout-MinAtar", 2, render=True)
+    planes.reset(0)
+    picture = planes.render()
+    assert picture.shape == (160, 160, 3)
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) == 4, "paddle, ball, bricks and the ground"
+    numbers = make("gymnax:CartPole-v1", 1, render=True)
+    numbers.reset(0)
+    assert numbers.render().shape == (16, 64, 3)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "says"),
+    [
+        ("gymnax:CartPole-v2", {}, "did you mean CartPole-v1"),
+        ("brax:hoper", {}, "unknown brax environment 'hoper': did you mean hopper"),
+        ("brax:hopper", {"episode_length": 0}, "episode_length"),
+        pytest.param("craftax:Craftax-v1", {}, "unknown craftax environment", marks=with_craftax),
+        ("gymnax:CartPole-v1", {"max_steps": 3}, "max_steps_in_episode"),
+        ("gymnax:CartPole-v1", {"max_steps_in_episode": 0}, "at least 1"),
+        ("ALE/Pong-v5", {}, "no JAX-native environment"),
+        ("toy:catch", {}, "no JAX-native environment"),
+        ("envpool:Pong-v5", {}, "no JAX-native environment"),
+        ("on_device_worlds:no_world", {}, "no JAX-native environment"),
+        ("on_device_worlds:walk", {"lenght": 3}, "did you mean length"),
+        ("on_device_worlds:spoiled", {"how": "structure"}, "walk: the world after a step is"),
+        (
+            "on_device_worlds:spoiled",
+            {"how": "shape"},
+            r"the world has shape \(1,\) after a step, and \(\) after a reset",
+        ),
+        ("on_device_worlds:spoiled", {"how": "key"}, "which no checkpoint can keep"),
+        (
+            "on_device_worlds:spoiled",
+            {"how": "reward"},
+            r"walk: step gives a reward of shape \(1,\), needed is \(\)",
+        ),
+        ("on_device_worlds:spoiled", {"how": "observation"}, "walk: step shows observations of shapes"),
+        ("on_device_worlds:spoiled", {"how": "error"}, "cannot be made: RuntimeError: out of order"),
+    ],
+)
+def test_what_cannot_be_made_is_named(env: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises((ConfigError, SpecError), match=says):
+        make_native(env, options)
+
+
+def test_what_a_limit_shows_is_as_it_was() -> None:
+    """bsuite's chain shows the share of its time that is over."""
+    env = make("gymnax:DiscountingChain-bsuite", 1)
+    env.reset(0)
+    for _ in range(10):
+        env.send(np.zeros(1, np.int32))
+        shown = env.receive()
+    assert shown.observation[0, 1] == pytest.approx(10 / 100)
+
+
+def test_a_factory_may_ask_for_the_number_of_environments() -> None:
+    assert make_native("on_device_worlds:counted").spec.id == "walk"
+
+
+def test_every_library_is_known_to_hosts_too() -> None:
+    assert set(NATIVE) == set(MAKERS)
+
+
+NOT_IMPORTED = """
+import sys
+from seedbed.envs.on_device.makers import make_native
+
+make_native("gymnax:CartPole-v1")
+assert not any(name.partition(".")[0] in ("seaborn", "pandas") for name in sys.modules)
+from gymnax.environments.misc import pong
+
+assert len(pong.sns.color_palette("cubehelix", 3)) == 3
+import seaborn
+
+assert seaborn.color_palette is pong.sns.color_palette
+"""
+
+
+def test_what_only_draws_is_imported_when_something_is_drawn() -> None:
+    done = subprocess.run([sys.executable, "-c", NOT_IMPORTED], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_make_environments_at_once_hear_no_warning_either() -> None:
+    """Filters of warnings are those of all threads: one that ends its own must not end another's."""
+    entered, left = threading.Event(), threading.Event()
+
+    def first() -> None:
+        _quiet(lambda: entered.wait(0.2))()  # in vain, since the other is kept out
+        left.set()
+
+    def second() -> None:
+        def warn() -> None:
+            entered.set()
+            left.wait(5)
+            warnings.warn("scatter inputs have incompatible types: …", FutureWarning, stacklevel=1)
+
+        _quiet(warn)()
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        threads = [threading.Thread(target=each) for each in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [str(each.message) for each in heard] == []

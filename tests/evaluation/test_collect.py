@@ -1,0 +1,100 @@
+"""Data sets of what a trained agent does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import seedbed
+from seedbed.agents.bc import BCSettings, make_agent
+from seedbed.envs.make import spec_of
+from seedbed.errors import ConfigError, DatasetError
+from seedbed.evaluation.collect import collect
+from seedbed.evaluation.player import Player
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("collect") / "run"
+    options = {"env_options": ("cell_pixels=2",), "until_return": None, "hidden": (8,)}
+    seedbed.train(seedbed.configure("toy:catch", run_dir=str(folder), video=False, frames=3_000, **options))
+    return folder
+
+
+def test_a_data_set_says_what_it_is_and_counts_its_episodes(trained: Path) -> None:
+    dataset = collect(trained, frames=1_000)
+    about = dataset.about
+    assert dataset.path == trained / "dataset"
+    # 16 environments: 63 transitions each. Episodes have 9, and one leads into the next.
+    assert (dataset.streams, dataset.length) == (16, 64)
+    assert (about["frames"], about["transitions"], about["episodes"]) == (1008, 1008, 16 * 6)
+    assert about["env_options"] == {"cell_pixels": 2}
+    assert (about["agent"], about["run"], about["greedy"], about["seed"]) == (
+        "vtrace",
+        str(trained),
+        False,
+        0,
+    )
+    dataset.require(spec_of("toy:catch", {"cell_pixels": 2}))
+    with pytest.raises(DatasetError, match="its observation is"):
+        dataset.require(spec_of("toy:catch"))
+    unroll = dataset.unroll([(stream, 0) for stream in range(16)], 63, {})
+    assert unroll.timestep.observation.dtype == np.uint8
+    assert unroll.timestep.observation.shape == (64, 16, 20, 10, 1)
+    assert about["mean_return"] == pytest.approx(float(unroll.timestep.reward.sum()) / 96)
+    assert (unroll.version == about["version"]).all() and about["version"] > 0
+
+
+def test_what_is_in_it_is_what_the_policy_did_and_saw(trained: Path, tmp_path: Path) -> None:
+    dataset = collect(trained, frames=320, out=tmp_path / "data", seed=3)
+    unroll = dataset.unroll([(stream, 0) for stream in range(16)], 20, {})
+    player = Player(trained)
+    environment = player.make(16)
+    played = player.play(environment, 3)
+    for t in range(20):
+        timestep, output = next(played)
+        assert (unroll.timestep.observation[t] == timestep.observation).all()
+        assert (unroll.timestep.first[t] == timestep.first).all()
+        assert (unroll.action[t] == np.asarray(output.action)).all()
+        assert (unroll.record["policy"][t] == np.asarray(output.record["policy"])).all()
+    environment.close()
+
+
+def test_the_same_seed_collects_the_same_and_another_something_else(trained: Path, tmp_path: Path) -> None:
+    def content(name: str, seed: int) -> bytes:
+        collect(trained, frames=100, out=tmp_path / name, seed=seed)
+        return (tmp_path / name / "steps-000000.safetensors").read_bytes()
+
+    assert content("one", 1) == content("again", 1) != content("other", 2)
+
+
+def test_the_agent_that_clones_can_be_trained_on_it(trained: Path, tmp_path: Path) -> None:
+    dataset = collect(trained, frames=1_000, out=tmp_path / "data")
+    agent = make_agent(BCSettings(unroll_length=5, batch_size=8), dataset.spec, hidden=(8,))
+    unroll = next(dataset.shard(1, 3).batches(agent.data, agent.initial_state, seed=0))
+    params = agent.init(jax.random.key(0))
+    loss, (metrics, _) = agent.loss(params, params, unroll, jax.random.key(0))
+    assert float(loss) > 0 and float(metrics["kl"]) >= 0
+
+
+def test_a_greedy_one_keeps_no_policy(trained: Path, tmp_path: Path) -> None:
+    dataset = collect(trained, frames=100, out=tmp_path / "data", greedy=True)
+    assert dataset.unroll([(0, 0)], 5, {}).record == {}
+    assert dataset.about["greedy"] is True
+
+
+def test_what_cannot_be_collected_is_refused_before_anything_is_played(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Player, "make", lambda *_: pytest.fail("an environment was made"))
+    with pytest.raises(ConfigError, match="0 frames: give at least 1"):
+        collect(trained, frames=0)
+    with pytest.raises(ConfigError, match="not a run folder"):
+        collect(tmp_path, frames=10)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset.json").write_text("{}")
+    with pytest.raises(DatasetError, match="holds a data set already"):
+        collect(trained, frames=10, out=tmp_path / "data")

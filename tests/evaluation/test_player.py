@@ -1,0 +1,70 @@
+"""Playing with a trained agent."""
+
+from pathlib import Path
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+
+import seedbed
+from seedbed.errors import ConfigError, SeedbedError
+from seedbed.evaluation.player import evaluate, record
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluate") / "run"
+    # In lockstep: what it comes to does not depend on how busy the machine is.
+    seedbed.train(seedbed.configure("toy:catch", run_dir=str(folder), video=False, frames=40_000, lag=0))
+    return folder
+
+
+def test_a_solved_task_evaluates_as_solved_with_equal_shares_of_every_environment(trained: Path) -> None:
+    result = evaluate(trained, episodes=40, greedy=True)
+    assert result.count == 48, "40 episodes over 16 environments are 3 each"
+    assert result.mean > 0.8
+    assert result.low <= result.interquartile_mean <= result.high
+
+
+def test_the_same_seed_plays_the_same_episodes(trained: Path) -> None:
+    assert evaluate(trained, episodes=16, seed=3) == evaluate(trained, episodes=16, seed=3)
+
+
+def test_no_episodes_and_no_run_are_refused_in_one_line(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        evaluate(trained, episodes=0)
+    with pytest.raises(ConfigError, match="not a run folder"):
+        evaluate(tmp_path)
+
+
+def test_an_environment_that_cannot_be_drawn_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("blind.py").write_text(
+        "import gymnasium, numpy\n"
+        "class World(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(-1, 1, (2,))\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        super().reset(seed=seed)\n"
+        "        return numpy.zeros(2, numpy.float32), {}\n"
+        "    def step(self, action):\n"
+        "        return numpy.zeros(2, numpy.float32), 1.0, bool(action), False, {}\n"
+    )
+    seedbed.train(
+        seedbed.configure("blind:World", run_dir="run", video=False, frames=500, transport="inproc", actors=1)
+    )
+    with pytest.raises(SeedbedError, match=r"blind:World"):
+        record("run")
+
+
+def test_a_video_shows_the_whole_episode(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    seedbed.train(seedbed.configure("CartPole-v1", run_dir=str(folder), video=False, frames=2_000))
+    video = record(folder)
+    frames = imageio.imread(video, plugin="pyav")
+    assert frames.ndim == 4
+    assert frames.shape[-1] == 3
+    assert len(frames) >= 8, "no CartPole episode is shorter"
+    assert np.ptp(frames) > 100, "something is drawn"

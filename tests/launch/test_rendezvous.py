@@ -1,0 +1,308 @@
+"""The hosts of a run meet: they exchange, and each notices in words that another is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from seedbed import __version__
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch.rendezvous import Rendezvous, free_port, go_to, only_here, receive_hosts, split
+
+PATIENCE = 60.0
+Meet = Callable[..., list[Rendezvous]]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@pytest.fixture
+def address() -> str:
+    return f"127.0.0.1:{free_port('127.0.0.1')}"
+
+
+def host_zero(
+    threads: ThreadPoolExecutor, address: str, count: int, timeout: float = PATIENCE, **told: Any
+) -> Future[Rendezvous]:
+    told = {"judge": lambda hello: None, "welcome": dict, "patience": PATIENCE, **told}
+    return threads.submit(receive_hosts, address, count, timeout=timeout, **told)
+
+
+@pytest.fixture
+def meet(threads: ThreadPoolExecutor, address: str) -> Iterator[Meet]:
+    with ExitStack() as stack:
+
+        def together(count: int, timeout: float = PATIENCE) -> list[Rendezvous]:
+            first = host_zero(threads, address, count, timeout)
+            others = [
+                threads.submit(go_to, address, index, patience=PATIENCE, hello={})
+                for index in range(1, count)
+            ]
+            several = [first.result(PATIENCE), *(other.result(PATIENCE)[0] for other in others)]
+            for rendezvous in several:
+                stack.enter_context(closing(rendezvous))
+            return several
+
+        yield together
+
+
+def exchanged(
+    threads: ThreadPoolExecutor, several: list[Rendezvous], say: Callable[[int], bytes]
+) -> list[Any]:
+    asked = [threads.submit(rendezvous.exchange, say(rendezvous.index)) for rendezvous in several]
+    return [one.result(PATIENCE) for one in asked]
+
+
+@pytest.mark.parametrize(
+    ("address", "found", "unreachable"),
+    [
+        ("myhost:7100", "127.0.1.1", True),
+        ("myhost:7100", "10.0.0.1", False),
+        ("localhost:7100", "127.0.0.1", False),
+        ("127.0.0.1:7100", "127.0.0.1", False),
+        ("10.0.0.1:7100", "10.0.0.1", False),
+    ],
+)
+def test_a_name_that_others_cannot_find_is_noticed(
+    address: str, found: str, unreachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostbyname", lambda host: found)
+    assert bool(only_here(address)) == unreachable
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_everybody_hears_everybody_in_the_order_of_the_hosts(
+    meet: Meet, threads: ThreadPoolExecutor, count: int
+) -> None:
+    several = meet(count)
+    for number in range(20):
+        say = lambda index, number=number: b"" if index == 1 else b"%d of %d" % (number, index)  # noqa: E731
+        heard = exchanged(threads, several, say)
+        assert heard == [[say(index) for index in range(count)]] * count
+
+
+def test_large_messages_arrive_whole(meet: Meet, threads: ThreadPoolExecutor) -> None:
+    big = bytes(range(256)) * (1 << 16)
+    assert exchanged(threads, meet(2), lambda index: big[index:]) == [[big, big[1:]]] * 2
+
+
+def test_the_loss_of_a_host_is_told_to_all_others(meet: Meet, threads: ThreadPoolExecutor) -> None:
+    several = meet(3)
+    told: dict[int, Future[str]] = {0: Future(), 2: Future()}
+    for index, future in told.items():
+        several[index].watch(future.set_result)
+    waiting = [threads.submit(several[index].exchange, b"") for index in told]
+    # As the system does when a process is killed.
+    several[1]._closed.set()
+    several[1]._lines[0].close()
+    for future in told.values():
+        assert future.result(PATIENCE) == "host 1 is gone: the connection was closed"
+    for one in waiting:
+        with pytest.raises(RunFailed, match="host 1 is gone"):
+            one.result(PATIENCE)
+    for index in told:
+        with pytest.raises(RunFailed, match="host 1 is gone"):
+            several[index].exchange(b"")
+
+
+def test_whoever_watches_late_is_told_at_once(meet: Meet) -> None:
+    several = meet(2)
+    several[1].close("no disk")
+    assert several[0].wait_for_loss(PATIENCE) == "host 1 failed: no disk"
+    told: Future[str] = Future()
+    several[0].watch(told.set_result)
+    assert told.result(PATIENCE) == "host 1 failed: no disk"
+
+
+def test_a_host_that_fails_says_why(meet: Meet) -> None:
+    several = meet(3)
+    several[0].close("the disk is full")
+    for rendezvous in several[1:]:
+        assert rendezvous.wait_for_loss(PATIENCE) == "host 0 failed: the disk is full"
+
+
+def test_hosts_that_have_finished_are_not_missed(meet: Meet) -> None:
+    several = meet(2)
+    lost: list[str] = []
+    several[0].watch(lost.append)
+    several[1].close()
+    with pytest.raises(RunFailed, match="host 1 ended before host 0 did"):
+        several[0].exchange(b"")
+    assert several[0].lost is None
+    assert not lost
+
+
+def test_silence_is_a_loss(threads: ThreadPoolExecutor, address: str) -> None:
+    first = host_zero(threads, address, 2, timeout=0.5)
+    with closing(dialled(address)) as mute:
+        send(mute, 1, json.dumps({"version": __version__, "host": 1}).encode())
+        with closing(first.result(PATIENCE)) as rendezvous:
+            assert rendezvous.wait_for_loss(PATIENCE) == "host 1 is gone: no sign of life for 0.5 s"
+
+
+def test_the_silence_of_host_zero_is_a_loss(threads: ThreadPoolExecutor, address: str) -> None:
+    with socket.create_server(split(address)) as server:
+        told = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+        with closing(server.accept()[0]) as mute:
+            send(mute, 2, json.dumps({"timeout": 0.5}).encode())
+            with closing(told.result(PATIENCE)[0]) as rendezvous:
+                assert rendezvous.wait_for_loss(PATIENCE / 2) == "host 0 is gone: no sign of life for 0.5 s"
+
+
+def test_hosts_that_are_busy_are_not_missed(meet: Meet, threads: ThreadPoolExecutor) -> None:
+    several = meet(2, timeout=3.0)
+    assert several[0].wait_for_loss(4.0) is None
+    assert exchanged(threads, several, lambda index: b"%d" % index) == [[b"0", b"1"]] * 2
+
+
+def dialled(address: str) -> socket.socket:
+    over = threading.Event()
+    while True:
+        try:
+            return socket.create_connection(split(address), timeout=PATIENCE)
+        except OSError:
+            over.wait(0.01)
+
+
+def send(connection: socket.socket, kind: int, content: bytes) -> None:
+    connection.sendall(struct.pack("!BQ", kind, len(content)) + content)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0" * 9,
+        struct.pack("!BQ", 1, 1 << 40),
+        struct.pack("!BQ", 1, 3) + b"{}}",
+        struct.pack("!BQ", 1, 2) + b"[]",
+        struct.pack("!BQ", 1, 13) + b'{"host": "1"}',
+        struct.pack("!BQ", 1, 27) + b'{"host": 1, "settings": []}',
+        struct.pack("!BQ", 1, 100_000) + b"[" * 100_000,
+        struct.pack("!BQ", 4, 11) + b'{"host": 1}',
+        b"\1",
+    ],
+)
+def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, address: str) -> None:
+    first = host_zero(threads, address, 2)
+    # It may be shown the door before it has finished.
+    with closing(dialled(address)) as stranger, contextlib.suppress(OSError):
+        stranger.sendall(noise)
+        stranger.shutdown(socket.SHUT_WR)
+        assert stranger.recv(1) == b""
+    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+    with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)) as rendezvous:
+        assert rendezvous.lost is None
+
+
+def test_a_stranger_who_announces_too_much_is_not_listened_to(
+    threads: ThreadPoolExecutor, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seedbed.launch.rendezvous._STRANGER_SECONDS", 2 * PATIENCE)
+    first = host_zero(threads, address, 2)
+    with closing(dialled(address)) as stranger:  # who waits for an answer, for as long as it likes
+        stranger.sendall(struct.pack("!BQ", 1, 1 << 40))
+        assert stranger.recv(1) == b""
+    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+    with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("hello", "says"),
+    [
+        ({"hosts": 3}, "it was told of 3 hosts, host 0 of 2"),
+        ({"host": 2}, "there are 2 hosts, 0 to 1"),
+        ({"host": 0}, "there are 2 hosts, 0 to 1"),
+        ({"version": "0.0.9"}, f"it has version 0.0.9 of Seedbed, host 0 has {__version__}"),
+        ({"settings": {"other": 1}}, "other settings"),
+    ],
+)
+def test_a_host_that_does_not_fit_is_turned_away_with_the_reason(
+    hello: dict[str, Any], says: str, threads: ThreadPoolExecutor, address: str
+) -> None:
+    def judge(hello: Mapping[str, Any]) -> str | None:
+        return "other settings" if hello.get("settings") else None
+
+    first = host_zero(threads, address, 2, judge=judge, welcome=lambda: {"told": 7})
+    with pytest.raises(ConfigError, match=says):
+        go_to(address, 1, patience=PATIENCE, hello=hello)
+    rendezvous, told = go_to(address, 1, patience=PATIENCE, hello={"hosts": 2})
+    assert told["told"] == 7
+    with closing(rendezvous), closing(first.result(PATIENCE)):
+        pass
+
+
+def test_two_hosts_with_one_index(threads: ThreadPoolExecutor, address: str) -> None:
+    first = host_zero(threads, address, 3)
+    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+    twin = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+    third: Future[Any] = Future()
+    for done in (second, twin):
+        done.add_done_callback(lambda one: third.done() or third.set_result(one))
+    with pytest.raises(ConfigError, match="another has come with that index"):
+        third.result(PATIENCE).result()
+    last = threads.submit(go_to, address, 2, patience=PATIENCE, hello={})
+    with closing(first.result(PATIENCE)), closing(last.result(PATIENCE)[0]):
+        (came,) = (one.result()[0] for one in (second, twin) if one.exception(PATIENCE) is None)
+        came.close()
+
+
+def test_a_host_that_went_away_may_come_back_before_all_are_there(
+    threads: ThreadPoolExecutor, address: str
+) -> None:
+    came: queue.SimpleQueue[int] = queue.SimpleQueue()
+    first = host_zero(threads, address, 3, judge=lambda hello: came.put(hello["host"]))
+    with closing(dialled(address)) as gone:
+        send(gone, 1, json.dumps({"version": __version__, "host": 1}).encode())
+        assert came.get(timeout=PATIENCE) == 1
+    others = []
+    for index in (2, 1):  # when the second is there, two have come and one of them has gone
+        others.append(threads.submit(go_to, address, index, patience=PATIENCE, hello={}))
+        assert came.get(timeout=PATIENCE) == index
+    with closing(first.result(PATIENCE)) as rendezvous:
+        for other in others:
+            with closing(other.result(PATIENCE)[0]):
+                pass
+        assert rendezvous.lost is None
+
+
+def test_hosts_that_do_not_come_are_named(address: str, threads: ThreadPoolExecutor) -> None:
+    second = threads.submit(go_to, address, 2, patience=PATIENCE, hello={})
+    with pytest.raises(RunFailed, match="host 1, 3 did not come to "):
+        receive_hosts(address, 4, timeout=PATIENCE, patience=1.5, judge=lambda hello: None, welcome=dict)
+    with pytest.raises(ConfigError, match="not all hosts came"):
+        second.result(PATIENCE)
+
+
+def test_a_host_zero_that_is_not_there(address: str) -> None:
+    with pytest.raises(RunFailed, match=f"host 0 is not at {address}"):
+        go_to(address, 1, patience=0.3, hello={})
+
+
+def test_an_address_that_is_taken(address: str) -> None:
+    with socket.create_server(split(address)), pytest.raises(ConfigError, match="host 0 cannot listen at"):
+        receive_hosts(address, 2, timeout=1.0, patience=1.0, judge=lambda hello: None, welcome=dict)
+
+
+@pytest.mark.parametrize("wrong", ["nowhere", ":70", "host:", "host:0", "host:99999", "host:x"])
+def test_an_address_that_is_none(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="write HOST:PORT"):
+        split(wrong)
+
+
+def test_an_address_with_colons() -> None:
+    assert split("[::1]:7000") == ("::1", 7000)
