@@ -14,8 +14,11 @@ from typing import Any, TypeVar
 
 import psutil
 
-from seedbed.config.resolve import configure
+from seedbed.architectures.compatibility import why_not
+from seedbed.config.resolve import configure, flat
 from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError
+from seedbed.launch.build import build_agent, build_spec
 
 SEEDBED = str(Path(sys.executable).parent / "seedbed")
 TESTS = Path(__file__).parent
@@ -35,13 +38,28 @@ Found = TypeVar("Found")
 
 def tiny(env: str, folder: Path, **settings: Any) -> RunConfig:
     """A run that compiles and trains in a second or two."""
-    return configure(env, **{**TINY, "run_dir": str(folder), **settings})
+    return configure(env, **{**_tiny_for(settings), "run_dir": str(folder), **settings})
+
+
+def refusal(config: Callable[[], RunConfig]) -> str | None:
+    """Why a run is refused, when its settings are read or when they are checked; None if it is not."""
+    try:
+        made = config()
+        return why_not(made, build_agent(made, build_spec(made)))
+    except ConfigError as error:
+        return str(error)
+
+
+def _tiny_for(settings: dict[str, Any]) -> dict[str, Any]:
+    """Those of ``TINY`` that the architecture and the agent have."""
+    known = flat(RunConfig(**{name: settings[name] for name in ("arch", "agent") if name in settings}))
+    return {name: value for name, value in TINY.items() if name in known}
 
 
 def flags(env: str, folder: str, **settings: Any) -> list[str]:
     """The same as arguments of ``seedbed train``."""
     words = ["train", env]
-    for name, value in {**TINY, "run_dir": folder, **settings}.items():
+    for name, value in {**_tiny_for(settings), "run_dir": folder, **settings}.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.config.resolve import presets
-from seedbed.config.settings import SETTINGS, RunConfig
+from seedbed.config.settings import RunConfig
+from seedbed.registry import AGENTS, ARCHITECTURES
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 HEAD = """\
@@ -53,8 +54,10 @@ def table(kind: type) -> str:
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name, text in dict(documented(kind)).items():  # what is said last counts
-        if fields[name].default is not dataclasses.MISSING:  # otherwise it is a section
-            lines.append(f"| `{name}` | {_values(hints[name])} | {_shown(fields[name].default)} | {text} |\n")
+        part = fields.get(name)
+        if part is None or part.default is dataclasses.MISSING or name in ("placement", "settings"):
+            continue  # a constant, or a section
+        lines.append(f"| `{name}` | {_values(hints[name])} | {_shown(part.default)} | {text} |\n")
     return "".join(lines)
 
 
@@ -91,8 +94,10 @@ def page() -> str:
                 f"\n## `{name}`: {first[0].lower()}{first[1:].rstrip('.')}\n\n",
                 table(typing.cast(type, kind)),
             ]
-    for agent, kind in SETTINGS.items():
-        parts += [f"\n## `settings` with `--agent {agent}`\n\n", table(kind)]
+    for section, registry in (("placement", ARCHITECTURES), ("settings", AGENTS)):
+        for name in registry.names:
+            kind = registry.load(name).Settings
+            parts += [f"\n## `{section}` with `{registry.flag} {name}`\n\n", table(kind)]
     parts.append("\n## Presets\n\n| preset | chosen for | about | settings |\n|---|---|---|---|\n")
     for name, preset in sorted(presets().items()):
         match = ", ".join(f"`{pattern}`" for pattern in preset.match) or "only by name"

@@ -23,7 +23,7 @@ through.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class SeedbedError(Exception):
@@ -85,6 +85,11 @@ def cause_of(error: Exception) -> str:
     if "Traceback (most recent call last)" in told:
         told = f"{told.splitlines()[0]} … {told.splitlines()[-1]}"
     return f"{type(error).__name__}: {told}"
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """Returns names as people list them: ``a, b and c``."""
+    return f" {last} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def extra_line(extra: str) -> str:

@@ -11,18 +11,29 @@ from typing import Any
 from seedbed.errors import ConfigError, unknown_name
 
 
-def load(name: str) -> Callable[..., Any]:
-    """The function or class ``module:name``; the current directory is looked in first.
+def load_object(name: str) -> Any:
+    """Returns the object ``module:name``; the current directory is searched first.
 
     Raises:
-      ConfigError: the module cannot be imported, or has no such function; says where it was looked for.
+      ConfigError: the module cannot be imported, or has no such name; says where it was looked for.
     """
     module_name, _, attribute = name.partition(":")
     module = _import(name, module_name)
     found = getattr(module, attribute, None)
     if found is None:
-        public = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        public = [n for n, value in vars(module).items() if not n.startswith("_")]
         raise ConfigError(f"{name}: {unknown_name(f'name in {module_name}', attribute, public)}")
+    return found
+
+
+def load(name: str) -> Callable[..., Any]:
+    """Returns the function or class ``module:name``; see :func:`load_object`.
+
+    Raises:
+      ConfigError: as for :func:`load_object`, or the object cannot be called.
+    """
+    found = load_object(name)
+    attribute = name.partition(":")[2]
     if not callable(found):
         raise ConfigError(
             f"{name}: {attribute} is a {type(found).__name__}; it must be a function or a class"

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from seedbed.agents import AGENTS, load_agent
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.errors import ConfigError
 from seedbed.nets.actor_critic import ActorCritic
 from seedbed.ops.distributions import from_spec
+from seedbed.registry import AGENTS
 from seedbed.testing.agents import SPECS, Subject, experience
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, Unroll
 
@@ -194,10 +194,10 @@ def test_a_first_policy_explores_everything():
 
 
 def test_registry():
-    assert set(AGENTS) == {"vtrace", "ppo", "a2c", "dqn", "r2d2", "bc"}
-    assert load_agent("vtrace").Settings is VTraceSettings
+    assert set(AGENTS.names) == {"vtrace", "ppo", "a2c", "dqn", "r2d2", "bc"}
+    assert AGENTS.load("vtrace").Settings is VTraceSettings
     with pytest.raises(ConfigError, match="did you mean vtrace"):
-        load_agent("v-trace")
+        AGENTS.load("v-trace")
 
 
 def guess(spec, reward, updates, **changes):

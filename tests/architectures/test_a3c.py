@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import balanced, checkpoints, rows, summary
+from harness import balanced, checkpoints, refusal, rows, summary
 from small_runs import params, run
 
 import seedbed
 from seedbed.acting.example import example_unroll
 from seedbed.acting.unrolls import Delivery
-from seedbed.architectures.a3c import A3C, OpenSteps
-from seedbed.architectures.fits import why_not
+from seedbed.architectures.a3c import A3CRun, OpenSteps
 from seedbed.config.resolve import configure
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError, RunFailed
@@ -48,7 +47,7 @@ def a3c_settings(env: str, folder: Path, **settings: Any) -> dict[str, Any]:
         "arch": "a3c",
         "agent": "a2c",
         "run_dir": str(folder),
-        "actors": 2,
+        **({} if settings.get("arch") == "a2c" else {"actors": 2}),
         "batch_size": 2,
         "unroll_length": 5,
         "hidden": (8,),
@@ -131,7 +130,7 @@ def test_gradients_that_are_not_finite_are_skipped_and_end_the_run_if_nothing_el
     assert all(np.isfinite(leaf).all() for leaf in params(tmp_path / "run").values())
 
 
-def delivered(run: A3C) -> Delivery:
+def delivered(run: A3CRun) -> Delivery:
     """A complete unroll, as a thread would bring it."""
     agent, spec = run._agent, run._spec
     run.ledger.decide(10)
@@ -141,7 +140,9 @@ def delivered(run: A3C) -> Delivery:
 
 def test_what_others_did_meanwhile_is_a_gradients_staleness(tmp_path: Path) -> None:
     config = configure(**a3c_settings("toy:catch", tmp_path, max_staleness=1))
-    run = A3C(config, build_agent(config, spec_of("toy:catch")), spec_of("toy:catch"), log=tmp_path / "log")
+    run = A3CRun(
+        config, build_agent(config, spec_of("toy:catch")), spec_of("toy:catch"), log=tmp_path / "log"
+    )
     run.open([])
     for index in range(3):
         weights = run.gate.weights(index, 0, 0)
@@ -183,27 +184,30 @@ def test_no_thread_begins_what_would_be_too_much() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"agent": "vtrace"}, "use --agent a2c"),
-        ({"agent": "ppo", "minibatches": 1}, "use --agent a2c"),
+        ({"agent": "vtrace"}, "learn once from what they have just done"),
+        ({"agent": "ppo", "minibatches": 1}, "use --arch seed, impala, rapid"),
         ({"deterministic": True}, "threads race"),
-        ({"lag": 1}, "always learns from what its newest weights did"),
-        ({"actors": 0, "listen": ("127.0.0.1:0",)}, "give one or more"),
+        (
+            {"lag": 1},
+            "lag is a setting of seed, impala, apex, rapid, gorila and sebulba, and the architecture",
+        ),
+        ({"actors": 0}, "give one or more"),
+        ({"listen": ("127.0.0.1:0",)}, "listen is a setting of seed, impala and apex"),
         ({"inference_devices": (0, 1)}, "one device"),
-        ({"envs_per_actor": 4}, "--batch-size"),
+        ({"envs_per_actor": 4}, "envs_per_actor is a setting of seed"),
         ({"stale_gradients": "scale"}, "add --max-staleness"),
-        ({"shard_snapshot_seconds": 1.0}, "in its own process"),
-        ({"transport": "grpc"}, "each for their own environments"),
-        ({"arch": "a2c", "shards": 2}, "only under distbelief, gorila and a3c"),
-        ({"arch": "seed", "lag": 0, "max_staleness": 2}, "only under distbelief, gorila and a3c"),
+        ({"shard_snapshot_seconds": 1.0}, "is a setting of distbelief and gorila"),
+        ({"transport": "grpc"}, "transport is a setting of seed"),
+        ({"arch": "a2c", "shards": 2}, "shards is a setting of distbelief, gorila and a3c"),
+        ({"arch": "seed", "lag": 0, "max_staleness": 2}, "is a setting of distbelief, gorila and a3c"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_with_the_reason(
     settings: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    config = configure(**a3c_settings("toy:catch", tmp_path, **settings))
-    assert said in str(why_not(config, build_agent(config, spec_of("toy:catch"))))
+    assert said in str(refusal(lambda: configure(**a3c_settings("toy:catch", tmp_path, **settings))))
 
 
 def test_one_host_is_what_it_has(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has one host"):
+    with pytest.raises(ConfigError, match="hosts is a setting of seed"):
         configure(**a3c_settings("toy:catch", tmp_path, hosts=2))

@@ -130,17 +130,21 @@ def test_it_stops_at_its_goal(tmp_path: Path) -> None:
             {"training_devices": (7,)},
             "training device 7 does not exist: .* give --training-devices some of these",
         ),
-        ("gymnax:CartPole-v1", {"listen": ("127.0.0.1:0",)}, "listen is .* anakin has no actors"),
-        ("gymnax:CartPole-v1", {"envs_per_actor": 64}, "envs_per_actor is 64, but anakin has no actors"),
-        ("gymnax:CartPole-v1", {"actor_restarts": 1}, "actor_restarts is 1, but anakin has no actors"),
-        ("gymnax:CartPole-v1", {"lag": 1}, "lag is 1, and anakin always learns"),
-        ("gymnax:CartPole-v1", {"arch": "a2c", "lag": 1}, "lag is 1, and a2c always learns"),
+        ("gymnax:CartPole-v1", {"listen": ("127.0.0.1:0",)}, "listen is a setting of seed, impala and apex"),
+        ("gymnax:CartPole-v1", {"envs_per_actor": 64}, "envs_per_actor is a setting of .* is anakin"),
+        ("gymnax:CartPole-v1", {"actor_restarts": 1}, "actor_restarts is a setting of .* is anakin"),
+        ("gymnax:CartPole-v1", {"lag": 1}, "lag is a setting of .* is anakin"),
+        ("gymnax:CartPole-v1", {"arch": "a2c", "lag": 1}, "lag is a setting of .* is a2c"),
         (
             "gymnax:CartPole-v1",
             {"arch": "a2c", "transport": "grpc"},
-            "transport is grpc, but a2c has one actor",
+            "transport is a setting of .* is a2c",
         ),
-        ("gymnax:CartPole-v1", {"arch": "seed", "batches_per_call": 2}, "batches_per_call is 2, but seed"),
+        (
+            "gymnax:CartPole-v1",
+            {"arch": "seed", "batches_per_call": 2},
+            "batches_per_call is a setting of anakin, and",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(env: str, settings: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -9,14 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, alive, balanced, checkpoints, flags, rows, summary, tiny, until, words_of
+from harness import (
+    Command,
+    alive,
+    balanced,
+    checkpoints,
+    flags,
+    refusal,
+    rows,
+    summary,
+    tiny,
+    until,
+    words_of,
+)
 from small_runs import params
 
 import seedbed
-from seedbed.architectures.fits import why_not
-from seedbed.envs.make import spec_of
 from seedbed.errors import RunFailed
-from seedbed.launch.build import build_agent
 from seedbed.launch.train import resume, train
 from seedbed.learning.checkpoint import load_latest
 from seedbed.parameter_server.pushing import Outliers
@@ -193,19 +202,19 @@ def test_a_loss_is_an_outlier_if_it_is_far_above_those_before() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"agent": "vtrace"}, "use --agent dqn"),
+        ({"agent": "vtrace"}, "it has no replay"),
         ({"deterministic": True}, "workers race"),
-        ({"transport": "inproc"}, "use shm or grpc"),
-        ({"actors": 0, "listen": ("127.0.0.1:0",)}, "give one or more"),
+        ({"transport": "inproc"}, "use --transport shm or --transport grpc"),
+        ({"actors": 0, "eval_envs": 0}, "give one or more"),
+        ({"listen": ("127.0.0.1:0",)}, "listen is a setting of seed, impala and apex"),
         ({"actors": 2, "eval_envs": 3}, "use --eval-envs 4"),
-        ({"training_devices": (1,)}, "a process of its own"),
-        ({"arch": "seed", "outlier_deviations": 3.0}, "only under distbelief, gorila and a3c"),
-        ({"arch": "seed", "shards": 3}, "only under distbelief, gorila and a3c"),
+        ({"training_devices": (1,)}, "training_devices is a setting of"),
+        ({"arch": "seed", "outlier_deviations": 3.0}, "is a setting of distbelief and gorila"),
+        ({"arch": "seed", "shards": 3}, "is a setting of distbelief, gorila and a3c"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_with_the_reason(
     settings: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     chosen = {"arch": "gorila", **({} if "agent" in settings else DQN), **settings}
-    config = tiny("toy:catch", tmp_path, **chosen)
-    assert said in str(why_not(config, build_agent(config, spec_of("toy:catch"))))
+    assert said in str(refusal(lambda: tiny("toy:catch", tmp_path, **chosen)))

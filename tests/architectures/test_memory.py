@@ -14,7 +14,7 @@ from harness import balanced, rows, tiny, until
 
 from seedbed.acting.unrolls import Delivery
 from seedbed.agents import r2d2
-from seedbed.architectures.fits import why_not
+from seedbed.architectures.compatibility import why_not
 from seedbed.architectures.memory import ReplayMemory, rounds
 from seedbed.architectures.seed import Seed
 from seedbed.errors import ConfigError
@@ -302,8 +302,8 @@ def test_a_ratio_that_does_not_come_out_even_is_refused_in_lockstep(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({**DQN, "arch": "sebulba"}, "dqn does not run under sebulba: it samples from a replay"),
-        ({"eval_envs": 2}, "only agents that explore by chance"),
+        ({"agent": "dqn", "arch": "sebulba"}, "dqn does not run under sebulba: it samples from a replay"),
+        ({"eval_envs": 2}, "eval_envs is 2, but vtrace has no use for it: leave it out"),
         ({**DQN, "replay_size": 10**13}, r"a replay of 10000000000000 transitions needs \d+ bytes"),
         ({**R2D2, "lstm": 0}, "r2d2 is an agent with a memory"),
         ({**DQN, "replay_size": 50}, "--replay-size"),

@@ -111,8 +111,8 @@ def test_it_ends_when_the_mean_over_all_is_reached(tmp_path: Path) -> None:
     [
         ({"sweep": ("gradient_clip=0.5,1",)}, "gradient_clip decides what vtrace computes"),
         ({"sweep": ("learning_rate=1e-3,2e-3", "kl_cost=0.1,0.2")}, "kl_cost decides what vtrace computes"),
-        ({"arch": "seed", "seeds": 2}, "seeds is 2, but only anakin trains several"),
-        ({"arch": "a2c", "sweep": SWEEP}, "sweep is .*, but only anakin trains several"),
+        ({"arch": "seed", "seeds": 2}, "seeds is a setting of anakin, and"),
+        ({"arch": "a2c", "sweep": SWEEP}, "sweep is a setting of anakin, and"),
         ({"seeds": 0}, "seeds is 0, and has to be 1 or more"),
     ],
 )

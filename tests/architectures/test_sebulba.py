@@ -20,7 +20,7 @@ from seedbed.acting.actor_threads import seed_of
 from seedbed.acting.assignment import Assignment
 from seedbed.acting.inference import row_keys
 from seedbed.acting.rollout import Rollout
-from seedbed.config.resolve import configure
+from seedbed.cli.train import configuration
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make, spec_of
 from seedbed.envs.seeds import environment_seeds
@@ -200,10 +200,10 @@ def test_all_environments_of_all_threads_on_all_hosts_differ() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"transport": "grpc"}, "transport is grpc, but sebulba's threads"),
-        ({"listen": ("127.0.0.1:0",)}, "listen is .*, but sebulba's threads"),
-        ({"batches_per_call": 2}, "batches_per_call is 2, but sebulba's threads"),
-        ({"actors": 0, "listen": ("127.0.0.1:0",)}, "actors is 0, but only sebulba's own threads act"),
+        ({"transport": "grpc"}, "transport is a setting of"),
+        ({"listen": ("127.0.0.1:0",)}, "listen is a setting of seed, impala and apex"),
+        ({"batches_per_call": 2}, "batches_per_call is a setting of anakin"),
+        ({"actors": 0}, "actors is 0, but only the run's own threads act"),
         ({"inference_devices": (0, 1, 2)}, "actors is 2, so of 3 devices that act some have no thread"),
         ({"inference_devices": (0, 7)}, "inference device 7 does not exist"),
         ({"training_devices": (7,)}, "training device 7 does not exist"),
@@ -222,11 +222,8 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], says: str, tmp_p
 
 
 def test_devices_have_the_names_of_the_report_too() -> None:
-    from seedbed.cli.parse import parse
-    from seedbed.config.settings import RunConfig
-
-    words = ["--actor-devices", "0,1", "--learner-devices=2,3"]
-    placed = parse("train", RunConfig, words, default=configure("CartPole-v1")).placement
+    words = ["CartPole-v1", "--actor-devices", "0,1", "--learner-devices=2,3"]
+    placed = configuration(words).placement
     assert (placed.inference_devices, placed.training_devices) == ((0, 1), (2, 3))
 
 

@@ -1,7 +1,8 @@
 import os
+import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from seedbed.cli.main import VERBS, main
 from seedbed.cli.parse import one_line, parse
 from seedbed.cli.resume import Resume
 from seedbed.cli.train import configuration
+from seedbed.config.placement import has_meaning
 from seedbed.config.resolve import configure, flat
 from seedbed.errors import ConfigError, RunFailed
 
@@ -43,7 +45,7 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --seed 1.5", "--seed"),
         ("train --lag loose", "--lag"),
         ("train --hidden 1 x", "--hidden"),
-        ("train --arch sed", "'seed'"),
+        ("train --arch sed", "did you mean seed?"),
         ("train --agent vtrac", "unknown agent 'vtrac': did you mean vtrace"),
         (
             "train --agent ppo --agent dqn --clip 1",
@@ -146,13 +148,42 @@ def test_every_verb_has_a_file_and_help(verb: str, capsys: pytest.CaptureFixture
     assert f"usage: seedbed {verb}" in out
 
 
-def test_every_setting_is_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "train", "--help")
-    for name, value in flat(configure()).items():
-        if name == "env":
-            continue
-        flag = f"--{name.replace('_', '-').rstrip('-')}"
-        assert flag in out, f"{flag} (default {value!r})"
+PAIRS = [
+    ("seed", "vtrace"),
+    ("seed", "dqn"),
+    ("impala", "vtrace"),
+    ("apex", "r2d2"),
+    ("rapid", "ppo"),
+    ("distbelief", "bc"),
+    ("gorila", "dqn"),
+    ("a3c", "a2c"),
+    ("a2c", "a2c"),
+    ("sebulba", "ppo"),
+    ("anakin", "ppo"),
+]
+ALIASES = {"actor_devices": "inference_devices", "learner_devices": "training_devices"}
+
+
+@pytest.mark.parametrize(("arch", "agent"), PAIRS)
+def test_help_shows_what_architecture_and_agent_read_and_nothing_else(
+    arch: str, agent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, "train", "--arch", arch, "--agent", agent, "--help")
+    heads = [line for line in out.splitlines() if re.match(r"\W*--", line)]
+    found = {
+        flag.replace("-", "_") for line in heads for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", line)
+    }
+    shown = {ALIASES.get(flag, flag.removeprefix("no_")) for flag in found} - {"help"}
+    config = configure(arch=arch, agent=agent, preset="none")
+    idle = {part.name for part in fields(config.placement) if not has_meaning(part, type(config.settings))}
+    assert shown == flat(config).keys() - {"env"} - idle
+    assert (arch, agent) != ("seed", "vtrace") or len(shown) <= 70
+
+
+def test_a_flag_without_a_meaning_for_the_agent_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("--agent dqn --queue-size 9", "--agent vtrace --eval-envs 2"):
+        status, _, error = run(capsys, "train", "toy:catch", *words.split())
+        assert status == 2 and "has no use for it: leave it out" in error
 
 
 def test_what_resume_prints_and_draws_is_up_to_plain_flags() -> None:

@@ -16,8 +16,9 @@ import pytest
 from seedbed.cli.main import VERBS
 from seedbed.cli.train import configuration
 from seedbed.config.resolve import flat
-from seedbed.config.settings import SETTINGS, RunConfig
+from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
+from seedbed.registry import AGENTS, ARCHITECTURES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -80,7 +81,8 @@ def trained_by(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     script, *given_words = words
     given, flags = runpy.run_path(str(ROOT / script))["read"](given_words)
-    return ["train", given.env, *flags]
+    arch = ["--arch", given.arch] if hasattr(given, "arch") else []
+    return ["train", given.env, *arch, *flags]
 
 
 class Parsed(Exception):
@@ -92,14 +94,15 @@ def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     verb, *rest = words
     assert verb in VERBS, f"seedbed {verb}"
     module = importlib.import_module(f"seedbed.cli.{verb}")
-    real = module.parse
+    reader = "parse" if hasattr(module, "parse") else "read_config"
+    real = getattr(module, reader)
 
-    def parse(*arguments: object, **named: object) -> object:
+    def read(*arguments: object, **named: object) -> object:
         real(*arguments, **named)
         raise Parsed
 
     with monkeypatch.context() as patched, pytest.raises(Parsed):
-        patched.setattr(module, "parse", parse)
+        patched.setattr(module, reader, read)
         module.run(rest)
 
 
@@ -148,8 +151,8 @@ def test_marked_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_page_of_fits_is_what_the_architectures_say() -> None:
-    page = runpy.run_path(str(ROOT / "tools" / "fits_page.py"))["page"]()
-    assert (DOCS / "fits.md").read_text() == page, "run .venv/bin/python tools/fits_page.py"
+    page = runpy.run_path(str(ROOT / "tools" / "compatibility_page.py"))["page"]()
+    assert (DOCS / "compatibility.md").read_text() == page, "run .venv/bin/python tools/compatibility_page.py"
 
 
 def test_the_settings_page_is_what_the_configuration_writes() -> None:
@@ -159,15 +162,22 @@ def test_the_settings_page_is_what_the_configuration_writes() -> None:
 
 def test_every_setting_is_on_the_page() -> None:
     text = (DOCS / "settings.md").read_text()
-    missing = [setting for setting in flat(RunConfig()) if f"| `{setting}` |" not in text]
+    known = [
+        flat(RunConfig(arch=arch, agent=agent)) for arch in ARCHITECTURES.names for agent in AGENTS.names
+    ]
+    missing = {setting for settings in known for setting in settings if f"| `{setting}` |" not in text}
     assert not missing
     assert "(settings.md)" in (DOCS / "configuration.md").read_text()
 
 
-@pytest.mark.parametrize("agent", SETTINGS)
+@pytest.mark.parametrize("agent", AGENTS.names)
 def test_every_setting_of_an_agent_is_on_its_page(agent: str) -> None:
     text = (DOCS / "agents" / f"{agent}.md").read_text()
-    missing = [field.name for field in dataclasses.fields(SETTINGS[agent]) if f"`{field.name}`" not in text]
+    missing = [
+        field.name
+        for field in dataclasses.fields(AGENTS.load(agent).Settings)
+        if f"`{field.name}`" not in text
+    ]
     assert not missing
 
 
@@ -194,14 +204,18 @@ def test_the_options_of_atari_are_on_the_page() -> None:
 
 
 def test_the_wire_is_as_the_page_says() -> None:
-    from seedbed.transport import frames, seam
+    from seedbed.transport import framing, interface
 
     text = (DOCS / "transport.md").read_text()
-    assert frames.HEADER_BYTES == 16
-    assert frames.header(frames.Kind.STEP, 3, 5).hex() == "4f7202050300000005" + "00" * 7
-    for kind in frames.Kind:
+    assert framing.HEADER_BYTES == 16
+    assert framing.header(framing.Kind.STEP, 3, 5).hex() == "536402050300000005" + "00" * 7
+    for kind in framing.Kind:
         assert f"| {kind.value} | {kind.name} |" in text
-    assert (seam.MAX_QUESTION_BYTES, seam.MAX_STEP_BYTES, seam.MAX_LANES) == (1 << 20, 1 << 30, 64)
+    assert (interface.MAX_QUESTION_BYTES, interface.MAX_STEP_BYTES, interface.MAX_LANES) == (
+        1 << 20,
+        1 << 30,
+        64,
+    )
 
 
 def test_every_page_can_be_found_from_the_index() -> None:

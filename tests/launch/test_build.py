@@ -4,13 +4,13 @@ import jax
 import pytest
 
 import seedbed
-from seedbed.agents.registry import AGENTS
 from seedbed.launch.build import build_agent
 from seedbed.nets.build import COMPUTE_DTYPES
+from seedbed.registry import AGENTS
 from seedbed.testing.agents import SPECS, at, experience
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", AGENTS.names)
 def test_every_agent_convolves_in_the_dtype_that_is_asked_for(agent: str) -> None:
     step, found = at(experience(SPECS["image"], 1, 2), 0), {}
     for dtype in COMPUTE_DTYPES[:2]:

@@ -48,7 +48,8 @@ def test_what_is_compared_is_alike_but_for_what_is_compared() -> None:
     assert vtrace.config.settings == impala.config.settings
     assert dqn.config.settings == apex.config.settings
     for case in (vtrace, impala, dqn, apex):
-        assert (case.config.placement, case.config.seed) == (config.placement, 5)
+        place = case.config.placement
+        assert (place.actors, place.envs_per_actor, place.transport, case.config.seed) == (3, 6, "inproc", 5)
         assert case.config.net == vtrace.config.net
         assert case.config.stop.frames is None
 
@@ -60,7 +61,7 @@ def test_what_is_compared_is_alike_but_for_what_is_compared() -> None:
         (("seed",), {}, "give two or more"),
         (("impala", "impala"), {}, "give two or more"),
         (("impala", "apex"), {}, "at most one"),
-        (("seed", "impala"), {"inference_batch": 3}, "at most one of seed, impala"),
+        (("seed", "impala"), {"inference_batch": 3}, "inference_batch is 3, and impala has no such setting"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(archs: Any, settings: dict[str, Any], says: str) -> None:

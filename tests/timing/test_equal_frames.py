@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from seedbed.architectures.fits import ARCHITECTURES
 from seedbed.cli.main import main
 from seedbed.config.resolve import configure
 from seedbed.config.settings import RunConfig
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError, RunFailed
+from seedbed.registry import ARCHITECTURES
 from seedbed.timing import equal_frames
 from seedbed.timing.equal_frames import Ran, compare_all, pairs, ran, table
 
@@ -30,7 +31,7 @@ def described(env: str, **settings: Any) -> dict[str, set[str]]:
 def test_every_pair_is_run_that_goes_together_as_its_preset_has_it() -> None:
     # A2C learns from its newest weights, which CartPole's preset sees to wherever there is a choice.
     found = described("gymnax:CartPole-v1")
-    assert found.keys() == set(ARCHITECTURES) - {"distbelief"}
+    assert found.keys() == set(ARCHITECTURES.names) - {"distbelief"}
     assert found["apex"] == found["gorila"] == {"dqn", "r2d2"}
     assert found["a3c"] == {"a2c"}
     assert {"vtrace", "ppo"} <= found["rapid"] <= {"vtrace", "ppo", "a2c"}
@@ -99,8 +100,8 @@ def test_all_of_them_are_compared_by_one_command(
 ) -> None:
     # The command would start itself anew with another allocator, and "itself" is pytest here.
     monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
-    monkeypatch.setattr(equal_frames, "SETTINGS", {"ppo": None, "dqn": None})
-    monkeypatch.setattr(equal_frames, "ARCHITECTURES", ("seed", "rapid", "gorila"))
+    monkeypatch.setattr(equal_frames, "AGENTS", SimpleNamespace(names=("ppo", "dqn")))
+    monkeypatch.setattr(equal_frames, "ARCHITECTURES", SimpleNamespace(names=("seed", "rapid", "gorila")))
     results = tmp_path / "rows.jsonl"
     with pytest.raises(SystemExit) as stop:
         main(["bench", "toy:catch", "--compare", "all", "--frames", "3000", "--results", str(results)])

@@ -72,7 +72,7 @@ def test_bench_prints_every_stage_and_appends_a_row(
         ("--seeds", "2"),
         ("--sweep", "learning_rate=1e-3,1e-4"),
         ("--hosts", "2"),
-        ("--inference-devices", "0", "1"),
+        ("--arch", "sebulba", "--inference-devices", "0", "1"),
     ],
 )
 def test_bench_times_one_agent_on_one_host_and_one_device_that_acts(

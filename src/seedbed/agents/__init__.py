@@ -1,5 +1,5 @@
 """Agents: what is computed. One paper a file; none imports another."""
 
-from seedbed.agents.registry import AGENTS, load_agent
+from seedbed.agents.interface import AgentDefinition
 
-__all__ = ["AGENTS", "load_agent"]
+__all__ = ["AgentDefinition"]

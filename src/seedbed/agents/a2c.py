@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from seedbed.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
+from seedbed.agents.interface import AgentDefinition
 from seedbed.nets.actor_critic import ActorCritic, acting
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, explained_variance, mean_over_batch
@@ -47,9 +48,6 @@ class A2CSettings(ActorCriticSettings):
                 getattr(self, name),
                 "1: after an update the data are off-policy, which A2C ignores",
             )
-
-
-Settings = A2CSettings
 
 
 def make_agent(
@@ -117,3 +115,6 @@ def _make_loss(
         return total, (jax.lax.stop_gradient(metrics), None)
 
     return loss
+
+
+A2C = AgentDefinition("a2c", A2CSettings, make_agent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 
@@ -22,6 +23,9 @@ class PolicySettings(OptimizerSettings):
     Losses are means over the T * B transitions of a batch.
     """
 
+    memory: ClassVar[str] = "queue"
+    """Where batches come from."""
+
     previous_action: bool = False
     """Feed the previous action to the core (IMPALA does so with an LSTM)."""
 
@@ -33,6 +37,11 @@ class PolicySettings(OptimizerSettings):
 
     batch_size: int = 32
     """Unrolls in a batch (B), over all devices."""
+
+    @property
+    def transitions_before_learning(self) -> int:
+        """Transitions that are acted before the first batch is learned from."""
+        return 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

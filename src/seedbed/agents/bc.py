@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from seedbed.agents.actor_critic import PolicySettings, make_model
+from seedbed.agents.interface import AgentDefinition
 from seedbed.nets.actor_critic import ActorCritic, acting
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, mean_over_batch
@@ -28,6 +30,8 @@ from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll, map_
 @dataclass(frozen=True)
 class BCSettings(PolicySettings):
     """What can be set of behaviour cloning."""
+
+    memory: ClassVar[str] = "dataset"
 
     learning_rate: float = 1e-3
     """Step size of the optimizer."""
@@ -48,9 +52,6 @@ class BCSettings(PolicySettings):
     def updates_a_transition(self) -> float:
         """Updates that are made for each transition that is trained on."""
         return 1 / (self.batch_size * self.unroll_length)
-
-
-Settings = BCSettings
 
 
 def make_agent(
@@ -132,3 +133,6 @@ def _policy(model: ActorCritic, params: Tree, unroll: Unroll, burn_in: int) -> j
         inputs = jax.tree.map(lambda x: x[burn_in:], inputs)
     (policy, _), _ = model.evaluate(params["network"], inputs)
     return policy[burn_in - len(unroll.action) :]
+
+
+BC = AgentDefinition("bc", BCSettings, make_agent)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
 from seedbed.errors import ConfigError
 from seedbed.nets.body import Inputs
@@ -46,9 +47,6 @@ class DQNSettings(ValueBasedSettings):
     def updates_a_transition(self) -> float:
         """Updates that are made for each transition that is acted."""
         return (self.replay_ratio or 0.0) / self.batch_size
-
-
-Settings = DQNSettings
 
 
 def make_agent(
@@ -203,3 +201,6 @@ def _make_priorities(settings: DQNSettings, start: int) -> Callable[[Unroll], ja
         return sizes[start : start + settings.unroll_length]
 
     return priorities
+
+
+DQN = AgentDefinition("dqn", DQNSettings, make_agent)

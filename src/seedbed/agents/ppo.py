@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from seedbed.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
+from seedbed.agents.interface import AgentDefinition
 from seedbed.nets import normalizer
 from seedbed.nets.actor_critic import ActorCritic, acting
 from seedbed.ops import policy_losses
@@ -77,9 +78,6 @@ class PPOSettings(ActorCriticSettings):
         require(0 < self.clip < 1, "clip", self.clip, "between 0 and 1")
         require(self.value_clip >= 0, "value_clip", self.value_clip, "0 or more")
         require(self.target_kl is None or self.target_kl > 0, "target_kl", self.target_kl, "more than 0")
-
-
-Settings = PPOSettings
 
 
 def make_agent(
@@ -235,3 +233,6 @@ def _value_loss(
         return policy_losses.clipped_value_loss(*arrays, clip=settings.value_clip)
 
     return mean_over_batch(clipped, values, old, targets, valid)
+
+
+PPO = AgentDefinition("ppo", PPOSettings, make_agent)

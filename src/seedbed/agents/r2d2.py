@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
 from seedbed.errors import ConfigError
 from seedbed.nets.q_network import QNetwork, one_of
@@ -88,9 +89,6 @@ class R2D2Settings(ValueBasedSettings):
     def updates_a_transition(self) -> float:
         """Updates that are made for each transition that is acted."""
         return (self.replay_ratio or 0.0) / (self.batch_size * self.unroll_length)
-
-
-Settings = R2D2Settings
 
 
 def make_agent(
@@ -237,3 +235,6 @@ def _make_priorities(settings: R2D2Settings) -> Callable[[Unroll], jax.Array]:
         return _errors(settings, unroll, q, q)[2][None]
 
     return priorities
+
+
+R2D2 = AgentDefinition("r2d2", R2D2Settings, make_agent)

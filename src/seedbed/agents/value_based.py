@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,12 @@ from seedbed.types import ActOutput, Exploration, TimeStep, Tree
 @dataclass(frozen=True)
 class ValueBasedSettings(OptimizerSettings):
     """Settings of every value-based agent; an agent overrides the defaults and adds its own."""
+
+    memory: ClassVar[str] = "replay"
+    """Where batches come from."""
+
+    explores: ClassVar[bool] = True
+    """Whether it explores by chance."""
 
     discount: float = 0.99
     """How much a reward is worth one step later (gamma)."""
@@ -70,6 +77,11 @@ class ValueBasedSettings(OptimizerSettings):
 
     batch_size: int = 32
     """Items in a batch (B), over all devices."""
+
+    @property
+    def transitions_before_learning(self) -> int:
+        """Transitions that are acted before the first batch is learned from."""
+        return self.replay_min_size
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from seedbed.agents.actor_critic import ActorCriticSettings, make_model
+from seedbed.agents.interface import AgentDefinition
 from seedbed.nets.actor_critic import ActorCritic, acting
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, explained_variance, mean_over_batch, over_batch, transitions
@@ -62,9 +63,6 @@ class VTraceSettings(ActorCriticSettings):
                 require(
                     getattr(self, name) > 0, name, getattr(self, name), "more than 0 with a target_entropy"
                 )
-
-
-Settings = VTraceSettings
 
 
 def make_agent(
@@ -226,3 +224,6 @@ def _keep_within(bound: float) -> optax.GradientTransformation:
         return jax.tree.map(lambda u, p: jnp.clip(p + u, -bound, bound) - p, updates, params)
 
     return optax.stateless(update)
+
+
+VTRACE = AgentDefinition("vtrace", VTraceSettings, make_agent)

@@ -15,10 +15,25 @@ process, whose environments each give an unroll to every batch, and a lag of 0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from seedbed.architectures.checks import acts_and_queues
+from seedbed.architectures.interface import Architecture
+from seedbed.architectures.seed import SEED
+from seedbed.config.placement import TrainingDeviceSettings
 from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
 
 
+@dataclass(frozen=True)
+class A2CSettings(TrainingDeviceSettings):
+    """Placement of A2C's parts."""
+
+
 def place(config: RunConfig) -> RunConfig:
-    """Where SEED's parts stand to make an A2C of it."""
-    return replace(config, transport="inproc", lag=0, actors=1, envs_per_actor=config.settings.batch_size)
+    """Puts SEED's parts where they make an A2C."""
+    batch_size = config.settings.batch_size
+    return replace(config, arch=SEED.name, transport="inproc", lag=0, actors=1, envs_per_actor=batch_size)
+
+
+A2C = Architecture("a2c", A2CSettings, SEED.build, refuses=acts_and_queues, place=place, policy="server")

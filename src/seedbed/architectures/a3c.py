@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -34,9 +35,12 @@ from seedbed.acting.example import example_unroll
 from seedbed.acting.rollout import Program
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.asynchronous import Asynchronous
+from seedbed.architectures.checks import acts, acts_and_queues, no_actors, not_exact
 from seedbed.architectures.devices import pick
-from seedbed.architectures.interface import records, restore
-from seedbed.config.resolve import replace
+from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.one_agent import assignment_of
+from seedbed.architectures.run import records, restore
+from seedbed.config.placement import InferenceDeviceSettings, InstanceSettings, ShardSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed
 from seedbed.learning.checkpoint import Checkpoint, Contents
@@ -44,19 +48,22 @@ from seedbed.learning.update import Gradient, TrainState, Update, require_finite
 from seedbed.metrics.ledger import Ledger
 from seedbed.parameter_server.shards import Bound, Fetched, LocalShards, Part, Receipt
 from seedbed.seeding import key
-from seedbed.types import Agent, EnvSpec, Unroll, Weights
+from seedbed.types import Agent, DataPlan, EnvSpec, Unroll, Weights
 
 
-def place(config: RunConfig) -> RunConfig:
-    """Every environment of a thread gives one unroll to each of its gradients."""
-    return replace(config, lag="free", envs_per_actor=config.settings.batch_size)
+@dataclass(frozen=True)
+class A3CSettings(ShardSettings, InferenceDeviceSettings, InstanceSettings):
+    """Placement of A3C's threads and shards, all in one process."""
+
+    actors: int = 2
+    """Threads that act and learn, each with as many environments as a batch has unrolls."""
 
 
-class A3C(Asynchronous):
+class A3CRun(Asynchronous):
     """One run of A3C: everything but what starts and watches its threads.
 
     Args:
-      config: the run's settings, placed by :func:`place`.
+      config: the run's settings.
       agent: what is computed.
       spec: of the environments.
       log: where the last words of threads are.
@@ -75,7 +82,7 @@ class A3C(Asynchronous):
         checkpoint: Checkpoint | None = None,
     ) -> None:
         super().__init__(config, agent, spec)
-        place, server = config.placement, config.server
+        place = config.placement
         [device] = pick("inference", place.inference_devices)
         update = Update(agent, [device])
         state: TrainState = jax.jit(update.begin)(key(config.seed, "learner"))
@@ -85,8 +92,8 @@ class A3C(Asynchronous):
         state = jax.device_put(state, device)
         self._key = state.key
         whole = Part(state.params, state.opt_state, int(state.updates), int(state.skipped))
-        bound = Bound(server.max_staleness, server.stale_gradients)
-        self._shards = LocalShards(agent.optimizer, whole, server.shards, bound)
+        bound = Bound(place.max_staleness, place.stale_gradients)
+        self._shards = LocalShards(agent.optimizer, whole, place.shards, bound)
         self._gradient: Callable[..., Gradient] = jax.jit(update.gradient)
         self._put = lambda unroll: jax.device_put(unroll, update.shares)
         unroll_steps = agent.data.batch_size * agent.data.unroll_length
@@ -98,8 +105,8 @@ class A3C(Asynchronous):
             OpenSteps(self.ledger, unroll_steps, _steps(config.stop.frames, spec)),
         )
         self.threads = ActorThreads(
-            assignment=self._assignment(),
-            program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
+            assignment=assignment_of(config, agent, spec, "", envs=agent.data.batch_size),
+            program=Program(agent, spec, agent.data.batch_size, key(config.seed, "acting")),
             devices=[device],
             gate=self.gate,
             ledger=self.ledger,
@@ -293,3 +300,33 @@ def _weights(fetched: Fetched) -> Weights:
 
 def _steps(frames: int | None, spec: EnvSpec) -> int | None:
     return None if frames is None else -(-frames // spec.frames_per_step)
+
+
+def refuses(plan: DataPlan) -> str | None:
+    """Refuses agents that learn more than once, or later, from an unroll."""
+    if plan.on_policy:
+        return acts_and_queues(plan)
+    return (
+        acts(plan) or "its threads learn once from what they have just done, and the agent is made for more"
+    )
+
+
+def check(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses settings that do not go together."""
+    del agent
+    place = config.placement
+    if len(place.inference_devices) > 1:
+        return f"inference_devices is {place.inference_devices}, but all of a3c is on one device: give one"
+    if place.stale_gradients != "drop" and place.max_staleness is None:
+        return "stale_gradients is scale, and a3c takes gradients however stale they are: add --max-staleness"
+    return not_exact(config, "a3c's threads race, so that no two runs are alike") or no_actors(
+        config, "threads"
+    )
+
+
+def build(setup: Setup) -> A3CRun:
+    """Puts the run's parts together."""
+    return A3CRun(setup.config, setup.agent, setup.spec, log=setup.log, checkpoint=setup.checkpoint)
+
+
+A3C = Architecture("a3c", A3CSettings, build, refuses=refuses, check=check)

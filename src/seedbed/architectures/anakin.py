@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -31,8 +32,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from seedbed.acting.assignment import half_seeds, lanes_of
 from seedbed.acting.inference import row_keys
+from seedbed.architectures.checks import acts_and_queues
 from seedbed.architectures.devices import pick_everywhere
-from seedbed.architectures.interface import env_frames, progress, records, restore
+from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.run import env_frames, progress, records, restore
+from seedbed.config.placement import HostSettings, PopulationSettings, TrainingDeviceSettings, at_least
 from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import Variant, variants
@@ -52,6 +56,18 @@ _WINDOW = 100
 _CALL_SECONDS = 1.0
 _TREES_OF_VARIANTS = "members_"
 """Prefix of their trees in a checkpoint, unchanged since version 0.1."""
+
+
+@dataclass(frozen=True)
+class AnakinSettings(HostSettings, PopulationSettings, TrainingDeviceSettings):
+    """Placement of Anakin's program."""
+
+    batches_per_call: int = 8
+    """Batches that one call of the compiled program acts for and learns from."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "batches_per_call")
 
 
 class Acting(NamedTuple):
@@ -481,3 +497,13 @@ def _show(episodes: Episodes, last: LastEpisodes) -> None:
 def _is_mean(leaf: Any) -> bool:
     """Whether a metric is a mean; what counts is a whole number."""
     return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def build(setup: Setup) -> Anakin:
+    """Compiles nothing yet: puts program and state together."""
+    return Anakin(
+        setup.config, setup.agent, setup.spec, agent_with=setup.agent_with, checkpoint=setup.checkpoint
+    )
+
+
+ANAKIN = Architecture("anakin", AnakinSettings, build, refuses=acts_and_queues, policy="program")

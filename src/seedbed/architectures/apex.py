@@ -18,10 +18,27 @@ every so many steps. R2D2's actors send sequences in the same way (Kapturowski e
 
 from __future__ import annotations
 
-from seedbed.architectures.impala import Impala
+from dataclasses import dataclass
+
+from seedbed.architectures.checks import acts_and_samples
+from seedbed.architectures.impala import Impala, check
+from seedbed.architectures.interface import Architecture
+from seedbed.architectures.with_actors import with_actors
+from seedbed.config.placement import (
+    FetchSettings,
+    LearnerSettings,
+    RemoteSettings,
+    TrainingDeviceSettings,
+    TransportSettings,
+)
 
 FETCH_FRAMES = 400
 """Environment frames between two fetches of the weights (Horgan et al. 2018, appendix C)."""
+
+
+@dataclass(frozen=True)
+class ApexSettings(FetchSettings, LearnerSettings, TrainingDeviceSettings, RemoteSettings, TransportSettings):
+    """Placement of Ape-X's parts."""
 
 
 class Apex(Impala):
@@ -31,3 +48,8 @@ class Apex(Impala):
     def _fetch_steps(self) -> int:
         given = self._config.placement.fetch_steps
         return -(-FETCH_FRAMES // self._spec.frames_per_step) if given is None else given
+
+
+APEX = Architecture(
+    "apex", ApexSettings, with_actors(Apex), refuses=acts_and_samples, check=check, policy="actor"
+)

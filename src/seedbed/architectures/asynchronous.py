@@ -7,8 +7,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from seedbed.architectures.interface import progress
 from seedbed.architectures.one_agent import OneAgent
+from seedbed.architectures.run import progress
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Contents
 from seedbed.learning.update import TrainState

@@ -19,11 +19,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from seedbed.acting.example import example_unroll
+from seedbed.architectures.checks import not_exact, processes_alone
 from seedbed.architectures.devices import pick
+from seedbed.architectures.interface import Architecture, Setup, own_share
 from seedbed.architectures.with_shards import WithShards, plain
+from seedbed.config.placement import InstanceSettings, ShardProcessSettings, TransportSettings, at_least
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.learning.update import require_finite
@@ -31,15 +35,36 @@ from seedbed.metrics.ledger import Ledger
 from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
 from seedbed.replay.dataset import Batches, Dataset
 from seedbed.seeding import key
-from seedbed.types import Agent, EnvSpec, Unroll
+from seedbed.types import Agent, DataPlan, EnvSpec, Unroll
 
 _LOOK_SECONDS = 0.05
 
 
+@dataclass(frozen=True)
+class DistBeliefSettings(ShardProcessSettings, InstanceSettings, TransportSettings):
+    """Placement of DistBelief's replicas and shards."""
+
+    actors: int = 2
+    """Replicas that learn, each in a process of its own."""
+    dataset: str | None = None
+    """Folder of the data set to learn from; see seedbed collect."""
+    n_fetch: int = 1
+    """Gradients after which a replica fetches the newest parameters."""
+    n_push: int = 1
+    """Gradients that a replica pushes together, as their mean."""
+    warm_start: int = 0
+    """Gradients that the first replica pushes before the others begin."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "n_fetch", "n_push")
+        at_least(self, 0, "warm_start")
+
+
 def open_dataset(config: RunConfig, spec: EnvSpec, *, verify: bool) -> Dataset:
     """The run's data set; raises :class:`~seedbed.errors.DatasetError` if it is none, or of other environments."""
-    assert config.server.dataset is not None, "fits sees to it"
-    dataset = Dataset.open(config.server.dataset, verify=verify)
+    assert config.placement.dataset is not None, "check() sees to it"
+    dataset = Dataset.open(config.placement.dataset, verify=verify)
     dataset.require(spec)
     return dataset
 
@@ -79,7 +104,7 @@ class Replica:
         self._index = index
         dataset = open_dataset(config, spec, verify=False)
         self._batches = batches_of(dataset, index, config, agent, position)
-        settings = config.server
+        settings = config.placement
         self.learner = PushingLearner(
             agent,
             pick("training", (0,)),
@@ -107,7 +132,7 @@ class Replica:
 
     @property
     def _warming_up(self) -> bool:
-        return self.learner.newest < self._config.server.warm_start
+        return self.learner.newest < self._config.placement.warm_start
 
     def enough(self, steps: int) -> bool:
         """Whether so many steps are made; the first replica goes on until the others can begin."""
@@ -155,3 +180,37 @@ class DistBelief(WithShards):
         dataset = open_dataset(config, spec, verify=True)
         for index in range(config.placement.actors):
             batches_of(dataset, index, config, agent, self._positions.get(str(index)))
+
+
+def refuses(plan: DataPlan) -> str | None:
+    """Refuses agents that act."""
+    return (
+        None if plan.dataset else "its replicas learn from a data set, and from nothing that the agent does"
+    )
+
+
+def check(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses settings that do not go together."""
+    del agent
+    if config.placement.dataset is None:
+        return "distbelief learns from a data set: add --dataset DIR (seedbed collect RUN makes one)"
+    if config.placement.actors == 0:
+        return "actors is 0, and they are the replicas that learn: give one or more"
+    return not_exact(config, "distbelief's replicas race, so that no two runs are alike") or processes_alone(
+        config, "distbelief's replicas and shards"
+    )
+
+
+def updates(config: RunConfig, transitions: float) -> float:
+    """Returns the updates that so many transitions of the data set allow: gradients are pushed several at a time."""
+    return own_share(config, transitions) / float(config.placement.n_push)
+
+
+def build(setup: Setup) -> DistBelief:
+    """Puts together what watches shards and replicas."""
+    return DistBelief(setup.config, setup.agent, setup.spec, token=setup.token, checkpoint=setup.checkpoint)
+
+
+DISTBELIEF = Architecture(
+    "distbelief", DistBeliefSettings, build, refuses=refuses, check=check, updates=updates
+)

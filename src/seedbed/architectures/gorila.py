@@ -18,26 +18,52 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as with_changes
 from typing import Any
 
 from seedbed.acting.assignment import Assignment
-from seedbed.architectures.seed import Seed
+from seedbed.architectures.checks import acts_and_samples, no_actors, not_exact, processes_alone
+from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.seed import SEED, Seed
 from seedbed.architectures.with_shards import WithShards, plain
+from seedbed.config.placement import (
+    BatchingSettings,
+    LearnerSettings,
+    ShardProcessSettings,
+    TransportSettings,
+)
 from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
 from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
 from seedbed.seeding import key
 from seedbed.types import Agent, EnvSpec
 
+STALENESS_PER_WORKER = 4
+"""Gradients of every worker that a shard may have taken since the parameters of a gradient."""
 OUTLIER_DEVIATIONS = 5.0
 """Above the mean of losses, one whose gradient is not pushed; the paper says "several"."""
 
 
+@dataclass(frozen=True)
+class GorilaSettings(ShardProcessSettings, LearnerSettings, BatchingSettings, TransportSettings):
+    """Placement of Gorila's workers and shards."""
+
+    actors: int = 2
+    """Workers that act and learn, each in a process of its own."""
+
+
 def place(config: RunConfig) -> RunConfig:
-    """Where the parts of one worker stand: those of SEED, in one process, with one actor."""
+    """Bounds the staleness of gradients, where the settings do not."""
+    if config.placement.max_staleness is not None:
+        return config
+    return replace(config, max_staleness=STALENESS_PER_WORKER * config.placement.actors)
+
+
+def worker_config(config: RunConfig) -> RunConfig:
+    """Returns the settings of one worker: SEED's parts in one process, with one actor."""
     evaluating = config.placement.eval_envs // config.placement.actors
-    return replace(config, arch="seed", transport="inproc", actors=1, eval_envs=evaluating, listen=())
+    return replace(config, arch=SEED.name, transport="inproc", actors=1, eval_envs=evaluating)
 
 
 class GorilaWorker(Seed):
@@ -66,14 +92,15 @@ class GorilaWorker(Seed):
         self._index = index
         self._epoch = epoch
         self._workers = config.placement.actors
+        self._outlier_deviations = config.placement.outlier_deviations
         self._ended: list[tuple[float, int]] = []
         self._telling = threading.Lock()
-        super().__init__(place(config), agent, spec, token="", first_epoch=epoch)
+        super().__init__(worker_config(config), agent, spec, token="", first_epoch=epoch)
 
     learner: PushingLearner
 
     def _make_learner(self, devices: Sequence[Any]) -> PushingLearner:
-        deviations = self._config.server.outlier_deviations
+        deviations = self._outlier_deviations
         outliers = Outliers(OUTLIER_DEVIATIONS if deviations is None else deviations)
         # All begin with the server's parameters.
         own = key(self._config.seed, "learner", self._stream)
@@ -121,3 +148,45 @@ class GorilaWorker(Seed):
 
 class Gorila(WithShards):
     """One run of Gorila: everything but its processes; see :class:`~seedbed.architectures.with_shards.WithShards`."""
+
+
+def check(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses settings that do not go together."""
+    del agent
+    place = config.placement
+    return (
+        not_exact(
+            config,
+            "gorila's workers race, and their replays are in no checkpoint (with --actors 1 --lag 0 a run is "
+            "reproducible while nothing is interrupted)",
+        )
+        or no_actors(config, "workers")
+        or processes_alone(config, "gorila's workers and shards")
+        or _unequal_evaluation(place.eval_envs, place.actors)
+    )
+
+
+def _unequal_evaluation(eval_envs: int, workers: int) -> str | None:
+    if eval_envs % workers == 0:
+        return None
+    return (
+        f"eval_envs is {eval_envs}, and {workers} workers cannot share them equally: use --eval-envs "
+        f"{-(-eval_envs // workers) * workers}"
+    )
+
+
+def updates(config: RunConfig, transitions: float) -> float:
+    """Returns the gradients that so many acted transitions allow: each worker fills a replay of its own first."""
+    filling = config.placement.actors * config.settings.transitions_before_learning
+    learned: float = (transitions - filling) * config.settings.updates_a_transition
+    return learned
+
+
+def build(setup: Setup) -> Gorila:
+    """Puts together what watches shards and workers."""
+    return Gorila(setup.config, setup.agent, setup.spec, token=setup.token, checkpoint=setup.checkpoint)
+
+
+GORILA = Architecture(
+    "gorila", GorilaSettings, build, refuses=acts_and_samples, check=check, place=place, updates=updates
+)

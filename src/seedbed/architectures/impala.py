@@ -18,12 +18,33 @@ open unrolls stay with the actors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from seedbed.acting.pace import Free, Pace, Round
-from seedbed.architectures.with_actors import WithActors
+from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind
+from seedbed.architectures.devices import pick
+from seedbed.architectures.interface import Architecture
+from seedbed.architectures.with_actors import WithActors, with_actors
+from seedbed.config.placement import (
+    FetchSettings,
+    HostSettings,
+    LearnerSettings,
+    RemoteSettings,
+    TrainingDeviceSettings,
+    TransportSettings,
+)
 from seedbed.config.resolve import to_json
+from seedbed.config.settings import RunConfig
 from seedbed.serving.unroll_service import UnrollService
-from seedbed.types import Tree
+from seedbed.types import Agent, Tree
+
+
+@dataclass(frozen=True)
+class ImpalaSettings(
+    HostSettings, FetchSettings, LearnerSettings, TrainingDeviceSettings, RemoteSettings, TransportSettings
+):
+    """Placement of IMPALA's parts."""
 
 
 class Impala(WithActors):
@@ -39,12 +60,16 @@ class Impala(WithActors):
                 policy=to_json(self._config),
                 fetch_steps=self._fetch_steps if self._lag == "free" else 0,
                 # A replay is made for inserts of so many rows.
-                largest=self._config.placement.full_batch(0) if self._agent.data.replay else None,
+                largest=self._config.placement.largest_batch if self._agent.data.replay else None,
                 ledger=self.ledger,
                 meters=self._meters,
                 on_failure=self.fail,
             )
         ]
+
+    def _acting_devices(self) -> list[Any]:
+        """The device that the weights which actors fetch are read from."""
+        return pick("training", self._config.placement.training_devices)[:1]
 
     @property
     def _fetch_steps(self) -> int:
@@ -58,3 +83,22 @@ class Impala(WithActors):
 
     def _tables(self) -> dict[str, Tree]:
         return {}  # with the actors
+
+
+def check(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses settings that do not go together."""
+    fetch_steps = config.placement.fetch_steps
+    if fetch_steps is not None and config.lag != "free":
+        return (
+            f"fetch_steps is {fetch_steps}, but with an exact lag every unroll has its version: leave it out"
+        )
+    return not_exact(
+        config,
+        "the agent's states are with the actors, and no checkpoint could hold them (--lag 0 alone is reproducible "
+        "while nothing is interrupted)",
+    ) or too_far_behind(config, agent)
+
+
+IMPALA = Architecture(
+    "impala", ImpalaSettings, with_actors(Impala), refuses=acts_and_queues, check=check, policy="actor"
+)

@@ -1,139 +1,92 @@
-"""What a run needs of its architecture, whichever it is."""
+"""The record that an architecture is: what it reads, which agents it runs, and how its parts are put together."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-from seedbed.acting.actor_threads import ActorThreads
-from seedbed.learning.checkpoint import Contents
-from seedbed.learning.update import TrainState
-from seedbed.metrics.ledger import Ledger
-from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Tally
-from seedbed.serving.actor_registry import ActorRegistry
-
-
-class Architecture(Protocol):
-    """The parts of one run, put together; used by one thread but for :meth:`fail`."""
-
-    ledger: Ledger
-    lag: Tally
-
-    @property
-    def episodes(self) -> Episodes | EpisodesOfSeveral:
-        """Returns and lengths of the last episodes."""
-
-    @property
-    def registry(self) -> ActorRegistry | None:
-        """Where actors report; None if none come."""
-
-    @property
-    def threads(self) -> ActorThreads | None:
-        """The actor threads, to be started; None if there are none."""
-
-    @property
-    def train_state(self) -> TrainState:
-        """Parameters, optimizer and counters."""
-
-    @property
-    def version(self) -> int:
-        """Updates so far; known whatever has failed."""
-
-    @property
-    def skipped(self) -> int:
-        """How many of them were skipped; known whatever has failed."""
-
-    @property
-    def frames_per_step(self) -> int:
-        """Environment frames in one agent step."""
-
-    def open(self, addresses: list[str]) -> list[str]:
-        """Compiles, and lets actors in at these addresses; returns them as actors can reach them."""
-
-    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Learns until ``stop`` is set: yields metrics (scalars on the device) after some of the updates, and None
-        now and then while there is nothing to learn from.
-
-        Raises:
-          RunFailed: a part of the run failed.
-        """
-
-    def report(self) -> dict[str, Any]:
-        """What the other hosts of the run have to know of this one now, as JSON values."""
-
-    def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Takes over what all hosts reported after the same update, in their order, this one's too."""
-
-    def ledgers(self) -> list[dict[str, int]]:
-        """The books of each host, as they were last reported; where there is one, its own as they are now."""
-
-    def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
-
-    def variants(self) -> list[dict[str, Any]]:
-        """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
-
-    def snapshot(self, *, alone: bool = False) -> Contents:
-        """What a checkpoint is made of; ``meta["exact"]`` says whether it holds the environments too.
-
-        All hosts take it after the same update. ``alone``: another host is gone, and with it what only it had.
-        """
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the run with this error; from any thread."""
-
-    def close(self) -> None:
-        """Stops everything; safe to call twice."""
+from seedbed.acting.lanes import Member
+from seedbed.architectures.run import Run
+from seedbed.config.settings import RunConfig
+from seedbed.learning.checkpoint import Checkpoint
+from seedbed.types import Agent, DataPlan, EnvSpec
 
 
-def counts(arch: Architecture) -> dict[str, int]:
-    """Where the steps of all hosts went."""
-    return {name: sum(ledger[name] for ledger in arch.ledgers()) for name in arch.ledger.counts()}
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a run is built from.
 
-
-def env_frames(arch: Architecture) -> int:
-    """Environment frames of all hosts so far."""
-    return counts(arch)["received"] * arch.frames_per_step
-
-
-def progress(arch: Architecture) -> dict[str, float]:
-    """How far a run has come, by the names of the metrics: what every architecture reports alike."""
-    steps, lag = counts(arch), arch.lag.take()
-    return {
-        **arch.episodes.row(),
-        **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
-        "agent_steps": steps["received"],
-        "env_frames": steps["received"] * arch.frames_per_step,
-        "updates": arch.version,
-        "weights_version": arch.version,
-        **{f"steps_{name}": value for name, value in steps.items()},
-    }
-
-
-def records(arch: Architecture) -> dict[str, Any]:
-    """What every architecture keeps in a checkpoint beside its arrays."""
-    return {
-        "version": arch.version,
-        "ledgers": arch.ledgers(),
-        "episodes": arch.episodes.to_json(),
-        "lag": arch.lag.to_json(),
-    }
-
-
-def restore(
-    arch: Architecture, meta: Mapping[str, Any], *, open_steps: bool, host: int = 0, queued: int | None = None
-) -> None:
-    """Takes over what :func:`records` gave; steps that were not trained on yet are kept (``open_steps``) or dropped.
-
-    ``queued``: how many wait, where a replay has kept them.
+    Attributes:
+      config: the run's settings.
+      agent: the agent that is trained.
+      spec: of the environments.
+      token: secret that actors, workers and shards have to know.
+      log: the log of the run's own process.
+      checkpoint: the state to go on from; None to begin.
+      agent_with: makes the agent with other values for some of its numbers, which may be traced.
+      on_join, on_leave: called with actors that come and go (from other threads).
     """
-    arch.episodes.restore(meta["episodes"])
-    arch.lag.restore(meta["lag"])
-    books = dict(meta["ledgers"][host])
-    if not open_steps:
-        books["open"] = 0
-    if queued is not None or not open_steps:
-        books["queued"] = queued or 0
-    books["dropped"] = books["received"] - books["trained"] - books["queued"] - books["open"]
-    arch.ledger.restore(books)
+
+    config: RunConfig
+    agent: Agent
+    spec: EnvSpec
+    token: str
+    log: Path
+    checkpoint: Checkpoint | None
+    agent_with: Callable[[Mapping[str, Any]], Agent]
+    on_join: Callable[[Member], None] = lambda member: None
+    on_leave: Callable[[Member, str], None] = lambda member, reason: None
+
+
+def runs_any(plan: DataPlan) -> str | None:
+    """Refuses no agent."""
+    del plan
+    return None
+
+
+def nothing_to_check(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses no settings."""
+    del config, agent
+    return None
+
+
+def as_configured(config: RunConfig) -> RunConfig:
+    """Leaves the parts where the settings put them."""
+    return config
+
+
+def own_share(config: RunConfig, transitions: float) -> float:
+    """Returns the updates that so many acted transitions allow, where each is learned from by one learner."""
+    learned: float = (
+        transitions - config.settings.transitions_before_learning
+    ) * config.settings.updates_a_transition
+    return learned
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """*Where the parts run*: one file each, one row in :mod:`seedbed.registry`.
+
+    Attributes:
+      name: as in ``--arch``.
+      Settings: frozen dataclass of the settings that it reads, made of groups of :mod:`seedbed.config.placement`.
+      build: ``setup -> run``, puts together everything that stands in the run's own process.
+      refuses: ``plan -> reason``, why an agent that wants such data can never run here; None if it can.
+      check: ``(config, agent) -> reason``, why these settings do not go together; None if they do.
+      place: ``config -> config``, the settings of the architecture whose parts it puts elsewhere; the record of the
+        run keeps what was asked for.
+      policy: where the policy runs, by which the stages of a run are timed alone; None: they cannot be.
+      updates: ``(config, transitions) -> updates``, updates that so many acted transitions allow: learning rates are
+        annealed over them.
+    """
+
+    name: str
+    Settings: type[Any]
+    build: Callable[[Setup], Run]
+    refuses: Callable[[DataPlan], str | None] = runs_any
+    check: Callable[[RunConfig, Agent], str | None] = nothing_to_check
+    place: Callable[[RunConfig], RunConfig] = as_configured
+    policy: Literal["server", "actor", "thread", "program"] | None = None
+    updates: Callable[[RunConfig, float], float] = own_share

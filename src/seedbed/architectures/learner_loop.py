@@ -19,7 +19,6 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.example import example_unroll
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.devices import pick, pick_everywhere
-from seedbed.architectures.interface import progress, records, restore
 from seedbed.architectures.memory import (
     Batch,
     QueueMemory,
@@ -28,6 +27,7 @@ from seedbed.architectures.memory import (
     rounds,
 )
 from seedbed.architectures.one_agent import OneAgent
+from seedbed.architectures.run import progress, records, restore
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.learning.checkpoint import Checkpoint, Contents

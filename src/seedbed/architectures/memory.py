@@ -307,10 +307,9 @@ def make_replay(
     Raises:
       ConfigError: it does not fit into memory, could stall, or does not go with an exact lag.
     """
-    plan, place = agent.data, config.placement
+    plan = agent.data
     assert plan.replay is not None
     example = example_unroll(agent, spec, plan.overlap + plan.unroll_length, 1)._replace(weight=None)
-    rows = max(place.full_batch(index) for index in range(len(place.inference_devices)))
     base = tolerance = None
     if lag != "free":
         filling, batches = rounds(plan, acting, batch_size)
@@ -324,7 +323,7 @@ def make_replay(
         plan,
         example,
         batch_size=batch_size,
-        largest_insert=rows * plan.unroll_length,
+        largest_insert=config.placement.largest_batch * plan.unroll_length,
         seed=integer(config.seed, "replay", index),
         base=base,
         tolerance=tolerance,

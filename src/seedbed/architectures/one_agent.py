@@ -6,10 +6,11 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from seedbed.acting.actor_threads import ActorThreads
 from seedbed.acting.assignment import Assignment
+from seedbed.config.placement import EnvironmentSettings
 from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed, SeedbedError
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class OneAgent(ABC):
-    """The beginning of an :class:`~seedbed.architectures.interface.Architecture`.
+    """The beginning of an :class:`~seedbed.architectures.run.Run`.
 
     Args:
       config: the run's settings.
@@ -37,7 +38,7 @@ class OneAgent(ABC):
         self._config = config
         self._agent = agent
         self._spec = spec
-        self._lag = lag_of(config)
+        self._lag = config.lag
         self._host, self._hosts = config.cluster.host, config.cluster.hosts
         self._failure: BaseException | None = None
         self.ledger = Ledger()
@@ -46,7 +47,7 @@ class OneAgent(ABC):
 
     @abstractmethod
     def open(self, addresses: list[str]) -> list[str]:
-        """See :class:`~seedbed.architectures.interface.Architecture`."""
+        """See :class:`~seedbed.architectures.run.Run`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -79,26 +80,33 @@ class OneAgent(ABC):
         return assignment_of(self._config, self._agent, self._spec, token)
 
 
-def lag_of(config: RunConfig) -> int | Literal["free"]:
-    """An exact number of rounds, or "free"."""
-    return 0 if config.deterministic and config.placement.lag == "free" else config.placement.lag
+def assignment_of(
+    config: RunConfig, agent: Agent, spec: EnvSpec, token: str, *, envs: int | None = None
+) -> Assignment:
+    """Returns what the actors of a host are told.
 
-
-def assignment_of(config: RunConfig, agent: Agent, spec: EnvSpec, token: str) -> Assignment:
-    """What the actors of a host are told; ``token`` lets them in where they come over a transport."""
+    Args:
+      config: the run's settings.
+      agent: the agent that is trained.
+      spec: of the environments.
+      token: secret that lets actors in where they come over a transport.
+      envs: environments of each actor, where the settings do not say it.
+    """
+    place = config.placement
+    of_actors = isinstance(place, EnvironmentSettings)
     return Assignment(
         env=config.env,
         options=env_options(config),
         spec=spec,
-        actors=config.placement.actors,
-        envs=config.placement.envs_per_actor,
+        actors=place.actors,
+        envs=place.envs_per_actor if envs is None else envs,
         seed=config.seed,
         unroll_length=agent.data.unroll_length,
         overlap=agent.data.overlap,
-        evaluating=config.placement.eval_envs,
+        evaluating=place.eval_envs if of_actors else 0,
         token=token,
         keep_log=config.deterministic,
-        lockstep=lag_of(config) != "free",
+        lockstep=config.lag != "free",
         host=config.cluster.host,
         hosts=config.cluster.hosts,
     )

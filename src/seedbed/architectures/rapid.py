@@ -19,6 +19,7 @@ with the others' at every update.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,9 +29,20 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
 from seedbed.acting.meters import Meters
+from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind
 from seedbed.architectures.devices import pick
 from seedbed.architectures.impala import Impala
-from seedbed.architectures.one_agent import assignment_of, lag_of
+from seedbed.architectures.interface import Architecture
+from seedbed.architectures.one_agent import assignment_of
+from seedbed.architectures.with_actors import with_actors
+from seedbed.config.placement import (
+    HostSettings,
+    InferenceSettings,
+    LearnerSettings,
+    TrainingDeviceSettings,
+    TransportSettings,
+    at_least,
+)
 from seedbed.config.settings import RunConfig
 from seedbed.seeding import key
 from seedbed.serving.forward_service import AsTold, ForwardPace, ForwardService, Newest
@@ -43,6 +55,27 @@ from seedbed.weights.store import WeightStore
 _CONNECT_SECONDS = 5.0
 
 
+@dataclass(frozen=True)
+class RapidSettings(
+    InferenceSettings, TransportSettings, TrainingDeviceSettings, LearnerSettings, HostSettings
+):
+    """Placement of Rapid's parts."""
+
+    forward_servers: int = 1
+    """Forward-pass servers of each host, which run the policy for its actors."""
+    publish_updates: int = 1
+    """Updates after which the weights are published to the forward-pass servers. (Free lag only.)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "forward_servers", "publish_updates")
+
+    @property
+    def slots(self) -> int:
+        """Environments of the rollout workers; none come from elsewhere."""
+        return self.planned
+
+
 class Rapid(Impala):
     """One optimizer of Rapid: everything but rollout workers and forward-pass servers; see
     :class:`~seedbed.architectures.with_actors.WithActors`.
@@ -51,6 +84,7 @@ class Rapid(Impala):
     """
 
     _published: int | None = None
+    _fetch_steps = 0
 
     def _publish(self) -> None:
         every = self._config.placement.publish_updates if self._lag == "free" else 1
@@ -92,7 +126,7 @@ class ForwardServer:
         on_failure: Callable[[BaseException], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        place, lag = config.placement, lag_of(config)
+        place, lag = config.placement, config.lag
         self._index, self._token, self._on_lost = index, token, on_lost
         devices = pick("inference", place.inference_devices)
         device = devices[index % len(devices)]
@@ -148,3 +182,23 @@ class ForwardServer:
         if self._reporter is not None:
             self._reporter.close()
         self._forward.stop()
+
+
+def check(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses settings that do not go together."""
+    place = config.placement
+    if place.actors < place.forward_servers:
+        return (
+            f"actors is {place.actors}, so of {place.forward_servers} forward-pass servers some have no environments "
+            "to act for: give as many --actors or more, or fewer --forward-servers"
+        )
+    return not_exact(
+        config,
+        "the agent's states are with the forward-pass servers, and no checkpoint could hold them (--lag 0 alone is "
+        "reproducible while nothing is interrupted)",
+    ) or too_far_behind(config, agent)
+
+
+RAPID = Architecture(
+    "rapid", RapidSettings, with_actors(Rapid), refuses=acts_and_queues, check=check, policy="server"
+)

@@ -20,6 +20,7 @@ train, never through the host.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,32 @@ import jax
 
 from seedbed.acting.actor_threads import ActorThreads, LearnerGate
 from seedbed.acting.rollout import Program
+from seedbed.architectures.checks import acts_and_queues, no_actors, too_far_behind
+from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.learner_loop import LearnerLoop
+from seedbed.config.placement import (
+    EnvironmentSettings,
+    HostSettings,
+    InferenceDeviceSettings,
+    LearnerSettings,
+    TrainingDeviceSettings,
+)
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.seeding import key
 from seedbed.types import Agent, EnvSpec, Tree, Unroll
+
+
+@dataclass(frozen=True)
+class SebulbaSettings(
+    HostSettings, LearnerSettings, TrainingDeviceSettings, InferenceDeviceSettings, EnvironmentSettings
+):
+    """Placement of Sebulba's parts."""
+
+    actors: int = 2
+    """Actor threads."""
+    envs_per_actor: int = 16
+    """Environments of each thread, stepped while other threads' are decided for."""
 
 
 class Sebulba(LearnerLoop):
@@ -121,3 +143,26 @@ class Sebulba(LearnerLoop):
     @property
     def _last_epoch(self) -> int:
         return self.threads.last_epoch
+
+
+def check(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses settings that do not go together."""
+    place = config.placement
+    if (reason := no_actors(config, "threads")) is not None:
+        return reason
+    if place.actors < len(place.inference_devices):
+        return (
+            f"actors is {place.actors}, so of {len(place.inference_devices)} devices that act some have no thread: "
+            "give as many --actors or more, or fewer --actor-devices"
+        )
+    return too_far_behind(config, agent)
+
+
+def build(setup: Setup) -> Sebulba:
+    """Puts the run's parts together."""
+    return Sebulba(setup.config, setup.agent, setup.spec, log=setup.log, checkpoint=setup.checkpoint)
+
+
+SEBULBA = Architecture(
+    "sebulba", SebulbaSettings, build, refuses=acts_and_queues, check=check, policy="thread"
+)

@@ -17,6 +17,7 @@ stacks and unrolls stay with the learner.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,11 +25,33 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
 from seedbed.acting.pace import BatchPace, FreeBatches, Round
-from seedbed.architectures.with_actors import WithActors
+from seedbed.architectures.checks import acts, too_far_behind
+from seedbed.architectures.interface import Architecture
+from seedbed.architectures.with_actors import WithActors, with_actors
+from seedbed.config.placement import (
+    HostSettings,
+    InferenceSettings,
+    LearnerSettings,
+    RemoteSettings,
+    TrainingDeviceSettings,
+    TransportSettings,
+)
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.seeding import key
 from seedbed.serving.inference_service import InferenceService
 from seedbed.types import Tree
+
+
+@dataclass(frozen=True)
+class SeedSettings(
+    RemoteSettings,
+    InferenceSettings,
+    TransportSettings,
+    TrainingDeviceSettings,
+    LearnerSettings,
+    HostSettings,
+):
+    """Placement of SEED's parts."""
 
 
 class Seed(WithActors):
@@ -88,3 +111,8 @@ class Seed(WithActors):
     def _restore_tables(self, checkpoint: Checkpoint) -> None:
         for index, service in enumerate(self._services):
             service.inference.restore(checkpoint.tree(f"tables_{index}", service.inference.tables()))
+
+
+SEED = Architecture(
+    "seed", SeedSettings, with_actors(Seed), refuses=acts, check=too_far_behind, policy="server"
+)

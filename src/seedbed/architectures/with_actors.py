@@ -14,6 +14,7 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.lanes import Member
 from seedbed.acting.meters import Meters
 from seedbed.acting.pace import Lockstep, Round
+from seedbed.architectures.interface import Setup
 from seedbed.architectures.learner_loop import LearnerLoop
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
@@ -133,3 +134,20 @@ class WithActors(LearnerLoop):
     @property
     def _last_epoch(self) -> int:
         return self.registry.last_epoch
+
+
+def with_actors(kind: type[WithActors]) -> Callable[[Setup], WithActors]:
+    """Returns the ``build`` of an architecture whose actors join over a transport."""
+
+    def build(setup: Setup) -> WithActors:
+        return kind(
+            setup.config,
+            setup.agent,
+            setup.spec,
+            token=setup.token,
+            checkpoint=setup.checkpoint,
+            on_join=setup.on_join,
+            on_leave=setup.on_leave,
+        )
+
+    return build

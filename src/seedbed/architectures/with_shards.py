@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from seedbed.architectures.asynchronous import Asynchronous
-from seedbed.architectures.interface import env_frames, records, restore
+from seedbed.architectures.run import env_frames, records, restore
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.errors import SeedbedError
@@ -34,16 +34,12 @@ _log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
 """How long a shard is waited for that is not there."""
 _LAST_PATIENCE_SECONDS = 3.0
-_STALENESS_PER_WORKER = 4
 
 
 def bound_of(config: RunConfig) -> Bound:
     """How stale a gradient may be."""
-    server = config.server
-    most = server.max_staleness
-    if most is None and config.arch == "gorila":
-        most = _STALENESS_PER_WORKER * config.placement.actors
-    return Bound(most, server.stale_gradients)
+    place = config.placement
+    return Bound(place.max_staleness, place.stale_gradients)
 
 
 class WithShards(Asynchronous):
@@ -80,7 +76,7 @@ class WithShards(Asynchronous):
         self._skipped: dict[tuple[int, int], int] = {}
         self._shards: RemoteShards | None = None
         self._addresses: list[str] = []
-        self._versions = [self._version] * config.server.shards
+        self._versions = [self._version] * config.placement.shards
         self._resting = False
         self._server: Server | None = None
         self._newest: Mapping[str, Any] = {}
@@ -104,7 +100,7 @@ class WithShards(Asynchronous):
 
     def parts(self) -> list[Part]:
         """What each shard begins with."""
-        state, count = self._state, self._config.server.shards
+        state, count = self._state, self._config.placement.shards
         pairs = zip(cut(state.params, count), cut(state.opt_state, count), strict=True)
         return [Part(*pair, self.version, int(state.skipped)) for pair in pairs]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seedbed.cli.defaults import defaults_of
+from seedbed.cli.defaults import defaults_of, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
@@ -44,9 +44,7 @@ class BenchFlags:
 
 def run(arguments: list[str]) -> None:
     """Times, prints the table and appends the row."""
-    flags = parse(
-        "bench", BenchFlags, arguments, BenchFlags(run=defaults_of("bench", arguments, BenchFlags)), ABOUT
-    )
+    flags = _read(arguments)
     # One word with commas is several, as in --compare seed,impala.
     archs = [arch for word in flags.compare for arch in word.split(",") if arch]
     restart_tuned()
@@ -65,6 +63,14 @@ def run(arguments: list[str]) -> None:
     with file.open("a") as results:
         results.write(json.dumps({"command": f"seedbed bench {' '.join(arguments)}".strip(), **row}) + "\n")
     print_line(f"row appended to {file}")
+
+
+def _read(arguments: list[str]) -> BenchFlags:
+    default = typed(defaults_of("bench", arguments, BenchFlags))
+    kind = make_dataclass("BenchFlags", [("run", type(default), default)], bases=(BenchFlags,), frozen=True)
+    kind.__doc__ = BenchFlags.__doc__
+    given: BenchFlags = parse("bench", kind, arguments, kind(run=default), ABOUT)
+    return replace(given, run=plain(given.run))
 
 
 def _measured(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:

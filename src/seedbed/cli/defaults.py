@@ -1,65 +1,172 @@
-"""What the flags of a command go over: the preset of the environment, for the agent that the flags or the preset name.
+"""The settings that the flags of a command are over: the preset of the environment, for its agent and architecture.
 
-Which flags there are depends on the agent, and the agent on the environment, which stands among the flags. So they are
-read twice: first with the settings of all agents at once, only to learn what the command is about.
+Which flags there are depends on agent and architecture, and the agent on the environment, which stands among the flags.
+So they are read twice: first with the settings of all agents and architectures at once, only to learn what the command
+is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import tyro
 
 from seedbed.cli.parse import parse
-from seedbed.config.resolve import defaults
-from seedbed.config.settings import SETTINGS, RunConfig
+from seedbed.config.placement import has_meaning, names_of
+from seedbed.config.resolve import defaults, of_others
+from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
+from seedbed.registry import AGENTS, ARCHITECTURES, Registry
+
+
+def read_config(verb: str, arguments: Sequence[str], about: str) -> RunConfig:
+    """Returns the configuration that the flags of a command make, over the defaults of the environment they name.
+
+    Raises:
+      ConfigError: they do not fit.
+    """
+    default = typed(defaults_of(verb, arguments))
+    return plain(parse(verb, type(default), arguments, default, about))
 
 
 def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) -> RunConfig:
-    """The defaults of ``seedbed VERB ARGUMENTS``.
+    """Returns the defaults of ``seedbed VERB ARGUMENTS``.
 
     Args:
       verb: the command.
-      arguments: its flags, whichever agent they are for.
+      arguments: its flags, whichever agent and architecture they are for.
       flags: the dataclass with those that it has beside the configuration's.
 
     Raises:
-      ConfigError: the flags cannot be read, there is no such agent or preset, or one of them is for other agents only.
+      ConfigError: the flags cannot be read, there is no such agent, architecture or preset, or one of them is for
+        others only.
     """
     words = [word for word in arguments if word not in ("--help", "-h")]
     try:
-        first: Any = parse(verb, _side_by_side(flags), words)
+        first: Any = parse(verb, _side_by_side(flags, words), words)
         found = defaults(first.env, first.preset, first.agent or None, first.arch)
-        _require_own(found.agent, words)
+        for registry, chosen in ((AGENTS, found.agent), (ARCHITECTURES, found.arch)):
+            _require_own(registry, chosen, words)
+        _require_meaning(found, words)
     except ConfigError:
         if len(words) == len(arguments):
             raise
-        return RunConfig()  # Whoever asks for help may have made mistakes.
+        return RunConfig()  # Help is shown although the flags have mistakes.
     return found
 
 
-def _side_by_side(flags: type) -> type:
-    """All flags and all settings of all agents, none of them checked; an agent of "" is the preset's."""
+# -- flags of one agent and one architecture ---------------------------------------------------------------
+
+
+def typed(config: RunConfig) -> RunConfig:
+    """Returns ``config`` as an instance of a class that has the flags of its agent and its architecture."""
+    placement = _meaningful(config)
+    made = make_dataclass(
+        "RunConfig",
+        [
+            ("arch", _choice(ARCHITECTURES, "Where the parts run"), field(default=config.arch)),
+            ("agent", _choice(AGENTS, "What is computed"), field(default=config.agent)),
+            ("placement", type(placement), field(default=placement)),
+            ("settings", type(config.settings), field(default=config.settings)),
+        ],
+        bases=(RunConfig,),
+        frozen=True,
+    )
+    made.__doc__ = RunConfig.__doc__
+    values = {part.name: getattr(config, part.name) for part in fields(RunConfig)}
+    found: RunConfig = made(**{**values, "placement": placement})
+    return found
+
+
+def plain(config: RunConfig) -> RunConfig:
+    """Returns what :func:`typed` was given, with the values that ``config`` has now."""
+    values = {part.name: getattr(config, part.name) for part in fields(RunConfig)}
+    kind: Any = ARCHITECTURES.load(config.arch).Settings
+    placement = kind(**{part.name: getattr(config.placement, part.name) for part in fields(kind)})
+    return RunConfig(**{**values, "placement": placement})
+
+
+def _choice(registry: Registry, about: str) -> Any:
+    names = f"{{{','.join(registry.names)}}}|MODULE:NAME"
+    return Annotated[str, tyro.conf.arg(metavar=names, help=f"{about}; MODULE:NAME for one of your own.")]
+
+
+def _meaningful(config: RunConfig) -> Any:
+    """Returns the placement as an instance of a class that hides what means nothing for the run's agent."""
+    kind = type(config.placement)
+    hints = get_type_hints(kind, include_extras=True)
+    hidden = [
+        (part.name, Annotated[hints[part.name], tyro.conf.Suppress], part)
+        for part in fields(kind)
+        if not has_meaning(part, type(config.settings))
+    ]
+    values = {part.name: getattr(config.placement, part.name) for part in fields(kind)}
+    made = make_dataclass(
+        kind.__name__,
+        [(name, hint, field(default=part.default, metadata=part.metadata)) for name, hint, part in hidden],
+        bases=(kind,),
+        frozen=True,
+    )
+    made.__doc__ = kind.__doc__
+    return made(**values)
+
+
+# -- flags of all ------------------------------------------------------------------------------------------
+
+
+def _side_by_side(flags: type, words: Sequence[str]) -> type:
+    """All flags and all settings of all agents and architectures, unchecked; an agent of "" is the preset's."""
     sections = [kind for kind in get_type_hints(RunConfig).values() if is_dataclass(kind)]
     kinds: dict[str, tuple[Any, Any]] = {}
-    for kind in (flags, RunConfig, *sections, *SETTINGS.values()):
+    for kind in (flags, RunConfig, *sections, *_settings(AGENTS, words), *_settings(ARCHITECTURES, words)):
         hints = get_type_hints(kind, include_extras=True)
         # What has no plain default is a section.
         own = [part for part in fields(kind) if part.default is not MISSING]
         kinds |= {part.name: (hints[part.name], field(default=part.default)) for part in own}
+    for section in ("placement", "settings"):
+        del kinds[section]
     kinds["agent"] = (str, field(default=""))
     return make_dataclass("Flags", [(name, *kind) for name, kind in kinds.items()])
 
 
-def _require_own(agent: str, words: Iterable[str]) -> None:
-    """Raises :class:`ConfigError` at a flag that only other agents have."""
+def _settings(registry: Registry, words: Sequence[str]) -> Iterator[type[Any]]:
+    """The settings of all rows, and of what the words name by module."""
+    for name in (*registry.names, *_given(registry.flag, words)):
+        yield registry.load(name).Settings
+
+
+def _given(flag: str, words: Sequence[str]) -> Iterator[str]:
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if (
+            name == flag
+            and (value := value if equals else "".join(words[index + 1 : index + 2]))
+            and ":" in value
+        ):
+            yield value
+
+
+def _require_own(registry: Registry, chosen: str, words: Iterable[str]) -> None:
+    """Raises :class:`ConfigError` at a flag that only others of the registry have."""
+    own = names_of(registry.load(chosen).Settings)
+    for flag, names in _flags(words):
+        owners = [owner for each in names for owner in registry.owners(each)]
+        if owners and not names & own:
+            raise ConfigError(of_others(flag, registry, owners, chosen))
+
+
+def _require_meaning(config: RunConfig, words: Iterable[str]) -> None:
+    """Raises :class:`ConfigError` at a flag that means nothing for the run's agent."""
+    for flag, names in _flags(words):
+        for part in fields(config.placement):
+            if part.name in names and not has_meaning(part, type(config.settings)):
+                raise ConfigError(f"{flag} is given, but {config.agent} has no use for it: leave it out")
+
+
+def _flags(words: Iterable[str]) -> Iterator[tuple[str, set[str]]]:
+    """Every flag among the words, with the names that its setting may have."""
     for flag in (word.partition("=")[0] for word in words if word.startswith("--")):
         name = flag.removeprefix("--").replace("-", "_")
-        names = {name, name.removeprefix("no_")}
-        of = [other for other, kind in SETTINGS.items() if names & {part.name for part in fields(kind)}]
-        if of and agent not in of:
-            raise ConfigError(
-                f"{flag} is a setting of {' and '.join(of)}, and the agent of this run is {agent}: "
-                f"leave it out, or choose --agent {of[0]}"
-            )
+        yield flag, {name, name.removeprefix("no_")}

@@ -18,7 +18,7 @@ VERBS = {
     "collect": "write a data set of what a trained agent does",
     "actor": "step environments for a learner that runs elsewhere",
     "bench": "time every stage and the whole, and name the bottleneck",
-    "fits": "show which agent runs under which architecture, and why not",
+    "compatibility": "show which agent runs under which architecture, and why not",
     "doctor": "show devices, versions, environments and limits of this machine",
 }
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from seedbed.cli.defaults import defaults_of
+from seedbed.cli.defaults import read_config
 from seedbed.cli.ending import report
-from seedbed.cli.parse import parse
 from seedbed.config.settings import RunConfig
 from seedbed.launch.allocator import restart_tuned
 
@@ -22,4 +21,4 @@ def run(arguments: list[str]) -> int:
 
 def configuration(arguments: list[str], verb: str = "train", about: str = ABOUT) -> RunConfig:
     """The flags over the preset of the environment that they name."""
-    return parse(verb, RunConfig, arguments, defaults_of(verb, arguments), about)
+    return read_config(verb, arguments, about)

@@ -7,14 +7,16 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from seedbed.config.settings import SETTINGS, RunConfig
-from seedbed.errors import ConfigError, unknown_name
+from seedbed.config.placement import names_of
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError, listed, unknown_name
+from seedbed.registry import AGENTS, ARCHITECTURES, Registry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +42,11 @@ class Preset:
     agent: str | None = None
 
     def settings_for(self, agent: str, arch: str) -> dict[str, Any]:
-        """Names and values for one agent under one architecture."""
+        """Names and values for one agent under one architecture, of the settings that these have."""
         of_arch = self.archs.get(arch, {})
-        for_all = {name: value for name, value in of_arch.items() if name not in SETTINGS}
-        return {**self.settings, **for_all, **self.agents.get(agent, {}), **of_arch.get(agent, {})}
+        for_all = {name: value for name, value in of_arch.items() if name not in AGENTS.names}
+        chosen = {**self.settings, **for_all, **self.agents.get(agent, {}), **of_arch.get(agent, {})}
+        return {name: value for name, value in chosen.items() if not _is_of_others(name, agent, arch)}
 
 
 @cache
@@ -54,7 +57,7 @@ def presets() -> dict[str, Preset]:
         if file.name.endswith(".toml"):
             content = tomllib.loads(file.read_text(encoding="utf-8"))
             name = file.name.removesuffix(".toml")
-            agents = {name: content[name] for name in SETTINGS if name in content}
+            agents = {name: content[name] for name in AGENTS.names if name in content}
             match = tuple(content.get("match", ()))
             archs = content.get("arch", {})
             about, settings, agent = content["about"], content["settings"], content.get("agent")
@@ -134,31 +137,69 @@ def flat(config: RunConfig) -> dict[str, Any]:
 
 
 def replace(config: RunConfig, **settings: Any) -> RunConfig:
-    """``config`` with other values, by flat names; unknown names and wrong types are refused.
+    """Returns ``config`` with other values, by flat names; unknown names and wrong types are refused.
 
-    Another agent brings its own settings, with their built-in defaults.
+    Another agent brings its own settings, with their built-in defaults. Another architecture keeps those that both
+    have.
     """
-    if (agent := settings.get("agent", config.agent)) != config.agent:
-        if agent not in SETTINGS:
-            raise ConfigError(unknown_name("agent", str(agent), SETTINGS))
-        config = dataclasses.replace(config, agent=agent, settings=SETTINGS[agent]())
+    config = _with_agent(config, _checked("agent", settings.get("agent", config.agent), str))
+    config = _with_architecture(config, _checked("arch", settings.get("arch", config.arch), str))
     known = flat(config)
     for name in settings:
         if name not in known:
-            raise ConfigError(unknown_name("setting", name, known))
+            raise ConfigError(_unknown(name, config, known))
     top: dict[str, Any] = {}
     for section, value in _sections(config):
         hints = typing.get_type_hints(type(value))
-        mine = {
+        given = {
             part.name: _checked(part.name, settings[part.name], hints[part.name])
             for part in dataclasses.fields(value)
-            if part.name in settings
+            if part.name in settings and part.name not in ("placement", "settings")
         }
         if section is None:
-            top.update(mine)
-        elif mine:
-            top[section] = dataclasses.replace(value, **mine)
+            top.update(given)
+        elif given:
+            top[section] = dataclasses.replace(value, **given)
     return dataclasses.replace(config, **top)
+
+
+def _with_agent(config: RunConfig, agent: str) -> RunConfig:
+    return config if agent == config.agent else dataclasses.replace(config, agent=agent, settings=None)
+
+
+def _with_architecture(config: RunConfig, arch: str) -> RunConfig:
+    if arch == config.arch:
+        return config
+    kind = ARCHITECTURES.load(arch).Settings
+    before = {
+        part.name: getattr(config.placement, part.name) for part in dataclasses.fields(config.placement)
+    }
+    kept = {name: before[name] for name in names_of(kind) & before.keys()}
+    return dataclasses.replace(config, arch=arch, placement=kind(**kept))
+
+
+def _unknown(name: str, config: RunConfig, known: Mapping[str, Any]) -> str:
+    """Says whose setting a name is, or which one is nearest."""
+    for registry, chosen in ((AGENTS, config.agent), (ARCHITECTURES, config.arch)):
+        if owners := registry.owners(name):
+            return of_others(name, registry, owners, chosen)
+    return unknown_name("setting", name, known)
+
+
+def of_others(setting: str, registry: Registry, owners: Sequence[str], chosen: str) -> str:
+    """Returns the error for a setting of other agents, or of other architectures, than the chosen one."""
+    return (
+        f"{setting} is a setting of {listed(owners)}, and the {registry.kind} of this run is {chosen}: "
+        f"leave it out, or choose {registry.flag} {owners[0]}"
+    )
+
+
+def _is_of_others(name: str, agent: str, arch: str) -> bool:
+    """Returns whether a setting belongs to other agents or architectures alone."""
+    return any(
+        registry.owners(name) and name not in names_of(registry.load(chosen).Settings)
+        for registry, chosen in ((AGENTS, agent), (ARCHITECTURES, arch))
+    )
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
@@ -206,8 +247,13 @@ def to_json(config: RunConfig) -> dict[str, Any]:
 
 
 def from_json(record: Mapping[str, Any]) -> RunConfig:
-    """Reads what :func:`to_json` wrote."""
-    return replace(RunConfig(), **record)
+    """Reads a record of :func:`to_json`.
+
+    Records of version 0.1 have the settings of all architectures: those of others are left out.
+    """
+    agent, arch = record.get("agent", AGENTS.default), record.get("arch", ARCHITECTURES.default)
+    own = {name: value for name, value in record.items() if not _is_of_others(name, agent, arch)}
+    return replace(RunConfig(), **own)
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:

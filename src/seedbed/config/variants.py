@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seedbed.config.resolve import replace
-from seedbed.config.settings import AgentSettings, RunConfig
+from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, unknown_name
 
 
@@ -86,7 +86,7 @@ def _number(name: str, word: str) -> float:
         raise ConfigError(f"sweep: {name} has the value {word!r}, which is no number") from None
 
 
-def with_values(settings: AgentSettings, values: Mapping[str, Any]) -> AgentSettings:
+def with_values(settings: Any, values: Mapping[str, Any]) -> Any:
     """``settings`` with other numbers, which may be traced: unlike :func:`dataclasses.replace` it looks at none."""
     copy = object.__new__(type(settings))
     for part in dataclasses.fields(settings):

@@ -6,16 +6,19 @@ import contextlib
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
-from seedbed.agents.registry import load_agent
+from seedbed.agents.interface import AgentDefinition
+from seedbed.architectures.compatibility import load_architecture
+from seedbed.config.placement import EnvironmentSettings
 from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
+from seedbed.registry import AGENTS
 from seedbed.types import Agent, EnvSpec
 
 
@@ -54,7 +57,8 @@ def _describe(config: RunConfig, found: Future[EnvSpec]) -> None:
 def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:
     """The run's agent; with ``values`` for some of its numbers, which may be traced, if they are given."""
     lstm = {} if config.net.lstm is None else {"lstm": config.net.lstm}
-    return load_agent(config.agent).make_agent(
+    definition = cast(AgentDefinition, AGENTS.load(config.agent))
+    return definition.make(
         with_values(config.settings, values) if values else config.settings,
         spec,
         network=config.net.network,
@@ -69,11 +73,9 @@ def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:
     """Updates that the frame budget allows, as the optimizer counts them: what learning rates are annealed over."""
     if config.stop.frames is None:
         return None
-    place = config.placement
-    acting = 1 - place.eval_envs / max(place.actors * place.envs_per_actor, 1)
-    replays = place.actors if config.arch == "gorila" else 1
-    transitions = config.stop.frames / spec.frames_per_step * acting - replays * getattr(
-        config.settings, "replay_min_size", 0
-    )
-    updates = transitions * config.settings.updates_a_transition / config.server.n_push
+    place, acting = config.placement, 1.0
+    if isinstance(place, EnvironmentSettings):
+        acting -= place.eval_envs / max(place.planned, 1)
+    transitions = config.stop.frames / spec.frames_per_step * acting
+    updates = load_architecture(config.arch).updates(config, transitions)
     return max(1, int(updates + 1e-6))

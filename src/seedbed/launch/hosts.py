@@ -23,6 +23,7 @@ from typing import Any
 import jax
 
 from seedbed.config import resolve
+from seedbed.config.placement import RemoteSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed, cause_of
 from seedbed.launch.folder import RunFolder
@@ -170,7 +171,7 @@ def follow(
     settings = resolve.replace(
         resolve.from_json(told["settings"]), host=index, coordinator=address, video=False
     )
-    if config is not None:
+    if config is not None and isinstance(config.placement, RemoteSettings):
         settings = resolve.replace(settings, listen=config.placement.listen)
     hosts = Hosts(index, settings.cluster.hosts, rendezvous)
     stack.enter_context(failing_together(hosts))

@@ -43,7 +43,7 @@ class Pools:
         self._folder = folder
         self._note = note
         self._guard = Guard()
-        self._shards = self._supervisor(self._start_shard, config.server.shards, "shard")
+        self._shards = self._supervisor(self._start_shard, config.placement.shards, "shard")
         self._workers = self._supervisor(self._start_worker, config.placement.actors, "worker")
         self._begun: set[int] = set()
         self._address = ""
@@ -53,7 +53,7 @@ class Pools:
             start,
             count,
             stalled=dict,
-            most_restarts=self._config.safety.actor_restarts,
+            most_restarts=self._config.placement.actor_restarts,
             restart=True,
             on_failure=self._arch.fail,
             note=self._note,
@@ -68,7 +68,7 @@ class Pools:
     def start_shards(self, carrier: str) -> None:
         """Starts the shards, with what they begin with; ``carrier`` is ``shm`` or ``unix``."""
         path = self._folder.socket()
-        addresses = [f"{carrier}:{path}.{index}" for index in range(self._config.server.shards)]
+        addresses = [f"{carrier}:{path}.{index}" for index in range(self._config.placement.shards)]
         for index, (part, address) in enumerate(zip(self._arch.parts(), addresses, strict=True)):
             folder = self._folder_of(index)
             shutil.rmtree(folder, ignore_errors=True)

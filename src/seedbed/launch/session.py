@@ -17,19 +17,13 @@ from typing import Any
 import jax
 import psutil
 
-from seedbed.architectures import a2c, a3c
-from seedbed.architectures.anakin import Anakin
-from seedbed.architectures.apex import Apex
 from seedbed.architectures.asynchronous import Asynchronous
-from seedbed.architectures.distbelief import DistBelief
-from seedbed.architectures.gorila import Gorila
-from seedbed.architectures.impala import Impala
-from seedbed.architectures.interface import Architecture, counts, env_frames
+from seedbed.architectures.compatibility import load_architecture
+from seedbed.architectures.interface import Setup
 from seedbed.architectures.rapid import Rapid
-from seedbed.architectures.sebulba import Sebulba
-from seedbed.architectures.seed import Seed
-from seedbed.architectures.with_actors import WithActors
+from seedbed.architectures.run import Run, counts, env_frames
 from seedbed.architectures.with_shards import WithShards
+from seedbed.config.placement import RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
 from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
@@ -60,16 +54,6 @@ _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
 _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
-_WITH_ACTORS: dict[str, type[WithActors]] = {
-    "seed": Seed,
-    "a2c": Seed,
-    "impala": Impala,
-    "apex": Apex,
-    "rapid": Rapid,
-}
-_WITH_A_CREW: dict[str, type[Sebulba | a3c.A3C]] = {"sebulba": Sebulba, "a3c": a3c.A3C}
-_WITH_SHARDS: dict[str, type[WithShards]] = {"gorila": Gorila, "distbelief": DistBelief}
-_PLACES: dict[str, Callable[[RunConfig], RunConfig]] = {"a2c": a2c.place, "a3c": a3c.place}
 _OF_VARIANTS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 
 
@@ -100,8 +84,8 @@ class Session:
         self.config = config
         self.hosts = hosts or Hosts()
         # Where the parts stand; the record keeps what was asked for.
-        place = _PLACES.get(config.arch)
-        self.placed = place(config) if place else config
+        self.architecture = load_architecture(config.arch)
+        self.placed = self.architecture.place(config)
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -131,7 +115,7 @@ class Session:
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
         self.back, self.ending = threading.Event(), threading.Lock()
-        self.arch: Architecture | None = None
+        self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
         self.guard: Guard | None = None
         self.pools: Pools | None = None
@@ -178,38 +162,24 @@ class Session:
             curves.setdefault(variant.swept, []).append(self.folder.metrics_of(index))
         return curves
 
-    def _build(self) -> Architecture:
-        try:
-            return self._architecture()
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise self._failure(error) from error
-
-    def _architecture(self) -> Architecture:
-        if self.config.arch == "anakin":
-            return Anakin(
-                self.config,
-                self.agent,
-                self.spec,
-                agent_with=partial(build_agent, self.config, self.spec),
-                checkpoint=self.checkpoint,
-            )
-        if sharded := _WITH_SHARDS.get(self.config.arch):
-            return sharded(
-                self.config, self.agent, self.spec, token=self.folder.token(), checkpoint=self.checkpoint
-            )
-        if crewed := _WITH_A_CREW.get(self.config.arch):
-            return crewed(self.placed, self.agent, self.spec, log=self.folder.log, checkpoint=self.checkpoint)
-        return _WITH_ACTORS[self.placed.arch](
+    def _build(self) -> Run:
+        setup = Setup(
             self.placed,
             self.agent,
             self.spec,
             token=self.folder.token(),
+            log=self.folder.log,
             checkpoint=self.checkpoint,
+            agent_with=partial(build_agent, self.config, self.spec),
             on_join=self._on_join,
             on_leave=self._on_leave,
         )
+        try:
+            return self.architecture.build(setup)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> SeedbedError:
         """What ends the run, with component, cause and log; the traceback goes to the log."""
@@ -220,7 +190,7 @@ class Session:
         message = component + cause_of(error)
         return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
 
-    def _train(self, arch: Architecture, sinks: Record) -> Summary:
+    def _train(self, arch: Run, sinks: Record) -> Summary:
         """Learns, and leaves checkpoint and summary however that ended."""
         failure: SeedbedError | None = None
         taken: Contents | None = None
@@ -242,7 +212,7 @@ class Session:
         with self.ending:
             return self._end(arch, reason, standing, taken, failure)
 
-    def _rest(self, arch: Architecture) -> bool:
+    def _rest(self, arch: Run) -> bool:
         """Ends learning that others than this thread do, so that what is saved and what is told are one."""
         if not isinstance(arch, Asynchronous):
             return False
@@ -266,7 +236,7 @@ class Session:
         """Whoever watches processes of this run."""
         return [each for each in (self.supervisor, self.pools, self.forward) if each is not None]
 
-    def _last_snapshot(self, arch: Architecture) -> Contents | None:
+    def _last_snapshot(self, arch: Run) -> Contents | None:
         """What is to be saved at the end, if there is something new, taken while all hosts are there.
 
         If that fails it is tried again without the others, and the reason kept.
@@ -282,7 +252,7 @@ class Session:
 
     def _end(
         self,
-        arch: Architecture,
+        arch: Run,
         reason: str,
         standing: dict[str, Any],
         taken: Contents | None,
@@ -305,9 +275,7 @@ class Session:
             raise failure
         return summary
 
-    def _save_at_the_end(
-        self, arch: Architecture, taken: Contents | None, failure: SeedbedError | None
-    ) -> str | None:
+    def _save_at_the_end(self, arch: Run, taken: Contents | None, failure: SeedbedError | None) -> str | None:
         """Writes the last checkpoint if there is something new; returns why it could not."""
         several = self.hosts.count > 1
         try:
@@ -366,7 +334,7 @@ class Session:
             f"random keys{replay}; {rest}"
         )
 
-    def _learn(self, arch: Architecture, sinks: Record) -> tuple[str, dict[str, Any]]:
+    def _learn(self, arch: Run, sinks: Record) -> tuple[str, dict[str, Any]]:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
         if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
             return reason, self._standing(arch)
@@ -420,7 +388,7 @@ class Session:
             raise RunFailed(lost)
         return None
 
-    def _after_update(self, arch: Architecture) -> str | None:
+    def _after_update(self, arch: Run) -> str | None:
         """Agrees with the other hosts; begins a checkpoint if that is due, and returns why to stop."""
         due = time.monotonic() - self.saver.saved_at > 60 * self.config.safety.checkpoint_minutes
         told = self.hosts.agree({**self._wish(), "due": due, "saving": self.saver.busy, **arch.report()})
@@ -431,7 +399,7 @@ class Session:
             self.saver.begin(arch.version, partial(self._contents, arch))
         return reason
 
-    def _contents(self, arch: Architecture, *, alone: bool = False) -> Contents:
+    def _contents(self, arch: Run, *, alone: bool = False) -> Contents:
         contents = arch.snapshot(alone=alone)
         return replace(contents, meta={**contents.meta, "seconds": self.seconds})
 
@@ -439,7 +407,7 @@ class Session:
         """What this host alone knows of when to stop."""
         return {"interrupted": self.interrupted.is_set(), "time": self._out_of_time()}
 
-    def _write(self, arch: Architecture, sinks: Record, metrics: Mapping[str, Any]) -> None:
+    def _write(self, arch: Run, sinks: Record, metrics: Mapping[str, Any]) -> None:
         row = self._row(arch)
         sinks.write({**row, **jax.device_get(metrics)})
         for index, variant in enumerate(arch.variants()):
@@ -448,9 +416,11 @@ class Session:
             with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
                 file.write({**known, **returns})
 
-    def _open(self, arch: Architecture) -> list[str]:
-        local = f"{CARRIERS[self.placed.placement.transport]}:{self.folder.socket()}"
-        asked = self.placed.placement.listen
+    def _open(self, arch: Run) -> list[str]:
+        place = self.placed.placement
+        carrier = CARRIERS[place.transport if isinstance(place, TransportSettings) else "inproc"]
+        local = f"{carrier}:{self.folder.socket()}"
+        asked = place.listen if isinstance(place, RemoteSettings) else ()
         addresses = arch.open([local, *self.folder.addresses(asked)])
         self.folder.keep_addresses(asked, addresses[1:])
         for address in addresses[1:]:
@@ -459,7 +429,7 @@ class Session:
         return addresses
 
     def _start_shards(self, arch: WithShards) -> None:
-        self.pools = Pools(arch, self.config, self.spec, self.folder, self.display.note)
+        self.pools = Pools(arch, self.placed, self.spec, self.folder, self.display.note)
         self.pools.start_shards(CARRIERS[self.config.placement.transport])
 
     def _start_forward_servers(self, arch: Rapid, address: str) -> list[str]:
@@ -468,7 +438,7 @@ class Session:
         self.forward.start(address)
         return self.forward.addresses
 
-    def _start_actors(self, arch: Architecture, registry: ActorRegistry, addresses: Sequence[str]) -> None:
+    def _start_actors(self, arch: Run, registry: ActorRegistry, addresses: Sequence[str]) -> None:
         in_process = self.placed.placement.transport == "inproc"
         self.guard = None if in_process else Guard()
         token = self.folder.token()
@@ -496,7 +466,7 @@ class Session:
         self._supervise(arch, start, stalled)
 
     def _supervise(
-        self, arch: Architecture, start: Callable[[int], Actor], stalled: Callable[[], dict[int, float]]
+        self, arch: Run, start: Callable[[int], Actor], stalled: Callable[[], dict[int, float]]
     ) -> None:
         def late_with(seconds: float) -> str:
             return (
@@ -509,8 +479,8 @@ class Session:
             self.placed.placement.actors,
             late_with=late_with,
             stalled=stalled,
-            most_restarts=self.config.safety.actor_restarts,
-            restart=self.placed.placement.lag == "free" and not self.config.deterministic,
+            most_restarts=self.placed.placement.actor_restarts,
+            restart=self.placed.lag == "free",
             on_failure=arch.fail,
             note=self.display.note,
         )
@@ -525,7 +495,7 @@ class Session:
         """Seconds of training, over all sessions of the run."""
         return self.seconds_before + (time.monotonic() - self.begun if self.begun else 0.0)
 
-    def _reason_to_stop(self, arch: Architecture, wishes: Sequence[Mapping[str, Any]]) -> str | None:
+    def _reason_to_stop(self, arch: Run, wishes: Sequence[Mapping[str, Any]]) -> str | None:
         """Why to stop, if there is a reason: the same on all hosts."""
         stop = self.config.stop
         if any(wish["interrupted"] for wish in wishes):
@@ -548,7 +518,7 @@ class Session:
             return f"{minutes:g} minutes spent"
         return None
 
-    def _standing(self, arch: Architecture) -> dict[str, Any]:
+    def _standing(self, arch: Run) -> dict[str, Any]:
         """What changes while actors act, all at one moment."""
         books, episodes = counts(arch), arch.episodes.row()
         steps = books["received"]
@@ -563,7 +533,7 @@ class Session:
             "books": {f"steps_{name}": value for name, value in books.items()},
         }
 
-    def _summary(self, arch: Architecture, reason: str, standing: dict[str, Any]) -> Summary:
+    def _summary(self, arch: Run, reason: str, standing: dict[str, Any]) -> Summary:
         config, books = self.config, standing.pop("books")
         books["actor_restarts"] = self._restarts
         before = self._told_before(arch)
@@ -592,7 +562,7 @@ class Session:
             },
         )
 
-    def _told_before(self, arch: Architecture) -> dict[str, Any]:
+    def _told_before(self, arch: Run) -> dict[str, Any]:
         """The summary of the session before, if there was nothing left to do in this one; else empty.
 
         Actors had gone on for a moment between that summary and its checkpoint.
@@ -605,7 +575,7 @@ class Session:
             return {}
         return before if before.get("weights_version") == arch.version else {}
 
-    def _side_by_side(self, arch: Architecture) -> dict[str, Any]:
+    def _side_by_side(self, arch: Run) -> dict[str, Any]:
         """How the agents compare that were trained side by side, and which of them the checkpoint holds."""
         if not (agents := arch.variants()):
             return {}
@@ -620,7 +590,7 @@ class Session:
             "compared": {name: asdict(estimate(means)) for name, means in groups.items()},
         }
 
-    def _stop(self, arch: Architecture) -> None:
+    def _stop(self, arch: Run) -> None:
         self._stand_down()
         arch.close()
         for watched in self._watched:
@@ -630,7 +600,7 @@ class Session:
 
     # Rows, checkpoints, actors that come and go.
 
-    def _row_is_due(self, arch: Architecture) -> bool:
+    def _row_is_due(self, arch: Run) -> bool:
         now = time.monotonic()
         assert self.begun is not None, "rows are of what was learned"
         # What was learned first is told sooner: a run of a second has a curve too.
@@ -640,7 +610,7 @@ class Session:
         self.row_at = now
         return True
 
-    def _row(self, arch: Architecture) -> dict[str, Any]:
+    def _row(self, arch: Run) -> dict[str, Any]:
         meters = arch.meters()
         self.rate.observe(meters["agent_steps"])
         per_second = self.rate.per_second
@@ -670,11 +640,11 @@ class Session:
             self.display.note(f"actor {member.index} left: {reason}")
 
 
-def _has_actors(arch: Architecture) -> bool:
+def _has_actors(arch: Run) -> bool:
     return arch.registry is not None or arch.threads is not None or isinstance(arch, WithShards)
 
 
-def _digest(arch: Architecture) -> str:
+def _digest(arch: Run) -> str:
     """That of the parameters; empty if they are gone with what failed."""
     try:
         return digest(arch.train_state.params)

@@ -53,11 +53,11 @@ def serve(job: dict[str, Any], token: str, over: threading.Event) -> None:
     """Serves the shard of a job until ``over`` is set."""
     config, folder = from_json(job["run"]), Path(job["folder"])
     agent = build_agent(config, EnvSpec.from_json(job["spec"]))
-    like = empty_part(agent.optimizer, shapes_of(agent), job["index"], config.server.shards)
+    like = empty_part(agent.optimizer, shapes_of(agent), job["index"], config.placement.shards)
     shard = Shard(agent.optimizer, kept(folder, like), bound_of(config))
     with contextlib.closing(listen(job["address"], ShardHandler(shard, token))):
         version = shard.part.version
-        while not over.wait(config.server.shard_snapshot_seconds):
+        while not over.wait(config.placement.shard_snapshot_seconds):
             if (part := shard.part).version == version:
                 continue
             try:

@@ -57,7 +57,7 @@ def work(client: Client, token: str, index: int) -> None:
     config, spec = from_json(job["run"]), EnvSpec.from_json(job["spec"])
     agent = build_agent(config, spec)
     shards = RemoteShards(agent.optimizer, shapes_of(agent), job["shards"], token, patience=PATIENCE_SECONDS)
-    begin = {"gorila": _gorila, "distbelief": _distbelief}[config.arch]
+    begin = _distbelief if agent.data.dataset else _gorila
     with contextlib.closing(shards), begin(config, agent, spec, shards, job) as (mine, require_alive):
         reported = 0.0
         for metrics in _learned(mine, job["steps"]):

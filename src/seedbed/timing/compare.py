@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seedbed.architectures.fits import why_not
+from seedbed.architectures.compatibility import why_not
+from seedbed.config.placement import names_of
 from seedbed.config.resolve import defaults, replace, to_json
 from seedbed.config.settings import RunConfig
-from seedbed.errors import ConfigError, RunFailed, unknown_name
+from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.signals import ending_as_by_ctrl_c
 from seedbed.nets.torsos import is_image
+from seedbed.registry import ARCHITECTURES
 from seedbed.timing.stages import leave_memory, provenance, whole_run
 from seedbed.types import EnvSpec, leaves
 
-COMPARED = ("seed", "impala", "apex")
 NETWORKS: dict[str, dict[str, Any]] = {
     "small": {"network": "small"},
     "medium": {"network": "nature"},
@@ -91,17 +92,19 @@ def cases(config: RunConfig, archs: Sequence[str], spec: EnvSpec) -> list[Case]:
     Args:
       config: the agent, the environments and where the parts stand; everything that its architecture has to itself
         has to be as it is by default.
-      archs: some of ``COMPARED``.
+      archs: names of architectures.
       spec: of the environments.
 
     Raises:
       ConfigError: an architecture is none of these, or there is nothing to compare.
     """
     for arch in archs:
-        if arch not in COMPARED:
-            raise ConfigError(unknown_name("architecture to compare", arch, COMPARED))
+        ARCHITECTURES.load(arch)
     if len(set(archs)) < 2:
-        raise ConfigError(f"--compare {','.join(archs)}: give two or more of {', '.join(COMPARED)}")
+        raise ConfigError(
+            f"--compare {','.join(archs)}: give two or more of {', '.join(ARCHITECTURES.names)}"
+        )
+    _require_shared(config, archs)
     networks = NETWORKS if any(is_image(leaf) for _, leaf in leaves(spec.observation)) else DENSE
     found = []
     for network, agent, arch in itertools.product(networks, _agents(config), archs):
@@ -119,6 +122,18 @@ def cases(config: RunConfig, archs: Sequence[str], spec: EnvSpec) -> list[Case]:
     return kept
 
 
+def _require_shared(config: RunConfig, archs: Sequence[str]) -> None:
+    """Raises :class:`ConfigError` at a setting that is not by default, and that one of the architectures lacks."""
+    for arch in archs:
+        shared = names_of(ARCHITECTURES.load(arch).Settings)
+        for part in dataclasses.fields(config.placement):
+            given = getattr(config.placement, part.name)
+            if given != part.default and part.name not in shared:
+                raise ConfigError(
+                    f"{part.name} is {given}, and {arch} has no such setting: leave it out to compare"
+                )
+
+
 def _agents(config: RunConfig) -> tuple[str, str]:
     """The one that was given, and one of the other kind."""
     return (config.agent, "vtrace" if hasattr(config.settings, "replay_size") else "dqn")
@@ -129,7 +144,7 @@ def _of(config: RunConfig, agent: str) -> RunConfig:
     # Environments that only evaluate would cost one kind of agent what the other has no use for.
     shared = {"frames": None, "anneal_to_zero": False, "eval_envs": 0}
     if agent != config.agent:
-        other = defaults(config.env, config.preset, agent, "seed")
+        other = defaults(config.env, config.preset, agent)
         config = replace(config, eval_envs=0)
         same = {name: getattr(config, name) for name in ("env_options", "seed", "placement", "net")}
         config = dataclasses.replace(other, **same)

@@ -11,13 +11,14 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from seedbed.architectures.fits import ARCHITECTURES, why_not
+from seedbed.architectures.compatibility import load_architecture, why_not
 from seedbed.config.resolve import defaults, env_options, flat, replace, to_json
-from seedbed.config.settings import SETTINGS, RunConfig
+from seedbed.config.settings import RunConfig
 from seedbed.envs.on_device.makers import make_native
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.signals import ending_as_by_ctrl_c
+from seedbed.registry import AGENTS, ARCHITECTURES
 from seedbed.timing.stages import finished_run, leave_memory, provenance
 from seedbed.types import EnvSpec
 
@@ -77,10 +78,10 @@ def pairs(config: RunConfig, spec: EnvSpec) -> list[Pair]:
     for axis in ("agent", "arch", "env", "preset"):
         given.pop(axis, None)
     found = []
-    for arch, agent in itertools.product(ARCHITECTURES, SETTINGS):
+    for arch, agent in itertools.product(ARCHITECTURES.names, AGENTS.names):
         pair = defaults(config.env, config.preset, agent, arch)
         try:
-            if arch == "anakin":
+            if load_architecture(arch).policy == "program":
                 make_native(config.env, env_options(config))
             pair = replace(pair, **{name: value for name, value in given.items() if name in flat(pair)})
             reason = why_not(pair, build_agent(pair, spec))

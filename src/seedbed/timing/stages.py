@@ -36,10 +36,10 @@ from seedbed.acting.inference import Inference
 from seedbed.acting.policy_actor import device_of
 from seedbed.acting.rollout import Program, Rollout
 from seedbed.acting.unrolls import step_fields
-from seedbed.architectures import a2c
 from seedbed.architectures.anakin import Anakin
+from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.architectures.devices import pick
-from seedbed.architectures.fits import require_fit
+from seedbed.config.placement import TransportSettings
 from seedbed.config.resolve import env_options, replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
@@ -56,8 +56,6 @@ from seedbed.timing.transport import ADDRESSES, measure
 from seedbed.types import Agent, EnvSpec, leaves
 
 _WINDOWS = 3
-_BESIDE = ("impala", "apex")
-_OVER_A_TRANSPORT = ("seed", "rapid", *_BESIDE)
 _VERSIONED = ("seedbed", "jax", "jaxlib", "flax", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
@@ -149,10 +147,12 @@ def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: flo
     """The policy on batches of the size that the run fills."""
     planned = config.placement.actors * config.placement.envs_per_actor
     # Of one server, where several share the actors.
-    rows = config.placement.inference_batch or max(1, planned // 2 // config.placement.forward_servers)
-    if config.arch in _BESIDE:  # each actor decides for its own
+    own = load_architecture(config.arch).policy == "actor"
+    if own:  # each actor decides for its own
         rows = lanes_of(config.placement.envs_per_actor)[1]
-    own = config.arch in _BESIDE
+    else:
+        servers = getattr(config.placement, "forward_servers", 1)
+        rows = config.placement.inference_batch or max(1, planned // 2 // servers)
     device = device_of("cpu") if own else pick("inference", config.placement.inference_devices)[0]
     inference = Inference(agent, spec, planned, (rows,), device, key(0, "bench"))
     params = jax.device_put(agent.init(key(0, "bench")), device)
@@ -217,7 +217,7 @@ def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
         learner.state, _ = jax.block_until_ready(passes(learner.state, batch, last))
         return plan.acted_a_batch
 
-    update = in_one_program if config.arch == "anakin" else one_by_one
+    update = in_one_program if load_architecture(config.arch).policy == "program" else one_by_one
     update()
     what = "items" if plan.replay else "unrolls"
     about = f"batches of {plan.batch_size} {what} of {plan.trained_length} on {len(devices)} device(s)"
@@ -270,7 +270,7 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
     """The run itself; steady state, after compilation."""
     summary, rows = whole_run(config, seconds)
     rates = [row["agent_steps_per_second"] for row in rows]
-    carrier = f"{config.placement.transport}, " if config.arch in _OVER_A_TRANSPORT else ""
+    carrier = f"{config.placement.transport}, " if isinstance(config.placement, TransportSettings) else ""
     about = f"{config.arch}, {carrier}lag {summary['policy_lag_mean']:.1f} updates"
     first, last = rows[0], rows[-1]
     rate = float(summary["agent_steps_per_second"])
@@ -294,14 +294,24 @@ def bound(environment: float, inference: float, training: float, *, shared: bool
 
 def require_stages(config: RunConfig) -> None:
     """Raises :class:`ConfigError` if the run is none whose stages could be timed alone, here."""
+    if load_architecture(config.arch).policy is None:
+        raise ConfigError(
+            f"bench cannot time the stages of {config.arch} alone: use --compare all --frames N"
+        )
     if config.population.seeds > 1 or config.population.sweep:
         raise ConfigError("bench times one agent: leave --seeds and --sweep out")
     if config.cluster.hosts > 1:
         raise ConfigError("bench times one host: leave --hosts out")
-    if len(acting := config.placement.inference_devices) > 1:
+    if len(acting := _devices(config, "inference")) > 1:
         raise ConfigError(
             f"bench times one device that acts, and inference_devices has {len(acting)}: give one of them"
         )
+
+
+def _devices(config: RunConfig, role: str) -> tuple[int, ...]:
+    """The devices that act, or train; the first where the architecture does not choose."""
+    devices: tuple[int, ...] = getattr(config.placement, f"{role}_devices", (0,))
+    return devices
 
 
 @ending_as_by_ctrl_c()
@@ -320,11 +330,8 @@ def bench(
     row = provenance()
     # An annealed learning rate needs a run of stated length, which these are not.
     config = replace(config, frames=None, anneal_to_zero=False)
-    for role, indices in (
-        ("inference", config.placement.inference_devices),
-        ("training", config.placement.training_devices),
-    ):
-        pick(role, indices)  # a wrong one is named before anything is timed
+    for role in ("inference", "training"):
+        pick(role, _devices(config, role))  # a wrong one is named before anything is timed
     spec = build_spec(config)
     agent = build_agent(config, spec)
     require_fit(config, agent)
@@ -352,20 +359,21 @@ def _timed(
     config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float, rate: Callable[[Stage], float]
 ) -> tuple[float, dict[str, float]]:
     """Times each stage alone: the bound that follows, and the steps/s of the stages that take part in it."""
-    if config.arch == "anakin":
+    architecture = load_architecture(config.arch)
+    if architecture.policy == "program":
         acting = rate(acting_stage(config, agent, spec, seconds))
         learner = rate(learner_stage(config, agent, spec, seconds))
         return 1 / (1 / acting + 1 / learner), {"acting": acting, "learner": learner}
-    placed = a2c.place(config) if config.arch == "a2c" else config
+    placed = architecture.place(config)
     environment = rate(environment_stage(placed, spec, seconds))
-    if config.arch in _OVER_A_TRANSPORT:
+    if isinstance(config.placement, TransportSettings):
         for transport in transport_stages(config, spec, min(seconds, 2.0)):
             rate(transport)
-    act = rollout_stage if config.arch == "sebulba" else inference_stage
+    act = rollout_stage if architecture.policy == "thread" else inference_stage
     inference = rate(act(placed, agent, spec, seconds))
     learner = rate(learner_stage(placed, agent, spec, seconds))
     shared = jax.default_backend() == "cpu"
-    if config.arch in _BESIDE and not shared:  # the cores step and decide, the accelerator trains
+    if architecture.policy == "actor" and not shared:  # the cores step and decide, the accelerator trains
         limit = min(1 / (1 / environment + 1 / inference), learner)
     else:
         limit = bound(environment, inference, learner, shared=shared)

@@ -1,4 +1,4 @@
-"""``seedbed fits``: which agent runs under which architecture."""
+"""``seedbed compatibility``: which agent runs under which architecture."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from seedbed.cli.parse import parse, print_line
 
 
 @dataclass(frozen=True)
-class FitsFlags:
+class CompatibilityFlags:
     """No settings."""
 
 
 def run(arguments: list[str]) -> None:
     """Prints the table, and why its empty cells are empty."""
-    parse("fits", FitsFlags, arguments, about="Show which agent runs under which architecture, and why not.")
-    from seedbed.launch.pairings import pairings
+    parse(
+        "compatibility",
+        CompatibilityFlags,
+        arguments,
+        about="Show which agent runs under which architecture, and why not.",
+    )
+    from seedbed.launch.compatibility import table_of_pairs
 
-    table = pairings()
+    table = table_of_pairs()
     architectures = list(next(iter(table.values())))
     print_line(" " * 8 + "  ".join(architectures))
     reasons = list(dict.fromkeys(reason for cells in table.values() for reason in cells.values() if reason))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seedbed.architectures.fits import why_not
+from seedbed.architectures.compatibility import why_not
 from seedbed.config.resolve import configure
 from seedbed.envs.make import spec_of
 from seedbed.launch.build import build_agent
@@ -20,7 +20,7 @@ def test_the_preset_of_cartpole_has_no_more_environments_than_a2c_learns_from_at
 def test_what_learns_from_a_data_set_needs_an_architecture_that_has_one(arch: str) -> None:
     config = configure("toy:catch", arch=arch, agent="bc")
     reason = why_not(config, build_agent(config, spec_of("toy:catch")))
-    assert str(reason).endswith("which only distbelief has: use --arch distbelief")
+    assert str(reason).endswith("it learns from a data set, and here agents act; use --arch distbelief")
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

@@ -1,19 +1,19 @@
-"""Writes docs/fits.md from the table of agents and architectures. Run without arguments."""
+"""Writes docs/compatibility.md from the table of agents and architectures. Run without arguments."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from seedbed.launch.pairings import pairings
+from seedbed.launch.compatibility import table_of_pairs
 
-PAGE = Path(__file__).parent.parent / "docs" / "fits.md"
+PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
 HEAD = """\
 # Which agent runs where
 
-<!-- Written by tools/fits_page.py from src/seedbed/architectures/fits.py; do not edit. -->
+<!-- Written by tools/compatibility_page.py from src/seedbed/architectures; do not edit. -->
 
-*What is computed* (`--agent`) and *where it runs* (`--arch`) are chosen apart. `seedbed fits` prints this table. A pair
-that has a number is refused, with that reason, before anything is started. Settings may exclude each
+*What is computed* (`--agent`) and *where it runs* (`--arch`) are chosen apart. `seedbed compatibility` prints this
+table. A pair that has a number is refused, with that reason, before anything is started. Settings may exclude each
 other too, which is said in the same way.
 
 """
@@ -21,7 +21,7 @@ other too, which is said in the same way.
 
 def page() -> str:
     """The whole page."""
-    table = pairings()
+    table = table_of_pairs()
     architectures = list(next(iter(table.values())))
     reasons = list(dict.fromkeys(reason for cells in table.values() for reason in cells.values() if reason))
     lines = [

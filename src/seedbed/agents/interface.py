@@ -1,0 +1,27 @@
+"""The record that an agent is: what can be set of it, and how it is made for an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from seedbed.types import Agent
+
+
+@dataclass(frozen=True)
+class AgentDefinition:
+    """*What is computed*, before there is an environment: one file each, one row in :mod:`seedbed.registry`.
+
+    Attributes:
+      name: as in ``--agent``.
+      Settings: frozen dataclass of what can be set, derived from
+        :class:`~seedbed.agents.actor_critic.PolicySettings` or
+        :class:`~seedbed.agents.value_based.ValueBasedSettings`.
+      make: ``(settings, spec, *, network, hidden, lstm, compute_dtype, total_updates) -> Agent``; raises
+        :class:`~seedbed.errors.ConfigError` for settings that do not go together, or that do not fit the environment.
+    """
+
+    name: str
+    Settings: type[Any]
+    make: Callable[..., Agent]

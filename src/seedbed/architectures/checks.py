@@ -1,0 +1,73 @@
+"""Refusals that several architectures share, each a reason in words or None."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from seedbed.config.placement import has_meaning
+from seedbed.config.settings import RunConfig
+from seedbed.types import Agent, DataPlan
+
+
+def acts_and_queues(plan: DataPlan) -> str | None:
+    """Refuses agents that need a data set or a replay."""
+    return acts(plan) or (
+        "it samples from a replay, and here unrolls are learned from as they come" if plan.replay else None
+    )
+
+
+def acts(plan: DataPlan) -> str | None:
+    """Refuses agents that learn from a data set."""
+    return "it learns from a data set, and here agents act" if plan.dataset else None
+
+
+def acts_and_samples(plan: DataPlan) -> str | None:
+    """Refuses agents without a replay."""
+    return acts(plan) or (None if plan.replay else "it has no replay, and here batches are sampled from one")
+
+
+def too_far_behind(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses a lag, and more environments than a batch has unrolls, for agents that learn on policy."""
+    if not agent.data.on_policy:
+        return None
+    newest = f"{agent.name} learns only from what its newest weights did"
+    if config.lag != 0:
+        return f"{newest}, and the lag is {config.lag}: add --lag 0"
+    round_of_all, batch_size = config.placement.planned * config.cluster.hosts, agent.data.batch_size
+    if round_of_all > batch_size:
+        return (
+            f"{newest}, and {round_of_all} environments are more than a batch of {batch_size}: what the "
+            f"rest did would be trained on an update late. Use --batch-size {round_of_all}, or fewer --actors or "
+            "--envs-per-actor"
+        )
+    return None
+
+
+def no_actors(config: RunConfig, noun: str) -> str | None:
+    """Refuses a run without actors where none can come from elsewhere."""
+    return (
+        None
+        if config.placement.actors
+        else f"actors is 0, but only the run's own {noun} act: give one or more"
+    )
+
+
+def not_exact(config: RunConfig, reason: str) -> str | None:
+    """Refuses ``--deterministic``."""
+    return f"{reason}: leave --deterministic out" if config.deterministic else None
+
+
+def processes_alone(config: RunConfig, nouns: str) -> str | None:
+    """Refuses threads where the parts are processes."""
+    if config.placement.transport != "inproc":
+        return None
+    return f"transport is inproc, but {nouns} are processes: use --transport shm or --transport grpc"
+
+
+def meaningless(config: RunConfig) -> str | None:
+    """Refuses settings that mean nothing for the run's agent."""
+    for part in fields(config.placement):
+        given = getattr(config.placement, part.name)
+        if given != part.default and not has_meaning(part, type(config.settings)):
+            return f"{part.name} is {given}, but {config.agent} has no use for it: leave it out"
+    return None

@@ -1,0 +1,43 @@
+"""Which agent and which settings go with which architecture, and why the others do not."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from seedbed.architectures.checks import meaningless
+from seedbed.architectures.interface import Architecture
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError, listed
+from seedbed.registry import ARCHITECTURES
+from seedbed.types import Agent, DataPlan
+
+
+def load_architecture(name: str) -> Architecture:
+    """Returns the architecture with this name, or ``module:NAME``; raises :class:`ConfigError` if there is none."""
+    return cast(Architecture, ARCHITECTURES.load(name))
+
+
+def why_never(arch: str, plan: DataPlan) -> str | None:
+    """Returns why an architecture cannot run an agent that wants such data, however both are set; None if it can."""
+    return load_architecture(arch).refuses(plan)
+
+
+def runs_under(plan: DataPlan) -> list[str]:
+    """Returns the names of the architectures that can run an agent that wants such data."""
+    return [arch for arch in ARCHITECTURES.names if why_never(arch, plan) is None]
+
+
+def why_not(config: RunConfig, agent: Agent) -> str | None:
+    """Returns why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
+    if (reason := why_never(config.arch, agent.data)) is not None:
+        there = listed(runs_under(agent.data), "or")
+        return f"{agent.name} does not run under {config.arch}: {reason}; use --arch {there}"
+    if agent.data.replay and config.cluster.hosts > 1:
+        return f"hosts is {config.cluster.hosts}, but {agent.name} samples from the replay of one host: leave it out"
+    return meaningless(config) or load_architecture(config.arch).check(config, agent)
+
+
+def require_fit(config: RunConfig, agent: Agent) -> None:
+    """Raises :class:`ConfigError` with the reason if they do not go together."""
+    if (reason := why_not(config, agent)) is not None:
+        raise ConfigError(reason)

@@ -1,0 +1,288 @@
+"""Groups of settings of which architectures are composed: each architecture's ``Settings`` derive from those it reads.
+
+A group knows no architecture. A field with :data:`FOR_QUEUES` or :data:`FOR_EXPLORERS` as metadata has a meaning for
+some agents only: it is shown, and may be given, where the agent's ``Settings`` have the same values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from seedbed.acting.assignment import lanes_of
+from seedbed.errors import ConfigError
+
+FOR_QUEUES = {"memory": "queue"}
+"""Metadata of a setting for agents whose batches come from a queue."""
+FOR_EXPLORERS = {"explores": True}
+"""Metadata of a setting for agents that explore by chance."""
+_REMOTE_BATCH = 64
+"""Environments in a full inference batch where all actors come from elsewhere."""
+_ROOM_FOR_OTHERS = 256
+"""Slots for environments of actors from elsewhere, unless max_envs says otherwise."""
+
+
+def at_least(settings: object, least: float, *names: str, above: bool = False) -> None:
+    """Refuses numbers below ``least`` (or at it, with ``above``); None is accepted."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not (value > least if above else value >= least):
+            raise ConfigError(
+                f"{name} is {value}, and has to be {f'more than {least}' if above else f'{least} or more'}"
+            )
+
+
+def has_meaning(part: Any, agent_settings: type[Any]) -> bool:
+    """Returns whether a field of a group means something for agents with these ``Settings``."""
+    return all(getattr(agent_settings, name, None) == value for name, value in part.metadata.items())
+
+
+@dataclass(frozen=True)
+class Group:
+    """Base of all groups."""
+
+    def __post_init__(self) -> None:
+        """Refuses values that no run can have; groups call their bases' first."""
+
+
+@dataclass(frozen=True)
+class InstanceSettings(Group):
+    """Actors, workers, replicas or threads that the run starts itself."""
+
+    actors: int = 2
+    """Actors that this run starts on this machine; 0 if all come from elsewhere."""
+    actor_restarts: int = 3
+    """Restarts of one actor within ten minutes before the run stops."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "actors", "actor_restarts")
+
+
+@dataclass(frozen=True)
+class EnvironmentSettings(InstanceSettings):
+    """Actors with batches of environments."""
+
+    envs_per_actor: int = 16
+    """Environments of each actor; one half steps while the other waits for its actions."""
+    eval_envs: int = field(default=0, metadata=FOR_EXPLORERS)
+    """Environments, the last ones, that only evaluate: nothing is learned there, and the returns are theirs alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "eval_envs")
+        at_least(self, 1, "envs_per_actor")
+        if self.eval_envs and self.eval_envs >= self.planned:
+            raise ConfigError(
+                f"eval_envs is {self.eval_envs}, and has to be less than the {self.planned} environments of the run's "
+                "own actors, or there is nothing to learn from: give --eval-envs (a preset may have set it)"
+            )
+
+    @property
+    def planned(self) -> int:
+        """Environments of the run's own actors."""
+        return self.actors * self.envs_per_actor
+
+    def full_batch(self, device: int = 0) -> int:
+        """Environments in a full inference batch of the ``device``-th device that acts; no lane is larger."""
+        del device
+        return self._rows(1, 0, None)
+
+    @property
+    def largest_batch(self) -> int:
+        """Environments in the largest of all inference batches."""
+        return self.full_batch()
+
+    def _rows(self, devices: int, device: int, asked: int | None) -> int:
+        rows = lanes_of(self.envs_per_actor)[1]
+        here = len(range(device, self.actors, devices))
+        return max(asked or here * rows or _REMOTE_BATCH, rows)
+
+
+@dataclass(frozen=True)
+class TransportSettings(Group):
+    """A carrier between actors and the process that serves them."""
+
+    transport: Literal["inproc", "shm", "grpc"] = "shm"
+    """Carrier to the actors of this machine: threads, shared memory, or gRPC on a Unix socket."""
+
+
+@dataclass(frozen=True)
+class RemoteSettings(EnvironmentSettings):
+    """Actors that join from other machines."""
+
+    listen: tuple[str, ...] = ()
+    """Addresses (HOST:PORT, port 0 for a free one) where actors of other machines may join by gRPC."""
+    max_envs: int | None = None
+    """Most environments that inference keeps slots for; None for those of this run's actors plus 256."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "max_envs")
+        if self.actors == 0 and not self.listen:
+            raise ConfigError(
+                "actors is 0 and listen names no address, so no environment would be stepped: give one or more actors, "
+                "or --listen HOST:PORT for actors from elsewhere"
+            )
+
+    @property
+    def slots(self) -> int:
+        """Environments that inference keeps slots for; raises :class:`ConfigError` if the run's own need more."""
+        if self.max_envs is not None and self.max_envs < self.planned:
+            raise ConfigError(
+                f"max_envs is {self.max_envs}, and has to be {self.planned} or more: the run's own {self.actors} "
+                f"actors have {self.envs_per_actor} environments each"
+            )
+        return self.max_envs or self.planned + _ROOM_FOR_OTHERS
+
+
+@dataclass(frozen=True)
+class InferenceDeviceSettings(Group):
+    """Devices that act."""
+
+    inference_devices: Annotated[tuple[int, ...], tyro.conf.arg(aliases=("--actor-devices",))] = (0,)
+    """Devices that act, by index (see seedbed doctor)."""
+
+
+@dataclass(frozen=True)
+class BatchingSettings(EnvironmentSettings):
+    """Inference batches over actors."""
+
+    inference_batch: int | None = None
+    """Environments in a full inference batch; None for half of those of this run's actors. (Free lag only.)"""
+    inference_wait_ms: float = 2.0
+    """Milliseconds that a partial batch waits for more. (Free lag only.)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "inference_wait_ms")
+        at_least(self, 1, "inference_batch")
+
+
+@dataclass(frozen=True)
+class InferenceSettings(BatchingSettings, InferenceDeviceSettings):
+    """Central inference: batches over actors, on devices that act."""
+
+    def full_batch(self, device: int = 0) -> int:
+        """Environments in a full inference batch of the ``device``-th device that acts; no lane is larger."""
+        return self._rows(len(self.inference_devices), device, self.inference_batch)
+
+    @property
+    def largest_batch(self) -> int:
+        """Environments in the largest of all inference batches."""
+        return max(map(self.full_batch, range(len(self.inference_devices))))
+
+
+@dataclass(frozen=True)
+class TrainingDeviceSettings(Group):
+    """Devices that train."""
+
+    training_devices: Annotated[tuple[int, ...], tyro.conf.arg(aliases=("--learner-devices",))] = (0,)
+    """Devices that train, by index; each takes an equal share of the batch."""
+
+
+@dataclass(frozen=True)
+class LearnerSettings(Group):
+    """Lag, and the way of unrolls to a learner."""
+
+    queue_size: int | None = field(default=None, metadata=FOR_QUEUES)
+    """Unrolls that may wait for the learner; None for one batch. (Free lag only.)"""
+    prefetch: int = 1
+    """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
+    lag: int | Literal["free"] = "free"
+    """Updates between the weights that act and the newest: free (bounded by the queue), or an exact number."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "prefetch")
+        at_least(self, 1, "queue_size")
+        if self.lag != "free":
+            at_least(self, 0, "lag")
+
+
+@dataclass(frozen=True)
+class FetchSettings(Group):
+    """Actors that fetch weights."""
+
+    fetch_steps: int | None = None
+    """Steps between two fetches of newer weights, at an unroll's beginning; None: as published. (Free lag only.)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "fetch_steps")
+
+
+@dataclass(frozen=True)
+class HostSettings(Group):
+    """Hosts that train together."""
+
+    hosts: int = 1
+    """Hosts that train one agent together, each with actors and devices of its own and its share of every batch."""
+    host: int = 0
+    """Number of this host; 0 is the one that the others connect to."""
+    coordinator: str | None = None
+    """HOST:PORT, an address of host 0 that the others can reach; None: all hosts are started on this machine."""
+    host_timeout: float = 30.0
+    """Seconds without a sign of life after which a host counts as gone, and the run ends."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "hosts")
+        at_least(self, 0, "host")
+        at_least(self, 0, "host_timeout", above=True)
+        if self.host >= self.hosts:
+            raise ConfigError(f"host is {self.host} and hosts is {self.hosts}: hosts count from 0")
+        if self.host and self.coordinator is None:
+            raise ConfigError(f"host {self.host} has to be told where host 0 is: add --coordinator HOST:PORT")
+
+
+@dataclass(frozen=True)
+class ShardSettings(Group):
+    """Parameters that gradients are pushed to."""
+
+    shards: int = 1
+    """Parts of the parameters, each of which takes gradients by itself."""
+    max_staleness: int | None = None
+    """Most gradients that a shard may have taken since the parameters of a gradient; None: the architecture's own."""
+    stale_gradients: Literal["drop", "scale"] = "drop"
+    """Treatment of a gradient that is staler: drop it, or scale down its change."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "shards")
+        at_least(self, 0, "max_staleness")
+
+
+@dataclass(frozen=True)
+class ShardProcessSettings(ShardSettings):
+    """Shards in processes of their own."""
+
+    outlier_deviations: float | None = None
+    """Standard deviations above the mean loss from which a gradient is not pushed; None: the architecture's own."""
+    shard_snapshot_seconds: float = 10.0
+    """Seconds between two snapshots of a shard, from which it goes on if its process dies."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "outlier_deviations", "shard_snapshot_seconds", above=True)
+
+
+@dataclass(frozen=True)
+class PopulationSettings(Group):
+    """Agents that are trained side by side."""
+
+    seeds: int = 1
+    """Independent agents in one program, with the seeds from seed on."""
+    sweep: tuple[str, ...] = ()
+    """Numbers of the agent to compare, as name=value,value,…; every value is trained with every seed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "seeds")
+
+
+def names_of(settings: type[Any]) -> set[str]:
+    """Returns the names of all settings of a dataclass."""
+    return {part.name for part in fields(settings)}
