@@ -22,6 +22,7 @@ from seedbed.acting.pace import Pace
 from seedbed.acting.parcels import Introduction, UnrollParcel, WeightsParcel, lanes_of_unrolls, version_array
 from seedbed.acting.recipe import Recipe
 from seedbed.acting.service import Service
+from seedbed.acting.unrolls import resets_in
 from seedbed.errors import Refused
 from seedbed.transport.seam import Layouts
 from seedbed.types import Agent, TimeStep, Unroll, Weights, leaves, map_leaves
@@ -183,7 +184,7 @@ class Intake(Service[Lane]):
         lane.steps += new
         lane.rounds += 1
         lane.arrived = now
-        self._ledger.decide(lane.counted)
+        self._ledger.decide(lane.counted, resets_in(unroll.timestep.first[begin + 1 :]))
         self._ledger.cut(lane.counted)
 
     def _wrong(self, unroll: Unroll) -> str | None:

@@ -31,7 +31,7 @@ import numpy as np
 
 from seedbed.acting.crew import Crew
 from seedbed.acting.example import example_unroll
-from seedbed.acting.ledger import Ledger
+from seedbed.acting.ledger import Ledger, carried_out
 from seedbed.acting.rollout import Program
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.asynchronous import Asynchronous
@@ -61,6 +61,7 @@ class A3C(Asynchronous):
       spec: of the environments.
       log: where the last words of threads are.
       checkpoint: where to go on from; None to begin.
+      first_epoch: of the first thread at each index, or a higher one if the checkpoint has come further.
     """
 
     crew: Crew
@@ -73,6 +74,7 @@ class A3C(Asynchronous):
         *,
         log: Path,
         checkpoint: Checkpoint | None = None,
+        first_epoch: int = 0,
     ) -> None:
         super().__init__(config, agent, spec)
         place, server = config.placement, config.server
@@ -104,7 +106,7 @@ class A3C(Asynchronous):
             gate=self.gate,
             ledger=self.ledger,
             log=str(log),
-            first_epoch=checkpoint.meta["last_epoch"] + 1 if checkpoint else 0,
+            first_epoch=max(first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
         )
         self._not_finite = self._not_finite_in_row = 0
 
@@ -214,8 +216,9 @@ class OpenSteps:
         """Whether the thread ``index`` may make an unroll; one that it had begun before is over."""
         self._begun.discard(index)
         books = self._ledger.counts()
-        ended = books["received"] - books["open"]
-        if self._most is not None and ended + len(self._begun) * self._unroll >= self._most:
+        # If no episode ends in what is begun; those that do leave steps for others to make.
+        begun = carried_out(books) - books["open"] + len(self._begun) * self._unroll
+        if self._most is not None and begun >= self._most:
             return False
         self._begun.add(index)
         return True
@@ -278,12 +281,15 @@ class LearningGate:
         fetched = self._copies.pop(index)
         try:
             found = self._gradient(fetched, delivery.unroll)
-            receipts = self._shards.push(found.gradient, fetched.versions) if found.finite else []
+            receipts = self._push(found, fetched) if found.finite else []
         except BaseException:
             self._learned(delivery, None, [])
             raise
         self._learned(delivery, found, receipts)
         return True
+
+    def _push(self, found: Gradient, fetched: Fetched) -> list[Receipt]:
+        return self._shards.push(found.gradient, fetched.versions, float(found.carried))
 
 
 def _weights(fetched: Fetched) -> Weights:

@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from seedbed.acting.example import example_unroll
-from seedbed.acting.ledger import Ledger
+from seedbed.acting.ledger import Ledger, carried_out
+from seedbed.acting.unrolls import resets_in
 from seedbed.architectures.devices import pick
 from seedbed.architectures.with_shards import WithShards, plain
 from seedbed.config.settings import RunConfig
@@ -111,11 +112,12 @@ class Replica:
 
     def enough(self, steps: int) -> bool:
         """Whether so many steps are made; the first replica goes on until the others can begin."""
-        return self.ledger.counts()["received"] >= steps and not (self._index == 0 and self._warming_up)
+        return carried_out(self.ledger.counts()) >= steps and not (self._index == 0 and self._warming_up)
 
     def _learn(self, batch: Unroll) -> Mapping[str, Any]:
-        steps = batch.version[-self._config.settings.unroll_length :].size
-        self.ledger.decide(steps)
+        trained = slice(-self._config.settings.unroll_length, None)
+        steps = batch.version[trained].size
+        self.ledger.decide(steps, resets_in(batch.timestep.first[trained]))
         self.ledger.cut(steps)
         [(metrics, _)] = self.learner.updates(self.learner.put(batch))
         require_finite(self.learner.state.skipped_in_row, self._config.safety.max_skipped_updates)
@@ -149,8 +151,9 @@ class DistBelief(WithShards):
         *,
         token: str,
         checkpoint: Checkpoint | None = None,
+        first_epoch: int = 0,
     ) -> None:
-        super().__init__(config, agent, spec, token=token, checkpoint=checkpoint)
+        super().__init__(config, agent, spec, token=token, checkpoint=checkpoint, first_epoch=first_epoch)
         # Looked at once, and here: what replicas begin with has been read without a fault.
         dataset = open_dataset(config, spec, verify=True)
         for index in range(config.placement.actors):

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_changes
 from typing import Any
 
+from seedbed.acting.ledger import carried_out
 from seedbed.acting.recipe import Recipe
 from seedbed.architectures.seed import Seed
 from seedbed.architectures.with_shards import WithShards, plain
@@ -100,7 +101,7 @@ class GorilaWorker(Seed):
 
     def enough(self, steps: int) -> bool:
         """Whether so many steps are made."""
-        return self.ledger.counts()["received"] >= steps
+        return carried_out(self.ledger.counts()) >= steps
 
     def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
         with self._telling:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from seedbed.acting.crew import Crew
 from seedbed.acting.desk import Desk
-from seedbed.acting.ledger import Ledger
+from seedbed.acting.ledger import Ledger, carried_out
 from seedbed.learning.checkpoint import Contents
 from seedbed.learning.update import TrainState
 from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Tally
@@ -88,13 +88,18 @@ class Architecture(Protocol):
 
 
 def counts(arch: Architecture) -> dict[str, int]:
-    """Where the steps of all hosts went."""
-    return {name: sum(ledger[name] for ledger in arch.ledgers()) for name in arch.ledger.counts()}
+    """Where the places in unrolls of all hosts went."""
+    return {name: sum(ledger.get(name, 0) for ledger in arch.ledgers()) for name in arch.ledger.counts()}
+
+
+def agent_steps(arch: Architecture) -> int:
+    """Decisions that the environments of all hosts have carried out so far."""
+    return carried_out(counts(arch))
 
 
 def env_frames(arch: Architecture) -> int:
     """Environment frames of all hosts so far."""
-    return counts(arch)["received"] * arch.frames_per_step
+    return agent_steps(arch) * arch.frames_per_step
 
 
 def progress(arch: Architecture) -> dict[str, float]:
@@ -103,8 +108,8 @@ def progress(arch: Architecture) -> dict[str, float]:
     return {
         **arch.episodes.row(),
         **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
-        "agent_steps": steps["received"],
-        "env_frames": steps["received"] * arch.frames_per_step,
+        "agent_steps": carried_out(steps),
+        "env_frames": carried_out(steps) * arch.frames_per_step,
         "updates": arch.version,
         "weights_version": arch.version,
         **{f"steps_{name}": value for name, value in steps.items()},
