@@ -127,12 +127,16 @@ class TensorBoard:
 
     def __init__(self, folder: Path, *, resumed: bool = False) -> None:
         self._restarts = resumed
+        self._step = -1
         self._path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
         self._file = _opened(self._path)
         self._add(file_version="brain.Event:2")
 
     def write(self, row: Row) -> None:
-        """Adds every number of ``row`` at its ``agent_steps``; raises :class:`RunFailed` if the disk is full."""
+        """Adds every number of ``row`` at its ``agent_steps``, if these have grown: a curve has one point a step.
+
+        Raises :class:`RunFailed` if the disk is full.
+        """
         from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -142,6 +146,9 @@ class TensorBoard:
             if name != "agent_steps"
         ]
         step = int(row.get("agent_steps", 0))
+        if step <= self._step:
+            return
+        self._step = step
         if self._restarts:
             self._restarts = False
             self._add(step=step, session_log=SessionLog(status=SessionLog.START))
