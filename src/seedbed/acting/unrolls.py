@@ -31,7 +31,7 @@ def timestep_of(spec: EnvSpec, arrays: Sequence[Any]) -> TimeStep:
 
 
 def resets_at(timestep: TimeStep) -> int:
-    """Counts the environments of a step ``[B]`` that show a final observation: what is decided there only resets."""
+    """Counts the environments of a step ``[B]`` that show a final observation, at which a decision only resets."""
     return int(np.count_nonzero(np.asarray(timestep.terminated) | np.asarray(timestep.truncated)))
 
 
@@ -132,7 +132,7 @@ class OpenUnroll:
 
     @property
     def ended(self) -> int:
-        """How many rows show the final observation of an episode: what is decided there only resets."""
+        """The number of rows that show the final observation of an episode: a decision there only resets."""
         return resets_at(timestep_of(self._spec, self.observed))
 
     def no_actions(self) -> NDArray[Any]:

@@ -109,11 +109,11 @@ def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callabl
 
 
 def _nobody(line: str) -> None:
-    """Nobody listens."""
+    """Takes a line to which nobody listens."""
 
 
 class _Lines:
-    """Says now and then what goes on, by lines that are only made when one is due."""
+    """A teller of lines about what goes on, each made when it is due."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -155,13 +155,11 @@ class _Returns:
 
         Yields how many steps it has taken. Only a reset of all environments ends an episode that was cut.
         """
-        meter, plays = (
-            EpisodeMeter(len(self._each)),
-            np.array([len(found) < self._quota for found in self._each]),
-        )
+        meter = EpisodeMeter(len(self._each))
+        plays = np.array([len(found) < self._quota for found in self._each])
         for count, (timestep, _) in enumerate(steps):
-            ended = zip(*_finished(meter, timestep), strict=True)
-            for index, value in ended:
+            ended = meter.add(timestep)
+            for index, (value, _) in zip(meter.finished, ended, strict=True):
                 if plays[index]:
                     self._take(index, value, plays)
             for index in np.flatnonzero(plays & (meter.lengths >= self._max_steps)).tolist():
@@ -175,11 +173,6 @@ class _Returns:
     def _take(self, index: int, value: float, plays: Any) -> None:
         self._each[index].append(value)
         plays[index] = len(self._each[index]) < self._quota
-
-
-def _finished(meter: EpisodeMeter, timestep: TimeStep) -> tuple[list[int], list[float]]:
-    returns = [episode_return for episode_return, _ in meter.add(timestep)]
-    return meter.finished, returns
 
 
 def evaluate(

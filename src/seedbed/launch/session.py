@@ -177,7 +177,7 @@ class Session:
         return summary
 
     def _count_session(self) -> int:
-        """How often the run was resumed, as the host knows that has seen most of it."""
+        """Returns how often the run was resumed, as the host knows that has seen most of it."""
         told = self.hosts.agree({"session": self.folder.session(self.resumed)})
         number = max(int(each["session"]) for each in told)
         self.folder.keep_session(number)
@@ -185,7 +185,7 @@ class Session:
 
     @property
     def _first_epoch(self) -> int:
-        """That of the first actor at each index: no session had one as high, however it ended."""
+        """The epoch of the first actor at each index: no session before had one as high, however it ended."""
         return 0 if self.config.deterministic else self.session * EPOCHS_A_SESSION
 
     def _curves(self) -> dict[str, list[Path]]:

@@ -40,7 +40,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Evaluation(Estimate):
-    """What the returns of episodes say, some of which may have been cut.
+    """An estimate from the returns of episodes, some of which may have been cut.
 
     Attributes:
       cut: how many of them had not ended after ``max_steps`` steps. They are counted with their return up to there, as
