@@ -22,6 +22,14 @@ AGENTS: dict[str, dict[str, Any]] = {
 }
 
 
+def frames_of(batches: int) -> int:
+    """A limit that ends a run after so many batches.
+
+    Decisions that only reset are no frames: of each batch, one in ten or fewer (episodes have 9 steps or more).
+    """
+    return round((batches - 0.9) * ENVS * STEPS)
+
+
 def run(folder: Path, batches: int = 6, **settings: Any) -> Summary:
     return train(
         configure(
@@ -34,7 +42,7 @@ def run(folder: Path, batches: int = 6, **settings: Any) -> Summary:
                 "unroll_length": STEPS,
                 "hidden": (16,),
                 "learning_rate": 1e-2,
-                "frames": batches * ENVS * STEPS,
+                "frames": frames_of(batches),
                 "video": False,
                 **settings,
             },

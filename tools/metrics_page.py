@@ -16,6 +16,24 @@ HEAD = """\
 Every number that a run writes, under one name in `metrics.jsonl`, in TensorBoard and on the console. A name
 that ends in `/*` is a family: whatever begins like it belongs to it.
 
+## What is a step
+
+An **agent step** is a decision that an environment carried out. `agent_steps`, `env_frames` (the same times frame
+skip), steps/s, frames/s, `--frames`, annealing and the replay's ratio count these; a run ends after the first batch
+with which `env_frames` has come to `--frames`. The decision at the final observation of an episode is none: the
+environment only resets. It has a **place** in an unroll like every other, though, and the books (`steps_received` =
+`steps_trained` + `steps_queued` + `steps_open` + `steps_dropped`) are kept in places: `agent_steps` =
+`steps_received` - `steps_resets`. Lag, batches and `sample_reuse` are of places too. Under DistBelief a step is a
+transition of the data set that does not lead into a new episode. A run of version 0.1 that is resumed keeps what it
+had counted, resets included, and goes on by this rule ([decision
+41](decisions/0041-steps-are-decisions-that-were-carried-out.md)).
+
+A **session** is what one process does between `seedbed train` or `resume` and its end. A resumed run writes a row
+first, where its checkpoint stands: rows of an earlier `session` at as many steps or more are no history of the
+weights. Curves leave them out, and so does TensorBoard.
+
+## Names
+
 | name | unit | meaning |
 |---|---|---|
 """

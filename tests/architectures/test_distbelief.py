@@ -54,18 +54,24 @@ def test_one_replica_computes_what_the_optimizer_does(data: Path, shards: int, t
         "toy:catch", tmp_path / "run", **settings(data, actors=1, shards=shards, frames=10 * STEPS_A_BATCH)
     )
     done = train(config).to_json()
-    assert done["weights_version"] == 10
-    assert done["agent_steps"] == done["steps_trained"] == 10 * STEPS_A_BATCH
+    # One in ten transitions leads into a new episode, and is no step: an eleventh batch is needed, or a twelfth.
+    updates = done["weights_version"]
+    assert 11 <= updates <= 12
+    assert done["steps_trained"] == done["steps_received"] == updates * STEPS_A_BATCH
+    assert 10 * STEPS_A_BATCH <= done["agent_steps"] == done["steps_trained"] - done["steps_resets"]
     assert balanced(done)
     agent = build_agent(config, spec_of("toy:catch"))
     begin, _ = jax.random.split(key(config.seed, "learner"))
     weights = agent.init(begin)
     state = agent.optimizer.init(weights)
     batches = Dataset.open(data).shard(0, 1).batches(agent.data, agent.initial_state, seed=config.seed)
-    for batch in islice(batches, 10):
+    resets = 0
+    for batch in islice(batches, updates):
+        resets += int(batch.timestep.first[-agent.data.unroll_length :].sum())
         gradient, _ = jax.grad(agent.loss, has_aux=True)(weights, None, batch, jax.random.key(0))
         changes, state = agent.optimizer.update(agent.clip(gradient), state, weights)
         weights = optax.apply_updates(weights, changes)
+    assert resets == done["steps_resets"]
     ours = params(tmp_path / "run")
     for path, leaf in jax.tree_util.tree_flatten_with_path(weights)[0]:
         name = "params/" + jax.tree_util.keystr(path, simple=True, separator="/")

@@ -134,6 +134,7 @@ def test_memory_does_not_grow(arch: str, tmp_path: Path, monkeypatch: pytest.Mon
     if arch == "seed":
         settings["transport"] = "inproc"
     train(tiny("toy:catch", tmp_path / "run", arch=arch, **settings))
-    assert len(held) == 30
+    # Of ten decisions in catch the last only resets: 34 batches of 40 places are worth 1,200 steps, 33 are not.
+    assert len(held) == 34
     # The least of several: the numbers that a row tells are held for a moment longer than others.
     assert min(held[-6:]) <= min(held[2:8])

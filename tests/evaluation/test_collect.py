@@ -28,9 +28,10 @@ def test_a_data_set_says_what_it_is_and_counts_its_episodes(trained: Path) -> No
     dataset = collect(trained, frames=1_000)
     about = dataset.about
     assert dataset.path == trained / "dataset"
-    # 16 environments: 63 transitions each. Episodes have 9, and one leads into the next.
-    assert (dataset.streams, dataset.length) == (16, 64)
-    assert (about["frames"], about["transitions"], about["episodes"]) == (1008, 1008, 16 * 6)
+    # 16 environments: 63 transitions each, in 7 episodes of 9. The six that lead from one into the next are none: they
+    # only reset, and were counted before.
+    assert (dataset.streams, dataset.length) == (16, 63 + 6 + 1)
+    assert (about["frames"], about["transitions"], about["episodes"]) == (1008, 1008, 16 * 7)
     assert about["env_options"] == {"cell_pixels": 2}
     assert (about["agent"], about["run"], about["greedy"], about["seed"]) == (
         "vtrace",
@@ -41,10 +42,10 @@ def test_a_data_set_says_what_it_is_and_counts_its_episodes(trained: Path) -> No
     dataset.require(spec_of("toy:catch", {"cell_pixels": 2}))
     with pytest.raises(DatasetError, match="its observation is"):
         dataset.require(spec_of("toy:catch"))
-    unroll = dataset.unroll([(stream, 0) for stream in range(16)], 63, {})
+    unroll = dataset.unroll([(stream, 0) for stream in range(16)], 69, {})
     assert unroll.timestep.observation.dtype == np.uint8
-    assert unroll.timestep.observation.shape == (64, 16, 20, 10, 1)
-    assert about["mean_return"] == pytest.approx(float(unroll.timestep.reward.sum()) / 96)
+    assert unroll.timestep.observation.shape == (70, 16, 20, 10, 1)
+    assert about["mean_return"] == pytest.approx(float(unroll.timestep.reward.sum()) / 112)
     assert (unroll.version == about["version"]).all() and about["version"] > 0
 
 

@@ -55,7 +55,8 @@ def resumed(cwd: Path, frames: int) -> dict[str, Any]:
     for what in ("params_sha256", "agent_steps", "episodes", "weights_version"):
         assert both[0][what] == both[1][what], what
     parts = sum(both[0][f"steps_{name}"] for name in ("trained", "queued", "open", "dropped"))
-    assert parts == both[0]["steps_received"] == both[0]["agent_steps"] >= frames
+    assert parts == both[0]["steps_received"]
+    assert both[0]["agent_steps"] == both[0]["steps_received"] - both[0]["steps_resets"] >= frames
     return both[0]
 
 

@@ -34,6 +34,7 @@ from seedbed.learning.checkpoint import (
     save,
     unpack,
 )
+from seedbed.ops.optimizers import OptimizerSettings, make_optimizer
 
 
 def params(value: float = 1.0) -> dict[str, Any]:
@@ -177,6 +178,16 @@ def test_a_template_that_differs_names_the_leaf(tmp_path: Path, like: Any, messa
     save_some(tmp_path, 1)
     with pytest.raises(CheckpointError, match=message):
         load_latest(tmp_path).tree("params", like)
+
+
+def test_a_schedule_of_0_1_that_counted_whole_updates_goes_on(tmp_path: Path) -> None:
+    before = optax.adam(optax.linear_schedule(1e-3, 0.0, 100), 0.9, 0.999, 3.125e-7)
+    state = before.update(params(), before.init(params()), params())[1]
+    save(tmp_path, 1, Contents({"train": state}, {}), keep=3)
+    now = make_optimizer(OptimizerSettings(learning_rate=1e-3, anneal_to_zero=True), 100)
+    kept = load_latest(tmp_path).tree("train", now.init(params()))
+    counts = [leaf for name, leaf in flatten(kept).items() if name.endswith("count")]
+    assert sorted((count.dtype.name, float(count)) for count in counts) == [("float32", 1.0), ("int32", 1.0)]
 
 
 def test_what_was_not_saved_is_an_error_that_says_what_was(tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seedbed.metrics.ledger import Ledger
+from seedbed.metrics.ledger import Ledger, carried_out
 
 
 def test_steps_move_from_column_to_column() -> None:
     books = Ledger()
-    books.decide(10)
+    books.decide(10, resets=2)
     books.cut(6)
     books.train(4)
     books.drop(open_steps=3, queued_steps=1)
-    assert books.counts() == {"received": 10, "trained": 4, "queued": 1, "open": 1, "dropped": 4}
+    counts = {"received": 10, "trained": 4, "queued": 1, "open": 1, "dropped": 4, "resets": 2}
+    assert books.counts() == counts
+    assert carried_out(counts) == 8
 
 
 @given(st.lists(st.tuples(st.sampled_from(["decide", "cut", "train", "drop", "lose"]), st.integers(0, 5))))
@@ -42,6 +44,7 @@ def test_the_books_balance_or_the_booking_is_refused(bookings: list[tuple[str, i
             "queued": queued,
             "open": opened,
             "dropped": dropped,
+            "resets": 0,
         }
         assert received == trained + queued + opened + dropped
 
@@ -54,6 +57,7 @@ def test_the_books_balance_or_the_booking_is_refused(bookings: list[tuple[str, i
         lambda books: books.drop(open_steps=3),
         lambda books: books.drop(queued_steps=1),
         lambda books: books.drop(open_steps=-1),
+        lambda books: books.decide(1, resets=4),
         lambda books: books.restore({"received": 1, "trained": 0, "queued": 0, "open": 0, "dropped": 0}),
     ],
 )
@@ -65,10 +69,19 @@ def test_books_that_do_not_balance_are_an_error(booking: object) -> None:
 
 
 def test_restore_takes_over_counts() -> None:
-    counts = {"received": 10, "trained": 4, "queued": 1, "open": 1, "dropped": 4}
+    counts = {"received": 10, "trained": 4, "queued": 1, "open": 1, "dropped": 4, "resets": 3}
     books = Ledger()
     books.restore(counts)
     assert books.counts() == counts
+
+
+def test_books_of_0_1_go_on_with_what_they_had_counted() -> None:
+    before = {"received": 10, "trained": 4, "queued": 1, "open": 1, "dropped": 4}
+    assert carried_out(before) == 10
+    books = Ledger()
+    books.restore(before)
+    books.decide(5, resets=2)
+    assert carried_out(books.counts()) == 13
 
 
 def test_threads_lose_nothing() -> None:
@@ -78,7 +91,7 @@ def test_threads_lose_nothing() -> None:
     def work() -> None:
         together.wait()
         for _ in range(rounds):
-            books.decide(3)
+            books.decide(3, resets=1)
             books.cut(2)
             books.train(1)
             books.drop(open_steps=1, queued_steps=1)
@@ -89,4 +102,5 @@ def test_threads_lose_nothing() -> None:
     for worker in workers:
         worker.join()
     n = threads * rounds
-    assert books.counts() == {"received": 3 * n, "trained": n, "queued": 0, "open": 0, "dropped": 2 * n}
+    counts = {"received": 3 * n, "trained": n, "queued": 0, "open": 0, "dropped": 2 * n, "resets": n}
+    assert books.counts() == counts

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.metrics.sinks import JsonLines, Record, Row, TensorBoard, read_rows
@@ -126,3 +127,16 @@ def test_tensorboard_gets_every_number_at_its_step(tmp_path: Path) -> None:
     assert b"mean_return" in data
     assert b"loss/kl" in data
     assert file.stat().st_mtime >= start - 2
+
+
+def test_tensorboards_own_reader_shows_one_curve_of_a_run_that_was_resumed(tmp_path: Path) -> None:
+    sessions = [(10, 20, 30, 40), (20, 20, 25, 35), (25, 50)]
+    for number, steps in enumerate(sessions):
+        sink = TensorBoard(tmp_path, resumed=number > 0)
+        for step in steps:
+            sink.write({"agent_steps": step, "updates": 100 * number + step})
+        # Not closed, as after a kill.
+    reader = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
+    reader.Reload()
+    points = [(event.step, event.value) for event in reader.Scalars("updates")]
+    assert points == [(10, 10.0), (20, 120.0), (25, 225.0), (50, 250.0)]

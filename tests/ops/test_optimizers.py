@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from seedbed.errors import ConfigError
-from seedbed.ops.optimizers import OptimizerSettings, make_optimizer
+from seedbed.ops.optimizers import OptimizerSettings, apply_gradient, make_optimizer
 
 
 def test_adagrad_divides_by_the_root_of_all_squares_so_far():
@@ -33,3 +33,32 @@ def test_adagrad_may_begin_with_a_sum():
 def test_what_adagrad_adds_is_not_negative(name):
     with pytest.raises(ConfigError, match=f"{name} is -1, and has to be 0 or more"):
         OptimizerSettings(**{name: -1})
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "adagrad"])
+def test_an_annealed_rate_moves_on_by_what_was_carried_out(optimizer):
+    """Two batches of which half was carried out lower the rate as one whole batch does."""
+    settings = OptimizerSettings(optimizer=optimizer, learning_rate=1.0, anneal_to_zero=True)
+    rule = make_optimizer(settings, 4)
+    whole = make_optimizer(OptimizerSettings(optimizer=optimizer, learning_rate=1.0), None)
+    params = jnp.array(1.0)
+    state, plain = rule.init(params), whole.init(params)
+    for carried, left in [
+        (1.0, 1.0),
+        (0.5, 0.75),
+        (0.5, 0.625),
+        (0.0, 0.5),
+        (1.0, 0.5),
+        (1.0, 0.25),
+        (1.0, 0.0),
+    ]:
+        changed, plain, _ = apply_gradient(whole, params, plain, jnp.array(2.0))
+        annealed, state, _ = apply_gradient(rule, params, state, jnp.array(2.0), carried=carried)
+        assert float(annealed - params) == pytest.approx(left * float(changed - params), rel=1e-6)
+
+
+def test_what_was_skipped_lowers_no_rate():
+    rule = make_optimizer(OptimizerSettings(learning_rate=1.0, anneal_to_zero=True), 4)
+    state = rule.init(jnp.array(1.0))
+    _, after, _ = apply_gradient(rule, jnp.array(1.0), state, jnp.array(1.0), finite=False, carried=0.5)
+    assert optax.tree.get(after, "count", filtering=lambda path, value: value.dtype == jnp.float32) == 0

@@ -58,9 +58,9 @@ class Watched(LocalShards):
         self.fetched += 1
         return super().fetch()
 
-    def push(self, gradient: Tree, versions: Sequence[int]) -> list[Receipt]:
+    def push(self, gradient: Tree, versions: Sequence[int], carried: float = 1.0) -> list[Receipt]:
         self.pushed.append((float(gradient["w"]), tuple(versions)))
-        return super().push(gradient, versions)
+        return super().push(gradient, versions, carried)
 
 
 def learner(

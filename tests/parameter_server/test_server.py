@@ -174,7 +174,7 @@ def test_a_gradient_that_is_refused_ends_that_conversation_and_changes_nothing(p
         stranger.ask({"kind": "join", "protocol": PROTOCOL, "token": TOKEN})
         stranger.open(lanes_of(empty_part(RULE, LIKE, 0, 1), takes=False))
         gradient = [np.asarray(leaf) for leaf in jax.tree.leaves(cut(tree(1), 1)[0])]
-        stranger.send(PUSH, [np.array(7, np.int64), *gradient])
+        stranger.send(PUSH, [np.array(7, np.int64), np.float32(1.0), *gradient])
         with pytest.raises(ConnectionLost, match=r"version 7 .* nothing was changed"):
             stranger.receive()
         assert remote.fetch().versions == (0,)

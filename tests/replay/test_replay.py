@@ -260,7 +260,8 @@ def test_what_is_no_priority_is_ignored_and_counted(wrong: float) -> None:
 @pytest.mark.parametrize("ratio", [0.5, 4.0])
 def test_acting_and_learning_keep_the_ratio_and_never_stall(kind: str, ratio: float) -> None:
     plan = plan_of(kind, length=4, overlap=2, capacity=200, min_size=48, ratio=ratio)
-    replay = replay_of(plan)
+    # By places, as with an exact lag; the next test counts those that were carried out.
+    replay = replay_of(plan, by_places=True)
     own = replay._geometry.own
     random = np.random.default_rng(0)
     ends, taken, offered, fresh, first = [6] * 3, 0, 0, 0, 0
@@ -287,6 +288,24 @@ def test_acting_and_learning_keep_the_ratio_and_never_stall(kind: str, ratio: fl
     assert replay.take_dropped() == 0
 
 
+@pytest.mark.parametrize("kind", ["sequences", "transitions"])
+def test_a_transition_that_only_resets_earns_no_sample(kind: str) -> None:
+    plan = plan_of(kind, length=4, overlap=2, capacity=400, min_size=8, ratio=2.0)
+    replay, own = replay_of(plan, tolerance=1000), 4 if kind == "sequences" else 1
+    carried = np.zeros(0)
+    for end in range(6, 62, 4):
+        unroll = stretch([0, 1, 2], end, 6)
+        assert replay.offer(unroll, np.arange(3), end) is not None
+        # Transitions have the window 3: the first of an unroll leads to its step 1 (start 0), the last to its step 4.
+        own_steps = unroll.timestep.first[1:5] if kind == "transitions" else unroll.timestep.first[3:]
+        carried = np.append(carried, np.sum(~own_steps) / own)
+    assert 0 < carried.sum() * own < 14 * 3 * 4, "some reset, some do not"
+    assert replay.credit == pytest.approx(2.0 * (carried.sum() - 8 / own))
+    state = replay._limiter.state()
+    replay._limiter.restore(state)
+    assert replay._limiter.state() == state
+
+
 def test_an_offer_that_is_refused_changes_nothing_and_room_is_announced() -> None:
     plan = plan_of("sequences", length=2, overlap=1, capacity=64, min_size=2, ratio=1.0)
     replay = replay_of(plan, rows=2, batch=2, tolerance=4)
@@ -308,7 +327,7 @@ def test_an_offer_that_is_refused_changes_nothing_and_room_is_announced() -> Non
 
 def test_what_others_are_copying_counts_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of("sequences", length=2, overlap=1, capacity=64, ratio=1.0)
-    replay = replay_of(plan, rows=2, batch=2, tolerance=4)
+    replay = replay_of(plan, rows=2, batch=2, tolerance=4, by_places=True)
     offer(replay, [0, 1], 3)
     stopped = Stopped(replay, [0, 1], 5, monkeypatch)
     assert replay.credit == 1
@@ -323,7 +342,9 @@ def test_the_first_batch_waits_for_the_plans_transitions() -> None:
         ("transitions", {}, 5),
         ("sequences", {"base": 1}, 1),
     ):
-        replay = replay_of(plan_of(kind, length=2, overlap=1, capacity=64, min_size=9), **more)
+        replay = replay_of(
+            plan_of(kind, length=2, overlap=1, capacity=64, min_size=9), by_places=True, **more
+        )
         for number in range(1, 8):
             assert (replay.take(0.0) is not None) == (number > first)
             offer(replay, [0], 1 + 2 * number)
@@ -343,7 +364,7 @@ def test_take_waits_for_a_batch() -> None:
 
 
 def test_settling_lets_a_batch_wait_for_new_inserts() -> None:
-    replay = replay_of(plan_of("sequences", length=2, overlap=1, capacity=64, ratio=1.0))
+    replay = replay_of(plan_of("sequences", length=2, overlap=1, capacity=64, ratio=1.0), by_places=True)
     offer(replay, [0, 1, 2, 3], 3)
     assert replay.credit == 3
     replay.settle()
@@ -414,7 +435,7 @@ def test_if_nothing_is_left_there_is_no_batch_and_its_credit_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = plan_of("transitions", length=1, overlap=0, capacity=12, ratio=1.0)
-    replay = replay_of(plan, tolerance=7)
+    replay = replay_of(plan, tolerance=7, by_places=True)
     end = next(e for e in range(50) if not stretch([0, 1, 2, 3], e, 1).timestep.first[1].any())
     offer(replay, [0, 1, 2, 3], end)
     credit = replay.credit

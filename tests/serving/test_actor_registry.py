@@ -526,6 +526,7 @@ def test_a_held_unroll_is_dropped_with_its_lane(house: Callable[..., House]) -> 
         "queued": 2 * LENGTH,
         "open": 0,
         "dropped": LENGTH,
+        "resets": 3,  # its episodes of 1, 2 and 3 steps end where decisions 1, 4 and 8 are made
     }
 
 

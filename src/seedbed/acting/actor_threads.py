@@ -21,7 +21,7 @@ from seedbed.acting.lanes import Script, digest_of
 from seedbed.acting.meters import Meters
 from seedbed.acting.pace import HandOver, Round, version_of_round
 from seedbed.acting.rollout import Program, Rollout, warm_up
-from seedbed.acting.unrolls import Delivery, step_arrays
+from seedbed.acting.unrolls import Delivery, resets_at, step_arrays
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
@@ -267,7 +267,7 @@ class ActorThread:
             begun = time.monotonic()
             action = self._rollout.act(weights.params, self._timestep, self.steps)
             threads.meters.add(rows, rows, time.monotonic() - begun)
-            threads.ledger.decide(rows)
+            threads.ledger.decide(rows, resets_at(self._timestep))
             self.steps += 1
             self._step(environment, action)
             # The last step of an unroll was worth making.

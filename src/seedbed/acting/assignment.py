@@ -10,6 +10,9 @@ from seedbed.errors import ConfigError
 from seedbed.seeding import integer
 from seedbed.types import EnvSpec, Exploration
 
+EPOCHS_A_SESSION = 1 << 16
+"""Actors that may have one index between a start of a run and its resumption: more than were ever started again."""
+
 
 def lanes_of(envs: int) -> tuple[int, int]:
     """How an actor's environments are split: ``(lanes, environments in each)``; a lone one is one lane."""

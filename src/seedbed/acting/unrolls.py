@@ -30,6 +30,16 @@ def timestep_of(spec: EnvSpec, arrays: Sequence[Any]) -> TimeStep:
     return TimeStep(rebuild(spec.observation, observations), reward, terminated, truncated, first)
 
 
+def resets_at(timestep: TimeStep) -> int:
+    """Counts the environments of a step ``[B]`` that show a final observation, at which a decision only resets."""
+    return int(np.count_nonzero(np.asarray(timestep.terminated) | np.asarray(timestep.truncated)))
+
+
+def resets_in(first: Any) -> int:
+    """Counts the transitions into a first observation in flags ``[T, B]`` of the steps that transitions lead to."""
+    return int(np.count_nonzero(first))
+
+
 class Delivery(NamedTuple):
     """A complete unroll, as it leaves acting.
 
@@ -119,6 +129,11 @@ class OpenUnroll:
     def observed(self) -> list[NDArray[Any]]:
         """The arrays ``[rows, ...]`` of the newest observed step."""
         return [array[self.decided] for array in self._steps]
+
+    @property
+    def ended(self) -> int:
+        """The number of rows that show the final observation of an episode: a decision there only resets."""
+        return resets_at(timestep_of(self._spec, self.observed))
 
     def no_actions(self) -> NDArray[Any]:
         """An empty log of actions, ``[0, rows, ...]``."""

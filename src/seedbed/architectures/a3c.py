@@ -45,7 +45,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.update import Gradient, TrainState, Update, require_finite
-from seedbed.metrics.ledger import Ledger
+from seedbed.metrics.ledger import Ledger, carried_out
 from seedbed.parameter_server.shards import Bound, Fetched, LocalShards, Part, Receipt
 from seedbed.seeding import key
 from seedbed.types import Agent, DataPlan, EnvSpec, Unroll, Weights
@@ -68,6 +68,7 @@ class A3CRun(Asynchronous):
       spec: of the environments.
       log: where the last words of threads are.
       checkpoint: where to go on from; None to begin.
+      first_epoch: of the first thread at each index, or a higher one if the checkpoint has come further.
     """
 
     threads: ActorThreads
@@ -80,6 +81,7 @@ class A3CRun(Asynchronous):
         *,
         log: Path,
         checkpoint: Checkpoint | None = None,
+        first_epoch: int = 0,
     ) -> None:
         super().__init__(config, agent, spec)
         place = config.placement
@@ -111,7 +113,7 @@ class A3CRun(Asynchronous):
             gate=self.gate,
             ledger=self.ledger,
             log=str(log),
-            first_epoch=checkpoint.meta["last_epoch"] + 1 if checkpoint else 0,
+            first_epoch=max(first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
         )
         self._not_finite = self._not_finite_in_row = 0
 
@@ -221,8 +223,9 @@ class OpenSteps:
         """Whether the thread ``index`` may make an unroll; one that it had begun before is over."""
         self._begun.discard(index)
         books = self._ledger.counts()
-        ended = books["received"] - books["open"]
-        if self._most is not None and ended + len(self._begun) * self._unroll >= self._most:
+        # If no episode ends in what is begun; those that do leave steps for others to make.
+        begun = carried_out(books) - books["open"] + len(self._begun) * self._unroll
+        if self._most is not None and begun >= self._most:
             return False
         self._begun.add(index)
         return True
@@ -285,12 +288,15 @@ class LearningGate:
         fetched = self._copies.pop(index)
         try:
             found = self._gradient(fetched, delivery.unroll)
-            receipts = self._shards.push(found.gradient, fetched.versions) if found.finite else []
+            receipts = self._push(found, fetched) if found.finite else []
         except BaseException:
             self._learned(delivery, None, [])
             raise
         self._learned(delivery, found, receipts)
         return True
+
+    def _push(self, found: Gradient, fetched: Fetched) -> list[Receipt]:
+        return self._shards.push(found.gradient, fetched.versions, float(found.carried))
 
 
 def _weights(fetched: Fetched) -> Weights:
@@ -326,7 +332,14 @@ def check(config: RunConfig, agent: Agent) -> str | None:
 
 def build(setup: Setup) -> A3CRun:
     """Puts the run's parts together."""
-    return A3CRun(setup.config, setup.agent, setup.spec, log=setup.log, checkpoint=setup.checkpoint)
+    return A3CRun(
+        setup.config,
+        setup.agent,
+        setup.spec,
+        log=setup.log,
+        checkpoint=setup.checkpoint,
+        first_epoch=setup.first_epoch,
+    )
 
 
 A3C = Architecture("a3c", A3CSettings, build, refuses=refuses, check=check)

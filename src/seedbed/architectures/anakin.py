@@ -183,7 +183,9 @@ class Anakin:
         self._places = Carry(*places)
         # On several hosts a call may fail because another is gone, and what it began with is all that is left then.
         donated = 1 if jax.process_count() == 1 else ()
-        self._call: Any = jax.jit(self._batches, donate_argnums=donated, out_shardings=(self._places, whole))
+        self._call: Any = jax.jit(
+            self._batches, donate_argnums=donated, out_shardings=(self._places, whole, whole)
+        )
         self._begin_all: Any = jax.jit(begin, out_shardings=self._places)
 
     def _require_sweepable(self) -> None:
@@ -272,27 +274,36 @@ class Anakin:
         )
         return acted
 
-    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree]:
-        """Acts for one batch and learns from it."""
+    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree, Any]:
+        """Acts for one batch and learns from it; counts the transitions that only reset, too."""
         _, update = self._learner_of(own)
         acting, unroll, last, (sums, ended) = self._act(own, carry)
         train, metrics = update.passes(carry.train, unroll, last)
-        return Carry(train, acting, finish(carry.last, sums, ended)), metrics
+        resets = unroll.timestep.first[1:].sum(dtype=jnp.uint32)
+        return Carry(train, acting, finish(carry.last, sums, ended)), metrics, resets
 
-    def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree]:
-        """``count`` batches (no constant, so that it is compiled for any); means of their metrics, newest counts."""
+    def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree, Any]:
+        """``count`` batches (no constant, so that it is compiled for any).
+
+        Returns means of their metrics, newest counts, and how many transitions only reset, uint32 (of each agent).
+        """
         one_batch = jax.jit(self._one_batch)  # so that its shape and its use are traced once
-        shape = jax.eval_shape(one_batch, own, carry)[1]
+        shape = jax.eval_shape(one_batch, own, carry)[1:]
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
 
-        def one_more(_: Any, now: tuple[Carry, Tree]) -> tuple[Carry, Tree]:
-            carry, metrics = one_batch(own, now[0])
-            return carry, jax.tree.map(lambda old, new: old + new if _is_mean(new) else new, now[1], metrics)
+        def one_more(_: Any, now: tuple[Carry, Tree, Any]) -> tuple[Carry, Tree, Any]:
+            carry, metrics, resets = one_batch(own, now[0])
+            metrics = jax.tree.map(lambda old, new: old + new if _is_mean(new) else new, now[1], metrics)
+            return carry, metrics, now[2] + resets
 
-        carry, metrics = jax.lax.fori_loop(0, count, one_more, (carry, nothing))
+        carry, metrics, resets = jax.lax.fori_loop(0, count, one_more, (carry, *nothing))
         metrics = jax.tree.map(lambda leaf: leaf / count if _is_mean(leaf) else leaf, metrics)
         # One that learns no more must not hide how the others do.
-        return carry, jax.tree.map(partial(jnp.nanmean, axis=0), metrics) if self._several else metrics
+        return (
+            carry,
+            jax.tree.map(partial(jnp.nanmean, axis=0), metrics) if self._several else metrics,
+            resets,
+        )
 
     # Life.
 
@@ -311,9 +322,12 @@ class Anakin:
         while not stop.is_set():
             count, begun = self._count(), time.monotonic()
             # Waited for: what fails on the device fails here.
-            self._carry, metrics = jax.block_until_ready(self._call(self._own, self._carry, np.int32(count)))
+            self._carry, metrics, resets = jax.block_until_ready(
+                self._call(self._own, self._carry, np.int32(count))
+            )
             self._batch_seconds = (time.monotonic() - begun) / count
-            self._book(count)
+            # Counts are those of one agent: where there are several, of the mean one.
+            self._book(count, round(float(np.mean(resets))))
             require_finite(self._carry.train.skipped_in_row, self._config.safety.max_skipped_updates)
             yield metrics
 
@@ -336,9 +350,9 @@ class Anakin:
         left = -(-(self._config.stop.frames - env_frames(self)) // frames_a_batch)
         return max(1, min(count, left))
 
-    def _book(self, count: int) -> None:
+    def _book(self, count: int, resets: int) -> None:
         steps = count * self._steps_a_batch
-        self.ledger.decide(steps)
+        self.ledger.decide(steps, resets)
         self.ledger.cut(steps)
         self.ledger.train(steps)
         self.lag.add(np.arange(self._agent.data.updates_a_batch))

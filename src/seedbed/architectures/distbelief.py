@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seedbed.acting.example import example_unroll
+from seedbed.acting.unrolls import resets_in
 from seedbed.architectures.checks import not_exact, processes_alone
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup, own_share
@@ -31,7 +32,7 @@ from seedbed.config.placement import InstanceSettings, ShardProcessSettings, Tra
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.learning.update import require_finite
-from seedbed.metrics.ledger import Ledger
+from seedbed.metrics.ledger import Ledger, carried_out
 from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
 from seedbed.replay.dataset import Batches, Dataset
 from seedbed.seeding import key
@@ -136,11 +137,12 @@ class Replica:
 
     def enough(self, steps: int) -> bool:
         """Whether so many steps are made; the first replica goes on until the others can begin."""
-        return self.ledger.counts()["received"] >= steps and not (self._index == 0 and self._warming_up)
+        return carried_out(self.ledger.counts()) >= steps and not (self._index == 0 and self._warming_up)
 
     def _learn(self, batch: Unroll) -> Mapping[str, Any]:
-        steps = batch.version[-self._config.settings.unroll_length :].size
-        self.ledger.decide(steps)
+        trained = slice(-self._config.settings.unroll_length, None)
+        steps = batch.version[trained].size
+        self.ledger.decide(steps, resets_in(batch.timestep.first[trained]))
         self.ledger.cut(steps)
         [(metrics, _)] = self.learner.updates(self.learner.put(batch))
         require_finite(self.learner.state.skipped_in_row, self._config.safety.max_skipped_updates)
@@ -174,8 +176,9 @@ class DistBelief(WithShards):
         *,
         token: str,
         checkpoint: Checkpoint | None = None,
+        first_epoch: int = 0,
     ) -> None:
-        super().__init__(config, agent, spec, token=token, checkpoint=checkpoint)
+        super().__init__(config, agent, spec, token=token, checkpoint=checkpoint, first_epoch=first_epoch)
         # Looked at once, and here: what replicas begin with has been read without a fault.
         dataset = open_dataset(config, spec, verify=True)
         for index in range(config.placement.actors):
@@ -208,7 +211,14 @@ def updates(config: RunConfig, transitions: float) -> float:
 
 def build(setup: Setup) -> DistBelief:
     """Puts together what watches shards and replicas."""
-    return DistBelief(setup.config, setup.agent, setup.spec, token=setup.token, checkpoint=setup.checkpoint)
+    return DistBelief(
+        setup.config,
+        setup.agent,
+        setup.spec,
+        token=setup.token,
+        checkpoint=setup.checkpoint,
+        first_epoch=setup.first_epoch,
+    )
 
 
 DISTBELIEF = Architecture(

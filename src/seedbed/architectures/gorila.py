@@ -35,6 +35,7 @@ from seedbed.config.placement import (
 )
 from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
+from seedbed.metrics.ledger import carried_out
 from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
 from seedbed.seeding import key
 from seedbed.types import Agent, EnvSpec
@@ -127,7 +128,7 @@ class GorilaWorker(Seed):
 
     def enough(self, steps: int) -> bool:
         """Whether so many steps are made."""
-        return self.ledger.counts()["received"] >= steps
+        return carried_out(self.ledger.counts()) >= steps
 
     def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
         with self._telling:
@@ -184,7 +185,14 @@ def updates(config: RunConfig, transitions: float) -> float:
 
 def build(setup: Setup) -> Gorila:
     """Puts together what watches shards and workers."""
-    return Gorila(setup.config, setup.agent, setup.spec, token=setup.token, checkpoint=setup.checkpoint)
+    return Gorila(
+        setup.config,
+        setup.agent,
+        setup.spec,
+        token=setup.token,
+        checkpoint=setup.checkpoint,
+        first_epoch=setup.first_epoch,
+    )
 
 
 GORILA = Architecture(

@@ -26,6 +26,7 @@ class Setup:
       log: the log of the run's own process.
       checkpoint: the state to go on from; None to begin.
       agent_with: makes the agent with other values for some of its numbers, which may be traced.
+      first_epoch: of the first actor at each index, or a higher one if the checkpoint has come further.
       on_join, on_leave: called with actors that come and go (from other threads).
     """
 
@@ -36,6 +37,7 @@ class Setup:
     log: Path
     checkpoint: Checkpoint | None
     agent_with: Callable[[Mapping[str, Any]], Agent]
+    first_epoch: int = 0
     on_join: Callable[[Member], None] = lambda member: None
     on_leave: Callable[[Member, str], None] = lambda member, reason: None
 

@@ -53,7 +53,7 @@ class LearnerLoop(OneAgent):
       spec: of the environments.
       lanes: unrolls are handed over by so many, each of an equal share of the environments.
       checkpoint: where to go on from; None to begin.
-      first_epoch: of the first actor at each index, where there is no checkpoint.
+      first_epoch: of the first actor at each index, or a higher one if the checkpoint has come further.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class LearnerLoop(OneAgent):
         restore(self, meta, open_steps=exact, host=self._host, queued=queued)
         self._reported = meta["ledgers"]
         if not exact:
-            self._first_epoch = meta["last_epoch"] + 1
+            self._first_epoch = max(meta["last_epoch"] + 1, self._first_epoch)
             self._base_version = self.version
             return {}
         self._first_epoch, self._base_version = meta["first_epoch"], meta["base_version"]

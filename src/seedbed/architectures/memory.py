@@ -6,6 +6,7 @@ It takes unrolls in from the threads that act, and gives batches out to the one 
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -265,7 +266,7 @@ class ReplayMemory:
 
         Returns how many of them only fill the replay.
         """
-        filling = -(-self._replay.missing // inserted)
+        filling = math.ceil(self._replay.missing / inserted)
         self._replay.settle(filling * inserted)
         return filling
 
@@ -326,6 +327,7 @@ def make_replay(
         largest_insert=config.placement.largest_batch * plan.unroll_length,
         seed=integer(config.seed, "replay", index),
         base=base,
+        by_places=lag != "free",
         tolerance=tolerance,
     )
 

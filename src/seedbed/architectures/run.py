@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from seedbed.acting.actor_threads import ActorThreads
 from seedbed.learning.checkpoint import Contents
 from seedbed.learning.update import TrainState
-from seedbed.metrics.ledger import Ledger
+from seedbed.metrics.ledger import Ledger, carried_out
 from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 from seedbed.serving.actor_registry import ActorRegistry
 
@@ -88,13 +88,18 @@ class Run(Protocol):
 
 
 def counts(run: Run) -> dict[str, int]:
-    """Where the steps of all hosts went."""
-    return {name: sum(ledger[name] for ledger in run.ledgers()) for name in run.ledger.counts()}
+    """Where the places in unrolls of all hosts went."""
+    return {name: sum(ledger.get(name, 0) for ledger in run.ledgers()) for name in run.ledger.counts()}
+
+
+def agent_steps(run: Run) -> int:
+    """Decisions that the environments of all hosts have carried out so far."""
+    return carried_out(counts(run))
 
 
 def env_frames(run: Run) -> int:
     """Environment frames of all hosts so far."""
-    return counts(run)["received"] * run.frames_per_step
+    return agent_steps(run) * run.frames_per_step
 
 
 def progress(run: Run) -> dict[str, float]:
@@ -103,8 +108,8 @@ def progress(run: Run) -> dict[str, float]:
     return {
         **run.episodes.row(),
         **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
-        "agent_steps": steps["received"],
-        "env_frames": steps["received"] * run.frames_per_step,
+        "agent_steps": carried_out(steps),
+        "env_frames": carried_out(steps) * run.frames_per_step,
         "updates": run.version,
         "weights_version": run.version,
         **{f"steps_{name}": value for name, value in steps.items()},

@@ -65,6 +65,7 @@ class Sebulba(LearnerLoop):
       spec: of the environments.
       log: where the last words of threads are.
       checkpoint: where to go on from; None to begin.
+      first_epoch: of the first thread at each index, or a higher one if the checkpoint has come further.
     """
 
     threads: ActorThreads
@@ -77,9 +78,12 @@ class Sebulba(LearnerLoop):
         *,
         log: Path,
         checkpoint: Checkpoint | None = None,
+        first_epoch: int = 0,
     ) -> None:
         place = config.placement
-        super().__init__(config, agent, spec, lanes=place.actors, checkpoint=checkpoint)
+        super().__init__(
+            config, agent, spec, lanes=place.actors, checkpoint=checkpoint, first_epoch=first_epoch
+        )
         self._gate = gate = LearnerGate(
             lag=self._lag,
             threads=place.actors,
@@ -160,7 +164,14 @@ def check(config: RunConfig, agent: Agent) -> str | None:
 
 def build(setup: Setup) -> Sebulba:
     """Puts the run's parts together."""
-    return Sebulba(setup.config, setup.agent, setup.spec, log=setup.log, checkpoint=setup.checkpoint)
+    return Sebulba(
+        setup.config,
+        setup.agent,
+        setup.spec,
+        log=setup.log,
+        checkpoint=setup.checkpoint,
+        first_epoch=setup.first_epoch,
+    )
 
 
 SEBULBA = Architecture(

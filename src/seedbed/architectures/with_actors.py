@@ -35,7 +35,7 @@ class WithActors(LearnerLoop):
       spec: of the environments.
       token: what actors must know.
       checkpoint: where to go on from; None to begin.
-      first_epoch: of the first actor at each index, where there is no checkpoint.
+      first_epoch: of the first actor at each index, or a higher one if the checkpoint has come further.
       on_join, on_leave: called with actors that come and go (from other threads).
     """
 
@@ -146,6 +146,7 @@ def with_actors(kind: type[WithActors]) -> Callable[[Setup], WithActors]:
             setup.spec,
             token=setup.token,
             checkpoint=setup.checkpoint,
+            first_epoch=setup.first_epoch,
             on_join=setup.on_join,
             on_leave=setup.on_leave,
         )

@@ -21,7 +21,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import SeedbedError
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.update import TrainState, Update
-from seedbed.metrics.ledger import Ledger
+from seedbed.metrics.ledger import COLUMNS, carried_out
 from seedbed.parameter_server.server import RemoteShards
 from seedbed.parameter_server.shards import Bound, Part, cut, settled
 from seedbed.parameter_server.workers import Worker, WorkerRegistry
@@ -51,6 +51,7 @@ class WithShards(Asynchronous):
       spec: of the environments.
       token: what workers and shards must know.
       checkpoint: where to go on from; None to begin.
+      first_epoch: of the first worker at each index, or a higher one if the checkpoint has come further.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class WithShards(Asynchronous):
         *,
         token: str,
         checkpoint: Checkpoint | None = None,
+        first_epoch: int = 0,
     ) -> None:
         super().__init__(config, agent, spec)
         self._token = token
@@ -93,7 +95,7 @@ class WithShards(Asynchronous):
             job=self._job,
             on_report=self._on_report,
             on_leave=self._on_leave,
-            first_epoch=checkpoint.meta["last_epoch"] + 1 if checkpoint else 0,
+            first_epoch=max(first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
         )
 
     # Shards.
@@ -167,7 +169,7 @@ class WithShards(Asynchronous):
     def _frames_before(self) -> int:
         """Environment frames of the sessions before this one."""
         with self._news:
-            made = sum(self._made.values()) + sum(books["received"] for books in self._books.values())
+            made = sum(self._made.values()) + sum(carried_out(books) for books in self._books.values())
         return env_frames(self) - made * self.frames_per_step
 
     def _on_report(self, worker: Worker, told: Mapping[str, Any]) -> None:
@@ -197,16 +199,15 @@ class WithShards(Asynchronous):
             books = self._books.pop(worker.index, None)
             if books is None:
                 return
-            self._made[worker.index] += books["received"]
-            for name in ("received", "trained"):
+            self._made[worker.index] += carried_out(books)
+            for name in ("received", "trained", "resets"):
                 self._gone[name] += books[name]
             self._gone["dropped"] += books["dropped"] + books["open"] + books["queued"]
             self._balance()
 
     def _balance(self) -> None:
-        columns = Ledger().counts()
         total = {
-            name: self._gone[name] + sum(books[name] for books in self._books.values()) for name in columns
+            name: self._gone[name] + sum(books[name] for books in self._books.values()) for name in COLUMNS
         }
         self.ledger.restore(total)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated
 
 import tyro
@@ -23,6 +25,8 @@ class Eval:
     """Take the most likely action instead of drawing from the policy."""
     seed: int = 0
     """Root of the evaluation's randomness."""
+    max_steps: int = 27_000
+    """Steps after which an episode is cut; it counts with its return up to there."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
 
@@ -31,12 +35,25 @@ def run(arguments: list[str]) -> None:
     """Plays and prints; see :func:`seedbed.evaluation.player.evaluate`."""
     settings = parse("eval", Eval, arguments, about="Play episodes with the newest weights of a run.")
     from seedbed.evaluation.player import evaluate
+    from seedbed.metrics.console import say
 
-    result = evaluate(settings.run, episodes=settings.episodes, greedy=settings.greedy, seed=settings.seed)
+    result = evaluate(
+        settings.run,
+        episodes=settings.episodes,
+        greedy=settings.greedy,
+        seed=settings.seed,
+        max_steps=settings.max_steps,
+        say=partial(say, stream=sys.stderr),
+    )
     if settings.json:
         print_line(json.dumps(asdict(result)))
         return
+    cut = (
+        f", {result.cut} of them cut after {result.max_steps:,} steps and counted with their return up to there"
+        if result.cut
+        else ""
+    )
     print_line(
-        f"{result.count} episodes: mean {result.mean:.4g}, interquartile mean {result.interquartile_mean:.4g} "
+        f"{result.count} episodes{cut}: mean {result.mean:.4g}, interquartile mean {result.interquartile_mean:.4g} "
         f"(95% interval {result.low:.4g} to {result.high:.4g})"
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import tyro
@@ -22,11 +24,22 @@ class RecordFlags:
     """Take the most likely action instead of drawing from the policy."""
     seed: int = 0
     """Root of the episode's randomness."""
+    max_steps: int | None = None
+    """Steps after which the episode is cut; none: two minutes of video."""
 
 
 def run(arguments: list[str]) -> None:
     """Plays one episode into an mp4; see :func:`seedbed.evaluation.player.record`."""
     flags = parse("record", RecordFlags, arguments, about="Record one episode of the newest weights as mp4.")
     from seedbed.evaluation.player import record
+    from seedbed.metrics.console import say
 
-    print_line(str(record(flags.run, to=flags.to, greedy=flags.greedy, seed=flags.seed)))
+    video = record(
+        flags.run,
+        to=flags.to,
+        greedy=flags.greedy,
+        seed=flags.seed,
+        max_steps=flags.max_steps,
+        say=partial(say, stream=sys.stderr),
+    )
+    print_line(str(video))

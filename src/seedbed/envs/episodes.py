@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seedbed.types import TimeStep
 
@@ -16,6 +17,16 @@ class EpisodeMeter:
         self._open = np.zeros(num_envs, np.bool_)
         self.finished: list[int] = []
         """The environments whose episodes the last step finished."""
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Rewards ``[num_envs]`` of every environment's episode so far."""
+        return self._return
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Steps ``[num_envs]`` of every environment's episode so far."""
+        return self._length
 
     def add(self, timestep: TimeStep) -> list[tuple[float, int]]:
         """Takes one step ``[num_envs]``; returns ``(return, length)`` of each episode that it finished.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ def collect(
 
     Args:
       path: the run folder.
-      frames: environment frames, over all environments; rounded up to whole steps of each.
+      frames: environment frames, over all environments; rounded up to whole steps of each. A step that only resets is
+        none.
       out: the data set's folder; None: ``dataset`` in the run folder.
       greedy: take the policy's most likely action instead of drawing from it; what it was drawn from is then not kept.
       seed: root of the randomness.
@@ -41,7 +41,7 @@ def collect(
     folder = Path(out) if out else player.folder.path / "dataset"
     require_room(folder)
     environment = player.make(_ENVS)
-    transitions = -(-frames // (environment.spec.frames_per_step * _ENVS))
+    transitions = -(-frames // environment.spec.frames_per_step)
     tally = _Tally(_ENVS)
     options = env_options(player.config)
     options.pop("episodic_life", None)  # see Player.make
@@ -54,7 +54,7 @@ def collect(
         "seed": seed,
     }
     try:
-        steps = islice(_steps(player, environment, seed), transitions + 1)
+        steps = _until(_steps(player, environment, seed), transitions)
         return write(folder, environment.spec, tally.over(steps), lambda: about | tally.told())
     finally:
         environment.close()
@@ -65,6 +65,16 @@ def _steps(player: Player, environment: Environment, seed: int) -> Iterator[Deci
         # Of what was recorded, only what the actions were drawn from says anything to another agent.
         record = {name: np.asarray(x) for name, x in output.record.items() if name == "policy"}
         yield Decided(timestep, np.asarray(output.action, environment.spec.action.dtype), record)
+
+
+def _until(steps: Iterator[Decided], transitions: int) -> Iterator[Decided]:
+    """The steps up to the one to which ``transitions``, over all environments, have led that were carried out."""
+    yield next(steps)
+    made = 0
+    while made < transitions:
+        step = next(steps)
+        made += int(np.count_nonzero(~np.asarray(step.timestep.first)))
+        yield step
 
 
 class _Tally:

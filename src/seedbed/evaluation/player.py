@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,19 @@ from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.checkpoint import load_latest
 from seedbed.learning.learner import Learner
-from seedbed.metrics.statistics import Estimate, estimate
+from seedbed.metrics.statistics import Evaluation, estimate
 from seedbed.seeding import integer, key
 from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree
 
 _ENVS = 16
 _FRAMES_A_SECOND = 60
 _LONGEST_VIDEO_SECONDS = 120
+_LINE_SECONDS = 10.0
+MAX_STEPS = 27_000
+"""Steps after which an episode is cut: those of a game of Atari, which ALE ends after 108,000 frames."""
+
+Say = Callable[[str], None]
+"""Takes a line for people."""
 
 
 class Player:
@@ -64,16 +73,19 @@ class Player:
             self.params = self._checkpoint.tree("train", like).params
         return environment
 
-    def play(self, environment: Environment, seed: int) -> Iterator[tuple[TimeStep, ActOutput]]:
+    def play(
+        self, environment: Environment, seed: int, begun: int = 0
+    ) -> Iterator[tuple[TimeStep, ActOutput]]:
         """Steps the environment with the agent for ever; yields every time step, with what was decided there.
 
-        The time step may be written over when the next one is asked for.
+        The time step may be written over when the next one is asked for. ``begun`` counts the resets of all
+        environments: each begins other episodes.
         """
         assert self.agent is not None
         decide = _decider(self.agent, environment.spec, self.params, self._greedy)
         state = self.agent.initial_state(environment.num_envs)
-        timestep = environment.reset(integer(seed, "evaluation", bits=30))
-        root = key(seed, "evaluation")
+        timestep = environment.reset(integer(seed, "evaluation", begun, bits=30))
+        root = key(seed, "evaluation", begun)
         step = 0
         while True:
             output, state = decide(jax.random.fold_in(root, step), step_arrays(timestep), state)
@@ -96,34 +108,119 @@ def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callabl
     return decide
 
 
-def evaluate(path: str | Path, *, episodes: int = 100, greedy: bool = False, seed: int = 0) -> Estimate:
+def _nobody(line: str) -> None:
+    """Takes a line to which nobody listens."""
+
+
+class _Lines:
+    """A teller of lines about what goes on, each made when it is due."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._begun = self._said = time.monotonic()
+
+    def maybe(self, line: Callable[[], str]) -> None:
+        """Says a line, and since when, if the last one is old enough."""
+        now = time.monotonic()
+        if now - self._said >= _LINE_SECONDS:
+            self._said = now
+            self._say(f"{line()}, {now - self._begun:.0f} s")
+
+
+class _Returns:
+    """The returns of ``quota`` episodes of each environment, so that short episodes are not favoured.
+
+    Attributes:
+      cut: how many of them were cut.
+    """
+
+    def __init__(self, envs: int, quota: int, max_steps: int) -> None:
+        self._each: list[list[float]] = [[] for _ in range(envs)]
+        self._quota = quota
+        self._max_steps = max_steps
+        self.cut = 0
+
+    @property
+    def all(self) -> list[float]:
+        """Of all environments."""
+        return [value for found in self._each for value in found]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no environment owes an episode."""
+        return all(len(found) >= self._quota for found in self._each)
+
+    def add_until_all_rest(self, steps: Iterator[tuple[TimeStep, ActOutput]]) -> Iterator[int]:
+        """Takes steps, from a reset on, until each environment has its quota or stands in an episode that was cut.
+
+        Yields how many steps it has taken. Only a reset of all environments ends an episode that was cut.
+        """
+        meter = EpisodeMeter(len(self._each))
+        plays = np.array([len(found) < self._quota for found in self._each])
+        for count, (timestep, _) in enumerate(steps):
+            ended = meter.add(timestep)
+            for index, (value, _) in zip(meter.finished, ended, strict=True):
+                if plays[index]:
+                    self._take(index, value, plays)
+            for index in np.flatnonzero(plays & (meter.lengths >= self._max_steps)).tolist():
+                self.cut += 1
+                self._take(index, float(meter.returns[index]), plays)
+                plays[index] = False
+            yield count
+            if not plays.any():
+                return
+
+    def _take(self, index: int, value: float, plays: Any) -> None:
+        self._each[index].append(value)
+        plays[index] = len(self._each[index]) < self._quota
+
+
+def evaluate(
+    path: str | Path,
+    *,
+    episodes: int = 100,
+    greedy: bool = False,
+    seed: int = 0,
+    max_steps: int = MAX_STEPS,
+    say: Say = _nobody,
+) -> Evaluation:
     """Plays ``episodes`` episodes and estimates the expected return.
 
     Every environment contributes the same number of episodes (the total is rounded up to that), so that short
-    episodes are not favoured.
+    episodes are not favoured. One that has not ended after ``max_steps`` steps is cut, and counted with its return up
+    to there.
+
+    Args:
+      path: the run folder.
+      episodes: how many.
+      greedy: take the policy's most likely action instead of drawing from it.
+      seed: root of the randomness.
+      max_steps: the most steps of an episode.
+      say: takes a line every 10 s.
 
     Raises:
-      ConfigError: no such run, no checkpoint, or fewer than one episode asked for.
+      ConfigError: no such run, no checkpoint, or fewer than one episode or step asked for.
     """
-    if episodes < 1:
-        raise ConfigError(f"{episodes} episodes: give at least 1")
+    for name, given in (("episodes", episodes), ("steps", max_steps)):
+        if given < 1:
+            raise ConfigError(f"{given} {name}: give at least 1")
     player = Player(path, greedy=greedy)
     envs = min(_ENVS, episodes)
-    quota = -(-episodes // envs)
+    returns, lines = _Returns(envs, -(-episodes // envs), max_steps), _Lines(say)
     environment = player.make(envs)
-    returns: list[list[float]] = [[] for _ in range(envs)]
-    meters = [EpisodeMeter(1) for _ in range(envs)]
     try:
-        for timestep, _ in player.play(environment, seed):
-            for index, meter in enumerate(meters):
-                row = TimeStep(None, *(part[index : index + 1] for part in timestep[1:]))
-                if len(returns[index]) < quota:
-                    returns[index] += [episode_return for episode_return, _ in meter.add(row)]
-            if all(len(found) >= quota for found in returns):
-                break
+        for begun in itertools.takewhile(lambda _: not returns.complete, itertools.count()):
+            for count in returns.add_until_all_rest(player.play(environment, seed, begun)):
+                lines.maybe(lambda count=count: _how_far(returns, episodes, count))  # type: ignore[misc]
     finally:
         environment.close()
-    return estimate([value for found in returns for value in found], seed)
+    found = estimate(returns.all, seed)
+    return Evaluation(**asdict(found), cut=returns.cut, max_steps=max_steps)
+
+
+def _how_far(returns: _Returns, episodes: int, count: int) -> str:
+    cut = f", {returns.cut} of them cut" if returns.cut else ""
+    return f"playing: {len(returns.all)} of {episodes} episodes{cut}, {count:,} steps since all began"
 
 
 def _even(picture: Any, env_id: str) -> Any:
@@ -136,8 +233,24 @@ def _even(picture: Any, env_id: str) -> Any:
     return picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]
 
 
-def record(path: str | Path, *, to: str | Path | None = None, seed: int = 0, greedy: bool = False) -> Path:
-    """Plays one episode (two minutes of video at most) and writes it as an mp4; returns its path.
+def record(
+    path: str | Path,
+    *,
+    to: str | Path | None = None,
+    seed: int = 0,
+    greedy: bool = False,
+    max_steps: int | None = None,
+    say: Say = _nobody,
+) -> Path:
+    """Plays one episode and writes it as an mp4; returns its path.
+
+    Args:
+      path: the run folder.
+      to: the file; None: ``video.mp4`` in the run folder.
+      seed: root of the randomness.
+      greedy: take the policy's most likely action instead of drawing from it.
+      max_steps: steps after which the episode is cut; None: two minutes of video.
+      say: takes a line every 10 s, and one if the episode was cut.
 
     Raises:
       ConfigError: no such run, no checkpoint, or a file that cannot be written.
@@ -151,6 +264,7 @@ def record(path: str | Path, *, to: str | Path | None = None, seed: int = 0, gre
     target = Path(to) if to else player.folder.video
     environment = player.make(1, render=True)
     rate = max(1, _FRAMES_A_SECOND // environment.spec.frames_per_step)
+    most, lines = rate * _LONGEST_VIDEO_SECONDS if max_steps is None else max_steps, _Lines(say)
     try:
         with imageio.imopen(target, "w", plugin="pyav") as video:
             # Encoded in this process: a process that holds JAX must not fork an encoder.
@@ -158,10 +272,13 @@ def record(path: str | Path, *, to: str | Path | None = None, seed: int = 0, gre
             for count, (timestep, _) in enumerate(player.play(environment, seed)):
                 video.write_frame(_even(environment.render(), environment.spec.id))
                 ended = bool(timestep.terminated[0] or timestep.truncated[0])
-                if ended or count >= rate * _LONGEST_VIDEO_SECONDS:
+                if ended or count >= most:
                     break
+                lines.maybe(lambda count=count: f"recording: {count:,} of at most {most:,} steps")  # type: ignore[misc]
     except OSError as error:
         raise ConfigError(f"cannot write the video {target}: {error}") from error
     finally:
         environment.close()
+    if not ended:
+        say(f"the episode had not ended after {count:,} steps: the video is cut there")
     return target

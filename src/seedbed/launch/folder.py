@@ -44,6 +44,7 @@ class RunFolder:
         self._token = path / "token"
         self._lock = path / "lock"
         self._addresses = path / "addresses.json"
+        self._session = path / "session"
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
@@ -106,6 +107,21 @@ class RunFolder:
         """Makes this the configuration of the run, whole or not at all."""
         self._write(self._config, json.dumps(resolve.to_json(config), indent=2) + "\n")
 
+    def session(self, resumed: bool) -> int:
+        """How often the run was resumed, with the session that begins: 0 for the first one.
+
+        A run of 0.1 has not counted; it was resumed once now.
+        """
+        try:
+            before = int(self._session.read_text())
+        except (OSError, ValueError):
+            before = 0
+        return before + 1 if resumed else 0
+
+    def keep_session(self, number: int) -> None:
+        """Remembers that the session with this number has begun, whatever becomes of it."""
+        self._write(self._session, f"{number}\n")
+
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
         """A small file that is never seen half-written."""
         draft = path.with_name(path.name + "~")
@@ -161,7 +177,8 @@ class RunFolder:
         """Removes what a run that could not start has made here; nothing if anything was trained."""
         if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):
             return
-        for file in (self._config, self._token, self._lock, self._addresses, self.metrics, self.log):
+        small = (self._config, self._token, self._lock, self._addresses, self._session)
+        for file in (*small, self.metrics, self.log):
             with contextlib.suppress(OSError):  # it never came into being, or cannot be removed either
                 file.unlink()
         shutil.rmtree(self.events, ignore_errors=True)

@@ -17,11 +17,12 @@ from typing import Any
 import jax
 import psutil
 
+from seedbed.acting.assignment import EPOCHS_A_SESSION
 from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.interface import Setup
 from seedbed.architectures.rapid import Rapid
-from seedbed.architectures.run import Run, counts, env_frames
+from seedbed.architectures.run import Run, agent_steps, counts, env_frames, progress
 from seedbed.architectures.with_shards import WithShards
 from seedbed.config.placement import RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
@@ -39,6 +40,7 @@ from seedbed.launch.saver import Saver
 from seedbed.launch.signals import heeding_signals
 from seedbed.learning.checkpoint import Checkpoint, Contents, digest
 from seedbed.metrics.console import Budget, display, say
+from seedbed.metrics.ledger import carried_out
 from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
 from seedbed.metrics.reports import Summary, draw_curve, read_summary, title
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
@@ -50,6 +52,8 @@ from seedbed.types import Agent, EnvSpec
 _log = logging.getLogger(__name__)
 _ROW_SECONDS, _FIRST_ROW_SECONDS = 1.0, 0.05
 _RATE_WINDOW_SECONDS = 10.0
+_FIRST_EPISODE_SECONDS = 10.0
+"""Training after which a run says that no episode has ended yet."""
 _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
 _LAST_SECONDS = 60.0
@@ -111,6 +115,8 @@ class Session:
         self.rate, self.steady = Rate(_RATE_WINDOW_SECONDS), SteadyRate()
         self.process = psutil.Process()
         self.begun: float | None = None
+        self.session = 0
+        self.patient = True
         self.interrupted = threading.Event()
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
@@ -137,11 +143,12 @@ class Session:
         seeds = sorted({variant.seed for variant in self.variants})
         heading = title(env, config.arch, config.agent, seeds)
         with heeding_signals(self.interrupted), logging_to(folder.log):
-            files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events)]
+            files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events, resumed=self.resumed)]
             self.display = display(heading, self.budget)
             with contextlib.closing(Record([self.display, *files])) as sinks:
                 self._announce()
                 self.hosts.watch(self._end_without)
+                self.session = self._count_session()
                 arch = self.arch = self._build()
                 try:
                     summary = self._train(arch, sinks)
@@ -152,6 +159,18 @@ class Session:
         except OSError as error:
             _log.warning("no curve: %s", error)
         return summary
+
+    def _count_session(self) -> int:
+        """Returns how often the run was resumed, as the host knows that has seen most of it."""
+        told = self.hosts.agree({"session": self.folder.session(self.resumed)})
+        number = max(int(each["session"]) for each in told)
+        self.folder.keep_session(number)
+        return number
+
+    @property
+    def _first_epoch(self) -> int:
+        """The epoch of the first actor at each index: no session before had one as high, however it ended."""
+        return 0 if self.config.deterministic else self.session * EPOCHS_A_SESSION
 
     def _curves(self) -> dict[str, list[Path]]:
         """The metrics of every agent, by what was swept."""
@@ -171,6 +190,7 @@ class Session:
             log=self.folder.log,
             checkpoint=self.checkpoint,
             agent_with=partial(build_agent, self.config, self.spec),
+            first_epoch=self._first_epoch,
             on_join=self._on_join,
             on_leave=self._on_leave,
         )
@@ -338,6 +358,7 @@ class Session:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
         if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
             return reason, self._standing(arch)
+        self._write_where_it_begins(arch, sinks)
         if isinstance(arch, WithShards):
             self._start_shards(arch)
         addresses = self._open(arch)
@@ -355,7 +376,7 @@ class Session:
         self.begun = self.row_at = self.saver.saved_at = time.monotonic()
         if not _has_actors(arch):
             # All is compiled, and no actor has to come first.
-            self.steady.start(counts(arch)["received"])
+            self.steady.start(agent_steps(arch))
         # One of several hosts stops with the others, after the same update.
         stop = self.interrupted if self.hosts.count == 1 else threading.Event()
         reason = "interrupted"
@@ -365,7 +386,7 @@ class Session:
                 ending = self._while_waiting()
             else:
                 ending = self._after_update(arch)
-                self.steady.start(counts(arch)["received"])
+                self.steady.start(agent_steps(arch))
                 latest = metrics
             if self._row_is_due(arch):
                 self._write(arch, sinks, metrics or {})
@@ -408,10 +429,17 @@ class Session:
         return {"interrupted": self.interrupted.is_set(), "time": self._out_of_time()}
 
     def _write(self, arch: Run, sinks: Record, metrics: Mapping[str, Any]) -> None:
-        row = self._row(arch)
-        sinks.write({**row, **jax.device_get(metrics)})
+        self._write_row(arch, sinks, {**self._row(arch), **jax.device_get(metrics)})
+
+    def _write_where_it_begins(self, arch: Run, sinks: Record) -> None:
+        """Writes a row, if the run goes on: rows of a session before that went further are history no more."""
+        if self.resumed:
+            self._write_row(arch, sinks, {**progress(arch), "seconds": self.seconds, "session": self.session})
+
+    def _write_row(self, arch: Run, sinks: Record, row: Mapping[str, Any]) -> None:
+        sinks.write(row)
         for index, variant in enumerate(arch.variants()):
-            known = {name: row[name] for name in ("seconds", "agent_steps", "env_frames")}
+            known = {name: row[name] for name in ("seconds", "agent_steps", "env_frames", "session")}
             returns = {name: variant[name] for name in _OF_VARIANTS if name in variant}
             with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
                 file.write({**known, **returns})
@@ -521,7 +549,7 @@ class Session:
     def _standing(self, arch: Run) -> dict[str, Any]:
         """What changes while actors act, all at one moment."""
         books, episodes = counts(arch), arch.episodes.row()
-        steps = books["received"]
+        steps = carried_out(books)
         return {
             "seconds": self.seconds,
             "agent_steps": steps,
@@ -612,12 +640,14 @@ class Session:
 
     def _row(self, arch: Run) -> dict[str, Any]:
         meters = arch.meters()
+        self._say_if_no_episode_ends(meters)
         self.rate.observe(meters["agent_steps"])
         per_second = self.rate.per_second
         return {
             **meters,
             **self.saver.meters(),
             "seconds": self.seconds,
+            "session": self.session,
             "agent_steps_per_second": per_second,
             "frames_per_second": per_second * arch.frames_per_step,
             "actor_restarts": self._restarts,
@@ -625,6 +655,19 @@ class Session:
             "actors_memory_bytes": _memory_of_children(self.process),
             "cpu_seconds": _processor_time(self.process),
         }
+
+    def _say_if_no_episode_ends(self, meters: Mapping[str, float]) -> None:
+        """Says it once: without an end there is no return, and no goal is reached."""
+        if self.patient and not self.agent.data.dataset and self.seconds >= _FIRST_EPISODE_SECONDS:
+            self.patient = False
+            if not meters["episodes"]:
+                line = (
+                    f"no episode has ended yet, after {self.seconds:.0f} s and {meters['agent_steps']:,.0f} agent "
+                    "steps: until one does there is no mean return. If episodes have no end, give the environment a "
+                    "time limit (gymnasium.wrappers.TimeLimit)"
+                )
+                self.display.note(line)
+                _log.warning(line)
 
     def _note(self, line: str) -> None:
         self.display.note(line)

@@ -282,7 +282,8 @@ class Checkpoint:
         """
         from jax import tree_util
 
-        kept, wanted = self._load(f"{name}.safetensors"), flatten(like)
+        wanted = flatten(like)
+        kept = _counts_as_now(self._load(f"{name}.safetensors"), wanted)
         _compare(self.path / name, {leaf: _form(array) for leaf, array in kept.items()}, wanted)
         return tree_util.tree_unflatten(tree_util.tree_structure(like), [kept[leaf] for leaf in wanted])
 
@@ -319,6 +320,16 @@ def _form(leaf: Any) -> tuple[tuple[int, ...], str]:
     """Shape and dtype name of an array, of a description of one, or of a number."""
     described = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
     return tuple(described.shape), str(np.dtype(described.dtype))
+
+
+def _counts_as_now(kept: dict[str, Array], wanted: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays, with counts of schedules as float32 where these are wanted: 0.1 kept them as int32."""
+
+    def whole(leaf: str) -> bool:
+        was, now = kept[leaf].dtype.name, _form(wanted[leaf])[1]
+        return leaf.endswith("/count") and (was, now) == ("int32", "float32")
+
+    return kept | {leaf: kept[leaf].astype(np.float32) for leaf in kept.keys() & wanted.keys() if whole(leaf)}
 
 
 def _compare(where: Path, kept: Mapping[str, tuple[tuple[int, ...], str]], wanted: Mapping[str, Any]) -> None:

@@ -53,12 +53,14 @@ class Gradient(NamedTuple):
       finite: bool, whether it and the loss are.
       metrics: scalars by name.
       priorities: ``[B]`` of the batch's items, or None.
+      carried: float32, the share of the batch's transitions that environments carried out.
     """
 
     gradient: Tree
     finite: Any
     metrics: Tree
     priorities: Any
+    carried: Any = 1.0
 
 
 class Update:
@@ -150,7 +152,12 @@ class Update:
         """
         found = self.gradient(state.params, state.target, state.key, state.updates, batch)
         params, opt_state, finite = apply_gradient(
-            self._agent.optimizer, state.params, state.opt_state, found.gradient, found.finite
+            self._agent.optimizer,
+            state.params,
+            state.opt_state,
+            found.gradient,
+            found.finite,
+            carried=found.carried,
         )
         skip = 1 - finite.astype(jnp.int32)
         updates = state.updates + 1
@@ -187,7 +194,18 @@ class Update:
             jnp.isfinite(loss) & jnp.isfinite(norm),
             metrics,
             priorities,
+            self._carried(batch),
         )
+
+    def _carried(self, batch: Unroll) -> Any:
+        """The share of the transitions that are trained on that are not into a new episode.
+
+        A replay samples by its ratio for each transition that was carried out, so that its batches count whole.
+        """
+        plan = self._agent.data
+        if plan.replay is not None:
+            return jnp.float32(1.0)
+        return 1.0 - jnp.mean(batch.timestep.first[-plan.unroll_length :], dtype=jnp.float32)
 
     def passes(self, state: TrainState, batch: Unroll, last: Tree | None = None) -> tuple[TrainState, Tree]:
         """All updates with one batch, in one piece; returns the metrics of the last one.

@@ -73,7 +73,12 @@ def registered() -> tuple[Metric, ...]:
 register(
     "seconds", "s", "Time that the run has trained, without what passed between a stop and its resumption."
 )
-register("agent_steps", "steps", "Environment steps that the agent decided, over all environments.")
+register(
+    "agent_steps",
+    "steps",
+    "Decisions that environments carried out, over all of them; one that only resets is none.",
+)
+register("session", "1", "How often the run had been resumed when the row was written.")
 register("env_frames", "frames", "Frames that the environments simulated: agent steps times frame skip.")
 register("updates", "updates", "Gradient updates, with those that were skipped.")
 register("weights_version", "updates", "Version of the newest published weights.")
@@ -133,19 +138,21 @@ register("learner_busy", "1", "Share of time in which the learner computed an up
 register("actors", "actors", "Actors that are connected.")
 register("actor_restarts", "restarts", "Actors that were started again after they died.")
 
-# Where every step went: received = trained + open + queued + dropped.
-register("steps_received", "steps", "Agent steps for which an action was chosen.")
-register("steps_trained", "steps", "Agent steps that an update was computed from, each counted once.")
-register("steps_open", "steps", "Agent steps in unrolls that are not yet complete.")
+# Where every place in an unroll went: received = trained + open + queued + dropped. Those that only reset are among
+# them: agent_steps = steps_received - steps_resets.
+register("steps_received", "places", "Places in unrolls, one for each action that was chosen.")
+register("steps_resets", "places", "Places whose action only reset an environment, at the end of an episode.")
+register("steps_trained", "places", "Places that an update was computed from, each counted once.")
+register("steps_open", "places", "Places in unrolls that are not yet complete.")
 register(
     "steps_queued",
-    "steps",
-    "Agent steps in complete unrolls, or in the replay, that were not trained on yet.",
+    "places",
+    "Places in complete unrolls, or in the replay, that were not trained on yet.",
 )
 register(
     "steps_dropped",
-    "steps",
-    "Agent steps never trained on: their actor left, the run was resumed, they only evaluated, a replay overwrote "
+    "places",
+    "Places never trained on: their actor left, the run was resumed, they only evaluated, a replay overwrote "
     "them before they were sampled, or (under a3c) their gradient was too stale or not finite.",
 )
 

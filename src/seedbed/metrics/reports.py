@@ -26,7 +26,7 @@ class Summary:
     Attributes:
       env, arch, agent, transport, seed: what was run.
       seconds: seconds of training.
-      agent_steps: environment steps that the agent decided.
+      agent_steps: decisions that environments carried out; one that only resets is none.
       env_frames: frames that the environments simulated.
       agent_steps_per_second: in steady state, after compilation; None if it was not reached.
       mean_return: of the last 100 episodes, undiscounted; None if no episode ended.

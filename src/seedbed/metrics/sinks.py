@@ -118,15 +118,26 @@ class TensorBoard:
 
     The records are written here: tensorboardX's ``SummaryWriter`` hands events to a thread that dies when the
     disk is full, and then waits for it for ever.
+
+    Args:
+      folder: where the files of all sessions are.
+      resumed: whether the run goes on: TensorBoard then drops what it has at the first row's step and after, which the
+        session before had come to without keeping it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, resumed: bool = False) -> None:
+        self._restarts = resumed
+        self._step = -1
         self._path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
         self._file = _opened(self._path)
         self._add(file_version="brain.Event:2")
 
     def write(self, row: Row) -> None:
-        """Adds every number of ``row`` at its ``agent_steps``; raises :class:`RunFailed` if the disk is full."""
+        """Adds every number of ``row`` at its ``agent_steps``, if these have grown: a curve has one point a step.
+
+        Raises :class:`RunFailed` if the disk is full.
+        """
+        from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
 
         values = [
@@ -134,7 +145,14 @@ class TensorBoard:
             for name, value in row.items()
             if name != "agent_steps"
         ]
-        self._add(step=int(row.get("agent_steps", 0)), summary=Summary(value=values))
+        step = int(row.get("agent_steps", 0))
+        if step <= self._step:
+            return
+        self._step = step
+        if self._restarts:
+            self._restarts = False
+            self._add(step=step, session_log=SessionLog(status=SessionLog.START))
+        self._add(step=step, summary=Summary(value=values))
 
     def _add(self, **content: Any) -> None:
         from tensorboardX.proto.event_pb2 import Event

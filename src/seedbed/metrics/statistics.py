@@ -38,6 +38,20 @@ class Estimate:
     count: int
 
 
+@dataclass(frozen=True)
+class Evaluation(Estimate):
+    """An estimate from the returns of episodes, some of which may have been cut.
+
+    Attributes:
+      cut: how many of them had not ended after ``max_steps`` steps. They are counted with their return up to there, as
+        those that a time limit ends are: none is left out, which would favour short episodes.
+      max_steps: the most steps of an episode.
+    """
+
+    cut: int
+    max_steps: int
+
+
 def interquartile_mean(values: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
     """The mean without the lowest and the highest quarter (rounded down to whole values) along ``axis``."""
     from scipy import stats  # here: it takes as long to import as JAX, and most runs have no interval to tell

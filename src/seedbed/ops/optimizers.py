@@ -29,7 +29,7 @@ class OptimizerSettings:
 
     anneal_to_zero: bool = False
     """Lower the learning rate linearly to 0 over the whole run, which needs a stated length; an update that is left out
-    or skipped lowers nothing."""
+    or skipped lowers nothing, and a transition that only resets an environment lowers nothing."""
 
     optimizer: Literal["adam", "rmsprop", "adagrad"] = "adam"
     """Which optimizer."""
@@ -98,6 +98,11 @@ def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> op
                 "or leave the rate constant"
             )
         rate = optax.linear_schedule(settings.learning_rate, 0.0, total_updates)
+        return _counting_what_was_carried_out(_optimizer(settings, rate))
+    return _optimizer(settings, rate)
+
+
+def _optimizer(settings: OptimizerSettings, rate: float | optax.Schedule) -> optax.GradientTransformation:
     if settings.optimizer == "adam":
         return optax.adam(rate, settings.adam_b1, settings.adam_b2, settings.adam_eps)
     if settings.optimizer == "adagrad":
@@ -111,6 +116,33 @@ def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> op
     )
 
 
+def _counting_what_was_carried_out(
+    optimizer: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """The optimizer with a schedule that an update moves on by its argument ``carried`` instead of by 1.
+
+    The count is a float32, which is exact to 1e-7 of itself: runs have less than 2**24 updates that anneal.
+    """
+
+    def with_counts(state: Tree, change: Callable[[Any], Any]) -> Tree:
+        def one(part: Any) -> Any:
+            scheduled = isinstance(part, optax.ScaleByScheduleState)
+            return part._replace(count=change(part.count)) if scheduled else part
+
+        return jax.tree.map(one, state, is_leaf=lambda part: isinstance(part, optax.ScaleByScheduleState))
+
+    def init(params: Tree) -> Tree:
+        return with_counts(optimizer.init(params), lambda count: count.astype(jnp.float32))
+
+    def update(
+        gradient: Tree, state: Tree, params: Tree = None, *, carried: Any = 1.0, **_: Any
+    ) -> tuple[Tree, Tree]:
+        changes, after = optimizer.update(gradient, state, params)
+        return changes, with_counts(after, lambda count: count - 1 + carried)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
 def apply_gradient(
     optimizer: optax.GradientTransformation,
     params: Tree,
@@ -118,13 +150,17 @@ def apply_gradient(
     gradient: Tree,
     finite: Any = True,
     weight: Any = 1.0,
+    carried: Any = 1.0,
 ) -> tuple[Tree, Tree, Any]:
     """The parameters and the optimizer's state after one update, and whether there was one.
 
     A gradient that is not ``finite`` changes nothing, nor does one whose changes are not: an optimizer without an
     epsilon divides 0 by 0. The parameters go ``weight`` of the way that the optimizer would have them go.
+
+    ``carried`` is the share of the batch's transitions that environments carried out: an annealed rate counts these.
     """
-    changes, after = optimizer.update(gradient, opt_state, params)
+    update = optax.with_extra_args_support(optimizer).update
+    changes, after = update(gradient, opt_state, params, carried=carried)
     finite &= jnp.isfinite(optax.tree.norm(changes))
     changes = jax.tree.map(lambda change: change * weight, changes)
     return (

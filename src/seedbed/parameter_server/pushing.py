@@ -25,8 +25,11 @@ class ParameterServer(Protocol):
     def fetch(self) -> Fetched:
         """The newest parameters."""
 
-    def push(self, gradient: Tree, versions: Sequence[int]) -> list[Receipt]:
-        """Gives every shard its part of a gradient that was computed at its parameters of these versions."""
+    def push(self, gradient: Tree, versions: Sequence[int], carried: float = 1.0) -> list[Receipt]:
+        """Gives every shard its part of a gradient that was computed at its parameters of these versions.
+
+        ``carried`` is the share of its batch's transitions that environments carried out.
+        """
 
 
 class Outliers:
@@ -113,6 +116,7 @@ class PushingLearner(Learner):
         self._n_fetch, self._n_push = n_fetch, n_push
         self._computed = 0
         self._accrued: list[Tree] = []
+        self._carried: list[float] = []
         self._computed_at: tuple[int, ...] = ()
         self._mean = jax.jit(lambda *trees: jax.tree.map(lambda *leaves: sum(leaves) / len(trees), *trees))
         self._gradient = jax.jit(self._update.gradient)
@@ -140,6 +144,7 @@ class PushingLearner(Learner):
             # As stale as the oldest of those that are pushed together.
             self._computed_at = self._computed_at if self._accrued else self._versions
             self._accrued.append(found.gradient)
+            self._carried.append(float(found.carried))
         with self._lock:
             self._told = self._told._replace(outliers=self._told.outliers + outlier)
         self._computed += 1
@@ -178,8 +183,9 @@ class PushingLearner(Learner):
         """Pushes what has accrued; returns whether a shard has skipped it."""
         together = len(self._accrued)
         gradient = self._accrued[0] if together == 1 else self._mean(*self._accrued)
-        self._accrued = []
-        receipts = self._server.push(gradient, self._computed_at)
+        carried = sum(self._carried) / together
+        self._accrued, self._carried = [], []
+        receipts = self._server.push(gradient, self._computed_at, carried)
         with self._lock:
             told = self._told = self._told._replace(up=self._told.up + _bytes_of(gradient))
             told.staleness.extend(receipt.staleness for receipt in receipts)

@@ -25,6 +25,7 @@ from seedbed.types import Tree
 
 FETCH, PUSH, TAKE = range(3)
 _NUMBER = ((), "int64")
+_SHARE = ((), "float32")
 _ONE = Layout((_NUMBER,))
 _LOOK_SECONDS = 0.1
 
@@ -43,7 +44,7 @@ def lanes_of(part: Part, *, takes: bool) -> list[Layouts]:
     params, kept = _fields(part.params), _fields(part[:2])
     return [
         Layouts(_ONE, Layout((_NUMBER, *params))),
-        Layouts(Layout((_NUMBER, *params)), Layout((_NUMBER,) * 4)),
+        Layouts(Layout((_NUMBER, _SHARE, *params)), Layout((_NUMBER,) * 4)),
         *([Layouts(_ONE, Layout((_NUMBER, _NUMBER, *kept)))] if takes else []),
     ]
 
@@ -95,9 +96,10 @@ class ShardHandler:
             numbers = [_number(part.version), _number(part.skipped)]
             peer.reply(lane, [*numbers, *_on_host(part[:2])])
         else:
-            version, *gradient = arrays
+            version, carried, *gradient = arrays
+            pushed = jax.tree.unflatten(self._structure, gradient)
             try:
-                receipt = self._shard.push(jax.tree.unflatten(self._structure, gradient), int(version))
+                receipt = self._shard.push(pushed, int(version), float(carried))
             except SpecError as error:
                 peer.close(str(error))
                 return
@@ -175,7 +177,7 @@ class RemoteShards:
         ]
         return Fetched(self._join(params), tuple(versions))
 
-    def push(self, gradient: Tree, versions: Sequence[int]) -> list[Receipt]:
+    def push(self, gradient: Tree, versions: Sequence[int], carried: float = 1.0) -> list[Receipt]:
         """Gives every shard its part of a gradient.
 
         There is no receipt for a part that is lost with its shard.
@@ -183,10 +185,11 @@ class RemoteShards:
         Args:
           gradient: of the parameters' structure.
           versions: of each shard, when it gave the parameters that the gradient was computed at.
+          carried: the share of its batch's transitions that environments carried out.
         """
         parts = [_on_host(part) for part in self._cut(gradient)]
-        messages = {
-            index: [_number(version), *part]
+        messages: dict[int, list[NDArray[Any]]] = {
+            index: [_number(version), np.array(carried, np.float32), *part]
             for index, (version, part) in enumerate(zip(versions, parts, strict=True))
         }
         replies = self._exchange(PUSH, messages)

@@ -138,14 +138,19 @@ class Shard:
         """What it holds now."""
         return self._part
 
-    def push(self, gradient: Tree, version: int) -> Receipt:
+    def push(self, gradient: Tree, version: int, carried: float = 1.0) -> Receipt:
         """Applies its part of a gradient that was computed at its parameters of that version.
 
+        ``carried`` is the share of its batch's transitions that environments carried out, see
+        :func:`~seedbed.ops.optimizers.apply_gradient`.
+
         Raises:
-          SpecError: the gradient has another structure, shape or dtype, or is of parameters that it never had; nothing
-            was changed.
+          SpecError: the gradient has another structure, shape or dtype, or is of parameters that it never had, or the
+            share is none; nothing was changed.
         """
         _require_same(self._part.params, gradient)
+        if not 0.0 <= carried <= 1.0:
+            raise SpecError(f"a share of {carried} of transitions was pushed, and needed is one from 0 to 1")
         with self._lock:
             before = self._part
             staleness = before.version - version
@@ -158,7 +163,11 @@ class Shard:
             if weight == 0.0:
                 return Receipt(before.version, staleness, taken=False)
             params, opt_state, finite = self._apply(
-                before.params, before.opt_state, gradient, weight=np.float32(weight)
+                before.params,
+                before.opt_state,
+                gradient,
+                weight=np.float32(weight),
+                carried=np.float32(carried),
             )
             skipped = not bool(finite)
             self._part = Part(params, opt_state, before.version + 1, before.skipped + skipped)
@@ -220,12 +229,13 @@ class LocalShards:
         parts = [shard.part for shard in self.shards]
         return Fetched(self._join([part.params for part in parts]), tuple(part.version for part in parts))
 
-    def push(self, gradient: Tree, versions: Sequence[int]) -> list[Receipt]:
+    def push(self, gradient: Tree, versions: Sequence[int], carried: float = 1.0) -> list[Receipt]:
         """Gives every shard its part of a gradient.
 
         Args:
           gradient: of the parameters' structure.
           versions: of each shard, when it gave the parameters that the gradient was computed at.
+          carried: the share of its batch's transitions that environments carried out.
 
         Raises:
           SpecError: see :meth:`Shard.push`.
@@ -234,7 +244,7 @@ class LocalShards:
         _require_same(self._like, gradient)
         parts = self._cut(gradient)
         return [
-            shard.push(part, version)
+            shard.push(part, version, carried)
             for shard, part, version in zip(self.shards, parts, versions, strict=True)
         ]
 

@@ -93,10 +93,12 @@ def write(
     final = Path(path)
     require_room(final)
     with _told(final), _draft(final) as draft:
-        entries, streams = {}, 0
+        entries, streams, resets = {}, 0, 0
         for number, arrays in enumerate(_pieces(steps, most_bytes)):
             name = f"steps-{number:06d}.safetensors"
             streams, length = arrays["reward"].shape
+            # No transition leads to the very first step.
+            resets += int(np.count_nonzero(arrays["first"][:, 0 if number else 1 :]))
             entries[name] = {"steps": length, **atomic_folder.write_arrays(draft / name, arrays)}
         length = sum(entry["steps"] for entry in entries.values())
         if length < 2:
@@ -106,8 +108,8 @@ def write(
             "env": spec.id,
             "spec": spec.to_json(),
             "streams": streams,
-            "transitions": streams * (length - 1),
-            "frames": streams * (length - 1) * spec.frames_per_step,
+            "transitions": streams * (length - 1) - resets,
+            "frames": (streams * (length - 1) - resets) * spec.frames_per_step,
             **about(),
             "files": entries,
         }

@@ -5,7 +5,8 @@ After the first ``base`` inserts, every insert earns ``ratio`` samples::
     credit = ratio * (inserts - base) - samples
 
 A batch is sampled when its credit is there; acting goes on while not more than ``tolerance`` of credit lies
-unused. All are counted in items. (The same as Reverb's SampleToInsertRatio, with the formula in sight.)
+unused. All are counted in items; an insert may count less than its items (those that only reset). (The same as
+Reverb's SampleToInsertRatio, with the formula in sight.)
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class RateLimiter:
                 f"tolerance of {needed:g} or more"
             )
         self.ratio = ratio
-        self.base = base
+        self.base: float = base
         self._batch = batch
-        self.inserts = 0
+        self.inserts: float = 0
         self.samples = 0.0
 
     @property
@@ -86,7 +87,7 @@ class RateLimiter:
         # which lockstep would wait.
         return self.credit >= self._batch - _ROUNDING
 
-    def insert(self, items: int) -> None:
+    def insert(self, items: float) -> None:
         """Books what was inserted."""
         self.inserts += items
 
@@ -99,7 +100,7 @@ class RateLimiter:
         self.samples -= self._batch
 
     @property
-    def missing(self) -> int:
+    def missing(self) -> float:
         """Items that are still to be inserted before inserts earn samples."""
         return max(self.base - self.inserts, 0)
 
@@ -116,9 +117,9 @@ class RateLimiter:
     def restore(self, state: dict[str, Any]) -> None:
         """Takes what :meth:`state` gave; what was booked under another ratio is settled."""
         self.inserts, self.samples, self.base = (
-            int(state["inserts"]),
+            state["inserts"],
             float(state["samples"]),
-            int(state["base"]),
+            state["base"],
         )
         if state["ratio"] != self.ratio:
             self.settle()

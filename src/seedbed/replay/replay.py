@@ -152,6 +152,8 @@ class Replay:
       seed: of the run; decides what is drawn.
       tolerance: of the :class:`RateLimiter`, in items.
       base: items before the first sample, instead of the plan's.
+      by_places: whether every item that is inserted earns samples, and not only what environments carried out; with an
+        exact lag rounds are of so many batches, whatever happens in them.
       memory_limit: bytes it may take; None: what the machine has to give, but for 1 GiB that the rest of a run needs.
 
     Raises:
@@ -168,6 +170,7 @@ class Replay:
         seed: int,
         tolerance: float | None = None,
         base: int | None = None,
+        by_places: bool = False,
         memory_limit: int | None = None,
     ) -> None:
         geometry = Geometry.of(plan)
@@ -175,6 +178,7 @@ class Replay:
         self._plan: ReplayPlan = plan.replay
         self._geometry = geometry
         self._batch_size = batch_size
+        self._by_places = by_places
         self._most_rows = -(-largest_insert // geometry.length)
         self._example = example
         _require_room(plan.replay, geometry, batch_size, self._most_rows)
@@ -235,7 +239,7 @@ class Replay:
         window = f"{self._geometry.window} transitions" if self._geometry.window > 1 else "1 transition"
         return (
             f"Replay({len(self):,} of {self.capacity:,} transitions in windows of {window}, {self.fill:.0%} of "
-            f"{self.bytes_needed / 2**30:.3g} GiB, {self._limiter.inserts:,} items inserted, "
+            f"{self.bytes_needed / 2**30:.3g} GiB, {self._limiter.inserts:,.0f} items inserted, "
             f"{self._limiter.samples:,.0f} sampled, credit {self.credit:,.0f})"
         )
 
@@ -246,7 +250,7 @@ class Replay:
         self._listeners.append(wake)
 
     @property
-    def missing(self) -> int:
+    def missing(self) -> float:
         """Items that are still to be inserted before inserts earn samples."""
         return self._limiter.missing
 
@@ -305,10 +309,11 @@ class Replay:
             np.ones((self._geometry.items, rows)) if priorities is None else priorities
         )
         leaves[bad] = 1.0
-        lead = self._plan.start + 1
+        first = self._first_of(unroll)
         # A transition into a new episode is none; a sequence has others, and what is trained on is for its agent.
-        if self._geometry.items == self._geometry.length:
-            leaves[unroll.timestep.first[lead : lead + self._geometry.items]] = 0.0
+        if self._geometry.own == 1:
+            leaves[first] = 0.0
+        earned = self._earned(first)
         with self._changed:
             lays = self._claim(streams, end)
         if lays is None:
@@ -323,10 +328,25 @@ class Replay:
         with self._changed:
             self.ignored += int(bad.sum())
             for lay in lays:
-                self._commit(lay, leaves[:, lay.rows])
+                self._commit(lay, leaves[:, lay.rows], float(earned[lay.rows].sum()))
             self._changed.notify_all()
         continuing, beginning = (lay.rows.size for lay in lays)
         return continuing * self._geometry.length + beginning * self._geometry.unroll
+
+    def _first_of(self, unroll: Unroll) -> NDArray[np.bool_]:
+        """Flags ``[T, B]`` of the transitions that items have of their own, of an unroll: whether they only reset."""
+        if self._geometry.own > 1:
+            return np.asarray(unroll.timestep.first[-self._geometry.length :])
+        lead = self._plan.start + 1
+        return np.asarray(unroll.timestep.first[lead : lead + self._geometry.items])
+
+    def _earned(self, first: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Items ``[B]`` by which the limiter counts rows: what only resets earns no sample."""
+        rows = first.shape[1]
+        if self._by_places:
+            return np.full(rows, float(self._geometry.items))
+        earned: NDArray[np.float64] = np.sum(~first, axis=0) / self._geometry.own
+        return earned
 
     def _check(self, unroll: Unroll, streams: Indices) -> None:
         rows = rows_of(unroll)
@@ -370,7 +390,7 @@ class Replay:
         self._dropped += self._geometry.own * int(np.sum(~self._seen[items]))
         self._chunks.free(chunks)
 
-    def _commit(self, lay: Lay, leaves: NDArray[np.float64]) -> None:
+    def _commit(self, lay: Lay, leaves: NDArray[np.float64], earned: float) -> None:
         """What was copied can be sampled from now on, but for windows of which a part is gone meanwhile."""
         # An item that is dead from the beginning will never be sampled.
         leaves = np.where(self._chunks.whole(lay.last), leaves, 0.0)
@@ -384,7 +404,7 @@ class Replay:
         if lay.pairs > self._geometry.length:
             self._dropped += self._geometry.overlap * lay.rows.size
         self._pending -= items.size
-        self._limiter.insert(items.size)
+        self._limiter.insert(earned)
 
     def _abandon(self, lays: tuple[Lay, Lay]) -> None:
         with self._changed:

@@ -109,6 +109,7 @@ class InferenceService(Service[ServedLane]):
             weights.params, [(lane.open.observed, lane.columns()) for lane in lanes]
         )
         now = time.monotonic()
+        resets = sum(lane.open.ended for lane in lanes)
         start = 0
         for lane in lanes:
             rows = slice(start, start + lane.rows)
@@ -116,7 +117,7 @@ class InferenceService(Service[ServedLane]):
             lane.open.decide(actions[rows], map_leaves(itemgetter(rows), record), weights.version)
             lane.steps += 1
             self._reply(lane, actions[rows], now)
-        self._ledger.decide(start)
+        self._ledger.decide(start, resets)
         self._meters.add(start, max(start, self._full_batch), now - begin)
 
     def _reply(self, lane: ServedLane, action: NDArray[Any], now: float) -> None:

@@ -20,6 +20,7 @@ from seedbed.acting.codec import Introduction, UnrollCodec, WeightsCodec, lanes_
 from seedbed.acting.lanes import Lane, Member
 from seedbed.acting.meters import Meters
 from seedbed.acting.pace import Pace
+from seedbed.acting.unrolls import resets_in
 from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
 from seedbed.serving.service import Service
@@ -183,7 +184,7 @@ class UnrollService(Service[Lane]):
         lane.steps += new
         lane.rounds += 1
         lane.arrived = now
-        self._ledger.decide(lane.counted)
+        self._ledger.decide(lane.counted, resets_in(unroll.timestep.first[begin + 1 :]))
         self._ledger.cut(lane.counted)
 
     def _wrong(self, unroll: Unroll) -> str | None:

@@ -5,6 +5,9 @@ training. A stage that could use all cores alone at ``r`` steps/s takes ``1/r`` 
 
     bound = 1 / (1/environment + 1/inference + 1/learner),    efficiency = whole / bound
 
+A step is a decision here, also one at the end of an episode, which only resets and costs a stage the same. What is told
+of the whole run are its agent steps, as everywhere; its efficiency is that of its decisions.
+
 On a machine with an accelerator the accelerator's work and the cores' overlap, and the bound is that of the
 slower of the two (under IMPALA and Ape-X inference is the cores' work). Under Anakin environment and
 inference are one stage, and everything is on the same devices.
@@ -65,7 +68,8 @@ class Stage:
 
     Attributes:
       name: of the stage.
-      steps_per_second: agent steps a second when the stage has the machine to itself; median of windows.
+      steps_per_second: decisions a second when the stage has the machine to itself; median of windows. The whole run's
+        are agent steps: those decisions that environments carried out.
       low, high: the slowest and the fastest window.
       about: how it was measured.
     """
@@ -266,8 +270,8 @@ def _steady(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     return [row for row in rows if 2 * row["seconds"] >= rows[-1]["seconds"]]
 
 
-def whole_stage(config: RunConfig, seconds: float) -> Stage:
-    """The run itself; steady state, after compilation."""
+def whole_stage(config: RunConfig, seconds: float) -> tuple[Stage, float]:
+    """The run itself in steady state, after compilation; and its decisions a second, which are those of the stages."""
     summary, rows = whole_run(config, seconds)
     rates = [row["agent_steps_per_second"] for row in rows]
     carrier = f"{config.placement.transport}, " if isinstance(config.placement, TransportSettings) else ""
@@ -278,7 +282,8 @@ def whole_stage(config: RunConfig, seconds: float) -> Stage:
         last["seconds"] > first["seconds"]
     ):  # the summary counts from the first update on, when actors still start
         rate = (last["agent_steps"] - first["agent_steps"]) / (last["seconds"] - first["seconds"])
-    return Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
+    stage = Stage("whole", rate, min(rates, default=rate), max(rates, default=rate), about)
+    return stage, rate * last["steps_received"] / last["agent_steps"]
 
 
 def bound(environment: float, inference: float, training: float, *, shared: bool) -> float:
@@ -343,11 +348,12 @@ def bench(
         return stage.steps_per_second
 
     limit, parts = _timed(config, agent, spec, seconds, rate)
-    whole = rate(whole_stage(config, 10 * seconds))
+    stage, decisions = whole_stage(config, 10 * seconds)
+    whole = rate(stage)
     return {
         "stages": {name: vars(stage) for name, stage in stages.items()},
         "bound_steps_per_second": limit,
-        "efficiency": whole / limit,
+        "efficiency": decisions / limit,
         "bottleneck": max(parts, key=lambda name: 1 / parts[name]),
         "frames_per_second": whole * spec.frames_per_step,
         "settings": to_json(config),
