@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from seedbed.envs.options import Options
 from seedbed.errors import ConfigError
 from seedbed.seeding import integer
 from seedbed.types import EVALUATES, EnvSpec
@@ -34,7 +34,7 @@ class Recipe:
 
     Attributes:
       env: the environment's id.
-      options: its options.
+      options: its options, as they are written.
       spec: what it must look like.
       actors: how many actors this run starts itself.
       envs: environments of each actor.
@@ -50,7 +50,7 @@ class Recipe:
     """
 
     env: str
-    options: dict[str, Any]
+    options: Options
     spec: EnvSpec
     actors: int
     envs: int

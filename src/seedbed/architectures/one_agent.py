@@ -12,7 +12,6 @@ from seedbed.acting.crew import Crew
 from seedbed.acting.desk import Desk
 from seedbed.acting.ledger import Ledger
 from seedbed.acting.recipe import Recipe
-from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed, SeedbedError
 from seedbed.metrics.meters import Episodes, Tally
@@ -88,7 +87,7 @@ def recipe_of(config: RunConfig, agent: Agent, spec: EnvSpec, token: str) -> Rec
     """What the actors of a host are told; ``token`` lets them in where they come over a transport."""
     return Recipe(
         env=config.env,
-        options=env_options(config),
+        options=config.env_options,
         spec=spec,
         actors=config.placement.actors,
         envs=config.placement.envs_per_actor,

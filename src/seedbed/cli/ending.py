@@ -13,7 +13,7 @@ from typing import Any
 from seedbed.cli.parse import print_line
 from seedbed.config.settings import RunConfig
 from seedbed.errors import cause_of
-from seedbed.metrics.reports import Summary
+from seedbed.metrics.reports import Summary, many_skipped
 
 
 def report(summary: Summary, config: RunConfig) -> int:
@@ -27,6 +27,8 @@ def report(summary: Summary, config: RunConfig) -> int:
         f"{summary.agent_steps_per_second or 0:,.0f} steps/s; "
         f"mean return {_number(mean)}, best {_number(best)}, {summary.episodes:,} episodes"
     )
+    if line := many_skipped(values["skipped_updates"], summary.weights_version):
+        print_line(f"  {line}")
     for line in _side_by_side(values):
         print_line(f"  {line}")
     host = config.cluster.host

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Literal
 
 import tyro
@@ -15,6 +16,7 @@ from seedbed.agents.ppo import PPOSettings
 from seedbed.agents.r2d2 import R2D2Settings
 from seedbed.agents.vtrace import VTraceSettings
 from seedbed.errors import ConfigError, unknown_name
+from seedbed.seeding import MOST_SEED
 
 
 def _at_least(settings: object, least: float, *names: str, above: bool = False) -> None:
@@ -25,6 +27,16 @@ def _at_least(settings: object, least: float, *names: str, above: bool = False) 
             raise ConfigError(
                 f"{name} is {value}, and has to be {f'more than {least}' if above else f'{least} or more'}"
             )
+
+
+def _require_finite(settings: object) -> None:
+    """Refuses nan and inf, in whichever section; None is no limit."""
+    for part in fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, part.name)
+        if is_dataclass(value):
+            _require_finite(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{part.name} is {value}, and has to be a finite number")
 
 
 @dataclass(frozen=True)
@@ -291,6 +303,9 @@ class RunConfig:
     settings: AgentSettings = field(default_factory=VTraceSettings)
 
     def __post_init__(self) -> None:
+        _require_finite(self)
+        if not 0 <= self.seed <= MOST_SEED:
+            raise ConfigError(f"seed is {self.seed}, and has to be between 0 and {MOST_SEED}")
         if self.agent not in SETTINGS:
             raise ConfigError(unknown_name("agent", self.agent, SETTINGS))
         wanted = SETTINGS[self.agent]

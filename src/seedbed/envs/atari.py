@@ -16,12 +16,11 @@ What ALE does, as found by trying it (tests/envs/test_atari.py holds it to that)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from seedbed.envs.options import option_names, refuse_unknown, whole
+from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.stream import Stream
 from seedbed.errors import ConfigError, unknown_name
@@ -177,10 +176,10 @@ def atari_ids() -> list[str]:
     return [env_id for env_id in gymnasium.registry if is_atari(env_id)]
 
 
-def make_atari(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Atari:
+def make_atari(env_id: str, num_envs: int, options: Options, *, render: bool) -> Atari:
     """Makes ``num_envs`` Atari games; ``options`` are the keyword arguments of :class:`Atari`."""
-    refuse_unknown(env_id, options, option_names(Atari, "env_id", "num_envs", "render"))
-    return Atari(env_id, num_envs, render=render, **options)
+    takes = taken_by(Atari, "env_id", "num_envs", "render")
+    return Atari(env_id, num_envs, render=render, **arguments(env_id, options, takes))
 
 
 def _look_up(env_id: str) -> tuple[str, float]:

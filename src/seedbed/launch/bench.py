@@ -40,7 +40,7 @@ from seedbed.architectures import a2c
 from seedbed.architectures.anakin import Anakin
 from seedbed.architectures.devices import pick
 from seedbed.architectures.fits import require_fit
-from seedbed.config.resolve import env_options, replace, to_json
+from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent, build_spec
@@ -122,7 +122,7 @@ def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage
 def _environment_job(config: RunConfig, seconds: float) -> dict[str, Any]:
     return {
         "env": config.env,
-        "options": env_options(config),
+        "options": list(config.env_options),
         "envs": config.placement.envs_per_actor,
         "seconds": seconds,
         "windows": _WINDOWS,

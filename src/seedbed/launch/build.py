@@ -12,7 +12,6 @@ import psutil
 
 from seedbed.agents.registry import load_agent
 from seedbed.config.members import with_values
-from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
@@ -46,7 +45,7 @@ def build_spec(config: RunConfig) -> EnvSpec:
 
 def _describe(config: RunConfig, found: Future[EnvSpec]) -> None:
     try:
-        found.set_result(spec_of(config.env, env_options(config)))
+        found.set_result(spec_of(config.env, config.env_options, min(config.placement.envs_per_actor, 2)))
     except BaseException as error:
         found.set_exception(error)
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from seedbed.acting.unrolls import step_arrays, timestep_of
-from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
+from seedbed.envs.options import split
 from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
@@ -54,7 +54,7 @@ class Player:
 
     def make(self, num_envs: int, *, render: bool = False) -> Environment:
         """The run's environment; also builds the agent for its spec."""
-        options = env_options(self.config)
+        options = split(self.config.env_options)
         # What counts is the whole game, also for an agent that was trained on single lives.
         options.pop("episodic_life", None)
         environment = make(self.config.env, num_envs, options, render=render)

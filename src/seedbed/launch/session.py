@@ -47,7 +47,7 @@ from seedbed.launch.signals import heeding_signals
 from seedbed.learning.checkpoint import Checkpoint, Contents, digest
 from seedbed.metrics.console import Budget, display, say
 from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
-from seedbed.metrics.reports import Summary, draw_curve, read_summary, title
+from seedbed.metrics.reports import Summary, draw_curve, many_skipped, read_summary, title
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
 from seedbed.transport.connect import CARRIERS, seen_from_elsewhere
@@ -131,6 +131,7 @@ class Session:
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
         self.back, self.ending = threading.Event(), threading.Lock()
+        self.told_of_skipped = False
         self.arch: Architecture | None = None
         self.supervisor: Supervisor | None = None
         self.guard: Guard | None = None
@@ -440,6 +441,7 @@ class Session:
         return {"interrupted": self.interrupted.is_set(), "time": self._out_of_time()}
 
     def _write(self, arch: Architecture, sinks: Record, metrics: Mapping[str, Any]) -> None:
+        self._tell_of_skipped(arch)
         row = self._row(arch)
         sinks.write({**row, **jax.device_get(metrics)})
         for index, member in enumerate(arch.members()):
@@ -447,6 +449,14 @@ class Session:
             returns = {name: member[name] for name in _OF_MEMBERS if name in member}
             with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
                 file.write({**known, **returns})
+
+    def _tell_of_skipped(self, arch: Architecture) -> None:
+        """Says once that updates are skipped, if they are more than a few."""
+        line = None if self.told_of_skipped else many_skipped(arch.skipped, arch.version)
+        if line is not None:
+            self.told_of_skipped = True
+            _log.warning(line)
+            self.display.note(line)
 
     def _open(self, arch: Architecture) -> list[str]:
         local = f"{CARRIERS[self.placed.placement.transport]}:{self.folder.socket()}"
