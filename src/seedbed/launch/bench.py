@@ -47,6 +47,7 @@ from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.children import children
 from seedbed.launch.machine import convolving
 from seedbed.launch.signals import ending_as_by_ctrl_c
+from seedbed.launch.surroundings import held
 from seedbed.learning.learner import Learner
 from seedbed.learning.update import Update
 from seedbed.metrics.reports import read_summary
@@ -305,6 +306,7 @@ def require_stages(config: RunConfig) -> None:
 
 
 @ending_as_by_ctrl_c()
+@held()
 def bench(
     config: RunConfig, seconds: float = 3.0, say: Callable[[Stage], None] = lambda stage: None
 ) -> dict[str, Any]:

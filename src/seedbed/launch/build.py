@@ -15,6 +15,7 @@ from seedbed.config.members import with_values
 from seedbed.config.settings import RunConfig
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
+from seedbed.launch.surroundings import require_devices
 from seedbed.types import Agent, EnvSpec
 
 
@@ -51,7 +52,12 @@ def _describe(config: RunConfig, found: Future[EnvSpec]) -> None:
 
 
 def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:
-    """The run's agent; with ``values`` for some of its numbers, which may be traced, if they are given."""
+    """The run's agent; with ``values`` for some of its numbers, which may be traced, if they are given.
+
+    Raises:
+      ConfigError: a setting does not fit the environment, or JAX has no device.
+    """
+    require_devices()
     lstm = {} if config.net.lstm is None else {"lstm": config.net.lstm}
     return load_agent(config.agent).make_agent(
         with_values(config.settings, values) if values else config.settings,

@@ -20,6 +20,7 @@ from seedbed.envs.options import split
 from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
+from seedbed.launch.surroundings import held
 from seedbed.learning.checkpoint import load_latest
 from seedbed.learning.learner import Learner
 from seedbed.metrics.statistics import Estimate, estimate
@@ -96,6 +97,7 @@ def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callabl
     return decide
 
 
+@held()
 def evaluate(path: str | Path, *, episodes: int = 100, greedy: bool = False, seed: int = 0) -> Estimate:
     """Plays ``episodes`` episodes and estimates the expected return.
 
@@ -136,6 +138,7 @@ def _even(picture: Any, env_id: str) -> Any:
     return picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]
 
 
+@held()
 def record(path: str | Path, *, to: str | Path | None = None, seed: int = 0, greedy: bool = False) -> Path:
     """Plays one episode (two minutes of video at most) and writes it as an mp4; returns its path.
 

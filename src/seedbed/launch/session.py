@@ -45,9 +45,10 @@ from seedbed.launch.pools import Pools
 from seedbed.launch.saver import Saver
 from seedbed.launch.signals import heeding_signals
 from seedbed.learning.checkpoint import Checkpoint, Contents, digest
-from seedbed.metrics.console import Budget, display, say
+from seedbed.metrics.console import Budget, display
 from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
 from seedbed.metrics.reports import Summary, draw_curve, many_skipped, read_summary, title
+from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
 from seedbed.transport.connect import CARRIERS, seen_from_elsewhere

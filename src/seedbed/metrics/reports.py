@@ -97,7 +97,7 @@ def many_skipped(skipped: int, updates: int) -> str | None:
     if skipped <= _FEW_SKIPPED * updates:
         return None
     return (
-        f"{skipped:,} of {updates:,} updates ({skipped / updates:.0%}) were skipped, since their loss or gradient was not "
+        f"{skipped:,} of {updates:,} updates ({skipped / updates:.0%}) were skipped, since loss or gradient was not "
         "finite: look for nan and inf in what the environment shows and pays "
         "(seedbed.testing.environments.check_environment), or lower the learning rate"
     )
