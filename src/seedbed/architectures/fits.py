@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import get_args, get_type_hints
 
+import jax
+
 from seedbed.config.settings import ParameterServer, Placement, Population, RunConfig, Safety
 from seedbed.errors import ConfigError
+from seedbed.seeding import key
+from seedbed.transport.seam import MAX_MESSAGE_BYTES, MAX_STEP_BYTES
 from seedbed.types import Agent, DataPlan
 
+_SENDS_WEIGHTS = ("impala", "apex", "rapid", "gorila", "distbelief")
+_WITH_SHARDS = ("gorila", "distbelief")
 _PLACED = tuple(field.name for field in fields(Placement))
 _FOR_SERVING = ("transport", "listen", "max_envs", "inference_batch", "inference_wait_ms", "batches_per_call")
 _FOR_ACTORS = (
@@ -89,6 +95,8 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         reason := _without_effect(config.server, _FOR_SHARDS + _FOR_WORKERS + _FOR_DATA, _NO_GRADIENTS)
     ):
         return reason
+    if (reason := _too_heavy(config, agent)) is not None:
+        return reason
     return {
         "seed": _seed,
         "impala": _beside_the_environments,
@@ -101,6 +109,28 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         "anakin": _anakin,
         "sebulba": _sebulba,
     }[config.arch](config, agent)
+
+
+def _too_heavy(config: RunConfig, agent: Agent) -> str | None:
+    """Why the weights, where they travel, do not fit into a message; looked at before anything is compiled."""
+    arch, place = config.arch, config.placement
+    if arch not in _SENDS_WEIGHTS:
+        return None
+    params = jax.eval_shape(agent.init, key(0, "example"))
+    # Workers take from a shard, once, what its optimizer keeps too.
+    sent = (params, jax.eval_shape(agent.optimizer.init, params)) if arch in _WITH_SHARDS else params
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent))
+    needed //= config.server.shards if arch in _WITH_SHARDS else 1
+    limit = MAX_MESSAGE_BYTES if place.transport == "grpc" or place.listen else MAX_STEP_BYTES
+    if needed <= limit:
+        return None
+    more = (
+        ", more --shards" if arch in _WITH_SHARDS else ", or --arch seed, whose weights stay where they are"
+    )
+    return (
+        f"the weights take {needed / 2**20:,.0f} MiB, and a message of {arch} holds {limit / 2**20:,.0f} MiB at most: "
+        f"choose a smaller --network, --hidden or --lstm{more}"
+    )
 
 
 _NO_PROGRAM = "{} has no compiled program of many batches: leave it out"
