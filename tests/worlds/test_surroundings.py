@@ -77,6 +77,16 @@ def test_a_run_in_odd_surroundings(
     ended_well(tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["seed", "impala"])
+def test_a_module_of_the_users_with_the_name_of_a_library_changes_nothing(arch: str, tmp_path: Path) -> None:
+    for name in ("random", "logging", "grpc"):
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+    ended = surrounded(tmp_path, [*RUN, "--arch", arch], {}, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+    ended_well(tmp_path)
+
+
 # -- streams ------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ What ALE does, as found by trying it (tests/envs/test_atari.py holds it to that)
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.stream import Stream
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.types import ArraySpec, EnvSpec, TimeStep
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec as Registration
 
 _SIDE = 84
 _SCREEN: dict[str, Any] = {"img_height": 210, "img_width": 160, "grayscale": False}
@@ -166,6 +169,11 @@ class Atari:
 def is_atari(env_id: str) -> bool:
     """Whether ``env_id`` is written like an Atari game's."""
     return env_id.startswith("ALE/") or "NoFrameskip-v" in env_id
+
+
+def is_raw_atari(registration: Registration) -> bool:
+    """Whether an id is ALE's without being one that :mod:`seedbed.envs.atari` takes (``Pong-v4``)."""
+    return str(registration.entry_point).startswith("ale_py") and not is_atari(registration.id)
 
 
 def atari_ids() -> list[str]:

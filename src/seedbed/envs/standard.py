@@ -8,19 +8,21 @@ actor is itself one of many processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
+import re
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seedbed.envs.atari import atari_ids, is_atari
+from seedbed.envs.atari import is_raw_atari
 from seedbed.envs.claims import claim, release
 from seedbed.envs.options import ANYTHING, Options, Parameter, Takes, arguments, taken_by
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec
 from seedbed.envs.stream import Stream
-from seedbed.errors import ConfigError, EnvironmentFault, unknown_name
+from seedbed.envs.unknown import unknown_id
+from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.plugins import import_from_here
 from seedbed.types import EnvSpec, TimeStep
 
 if TYPE_CHECKING:
@@ -99,12 +101,14 @@ def make_standard(env_id: str, num_envs: int, options: Options, *, render: bool)
         settings["render_mode"] = "rgb_array"
     # Pictures are taken from single environments: the vector ones draw the whole batch for each.
     if registration.vector_entry_point is not None and not render:
-        env: Batch = gymnasium.make_vec(env_id, num_envs, "vector_entry_point", **settings)
+        env: Batch = gymnasium.make_vec(registration.id, num_envs, "vector_entry_point", **settings)
         if _autoreset(env) == "NextStep":
             return GymnasiumBatch(env_id, env)
         env.close()
     # The checker looks at every step of every environment; `check_environment` does so once.
-    return batch_of(env_id, num_envs, lambda: gymnasium.make(env_id, disable_env_checker=True, **settings))
+    return batch_of(
+        env_id, num_envs, lambda: gymnasium.make(registration.id, disable_env_checker=True, **settings)
+    )
 
 
 def batch_of(env_id: str, num_envs: int, make_one: Callable[[], gymnasium.Env[Any, Any]]) -> GymnasiumBatch:
@@ -142,35 +146,36 @@ def _has_members(env: Batch) -> bool:
 
 
 def _find(env_id: str) -> Registration:
-    """The registration of ``env_id``; imports the module of a ``module:Id``."""
+    """The registration of ``env_id``, of its newest version if it has none; imports the module of a ``module:Id``."""
     import gymnasium
 
     module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            import_module(module)
-        registration: Registration = gymnasium.spec(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{env_id}: module {module!r} cannot be imported: {error}") from error
-    except gymnasium.error.UnregisteredEnv as error:
-        raise ConfigError(_unknown_id(env_id)) from error
-    if _is_raw_atari(registration):
-        raise ConfigError(_unknown_id(env_id))
+    before = set(gymnasium.registry)
+    if module:
+        import_from_here(env_id, module)
+    registration = gymnasium.registry.get(name) or _newest(name)
+    if registration is None or is_raw_atari(registration):
+        raise ConfigError(
+            unknown_id(env_id, [one for one in gymnasium.registry if _is_of(module, one, before)])
+        )
     return registration
 
 
-def _is_raw_atari(registration: Registration) -> bool:
-    """Whether an id is ALE's without being one that :mod:`seedbed.envs.atari` takes (``Pong-v4``)."""
-    return str(registration.entry_point).startswith("ale_py") and not is_atari(registration.id)
-
-
-def _unknown_id(env_id: str) -> str:
+def _newest(name: str) -> Registration | None:
+    """The newest version of an id that is written without one."""
     import gymnasium
 
-    atari = atari_ids()  # Registers them, too.
-    others = [name for name, registration in gymnasium.registry.items() if not _is_raw_atari(registration)]
-    line = unknown_name("environment", env_id, {*others, *atari})
-    return f"{line} (an id that a package registers is written package:{env_id.rpartition(':')[2]})"
+    versions = [one for one in gymnasium.registry.values() if one.id.rpartition("-v")[0] == name]
+    return max(versions, key=lambda one: one.version or 0, default=None)
+
+
+def _is_of(module: str, env_id: str, before: Set[str]) -> bool:
+    """Whether the module has registered the id: in this import, or in one before it."""
+    import gymnasium
+
+    entry = gymnasium.registry[env_id].entry_point
+    origin = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return env_id not in before or (bool(module) and re.split("[.:]", origin)[0] == module.partition(".")[0])
 
 
 def _takes(registration: Registration) -> Takes:
