@@ -286,7 +286,7 @@ class RunConfig:
     deterministic: bool = False
     """Reproducible bit by bit, and resumed exactly: an exact lag, fixed batches, environments brought back."""
     env_options: tuple[str, ...] = ()
-    """Options of the environment as name=value (ALE: sticky_actions, episodic_life, frame_skip, noop_max, …)."""
+    """Options of the environment as name=value, read by the type of the default (name:=JSON: as JSON says)."""
     run_dir: str | None = None
     """Folder of the run; None for a new one under runs/."""
     json: bool = False
