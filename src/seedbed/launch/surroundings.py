@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from seedbed.errors import ConfigError, cause_of
+from seedbed.errors import ConfigError
 
 _NEEDED: dict[str, Any] = {
     "jax_enable_x64": False,
@@ -60,9 +60,10 @@ def require_devices() -> None:
     try:
         jax.local_devices()
     except Exception as error:
-        told = str(jax.config.jax_platforms or "not set")
-        cause = f": {' '.join(cause_of(error).split())}" if str(error) else ""
+        cause = " ".join(str(error).split())
+        if not (told := jax.config.jax_platforms):
+            raise ConfigError(cause or f"JAX can open no device here ({type(error).__name__})") from error
         raise ConfigError(
-            f"JAX_PLATFORMS is {told}, and JAX can open no such device here{cause}; leave the variable out, or give "
-            "JAX_PLATFORMS=cpu"
+            f"JAX_PLATFORMS is {told}, and JAX can open no such device here{cause and f' ({cause})'}; leave the "
+            "variable out, or give JAX_PLATFORMS=cpu"
         ) from error
