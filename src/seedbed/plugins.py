@@ -18,7 +18,7 @@ def load_object(name: str) -> Any:
       ConfigError: the module cannot be imported, or has no such name; says where it was looked for.
     """
     module_name, _, attribute = name.partition(":")
-    module = _import(name, module_name)
+    module = import_from_here(name, module_name)
     found = getattr(module, attribute, None)
     if found is None:
         public = [n for n, value in vars(module).items() if not n.startswith("_")]
@@ -42,7 +42,12 @@ def load(name: str) -> Callable[..., Any]:
     return made
 
 
-def _import(name: str, module: str) -> Any:
+def import_from_here(name: str, module: str) -> Any:
+    """Imports ``module``, which ``name`` needs; the current directory is looked in first.
+
+    Raises:
+      ConfigError: it cannot be imported; says where it was looked for.
+    """
     here = str(Path.cwd())
     if here not in sys.path:
         # Scripts that are installed (`seedbed`) do not have the current directory on their path.

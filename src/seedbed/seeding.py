@@ -16,6 +16,9 @@ import numpy as np
 if TYPE_CHECKING:
     import jax
 
+MOST_SEED = 2**63 - 1
+"""The largest seed of a run: records and metrics keep it as an int64."""
+
 
 def _digest(run_seed: int, role: str, index: int) -> bytes:
     """16 bytes that name one stream; two names differ in at least one byte save by a 128-bit accident."""

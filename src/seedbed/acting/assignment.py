@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
+from seedbed.envs.options import Options
 from seedbed.errors import ConfigError
 from seedbed.seeding import integer
 from seedbed.types import EnvSpec, Exploration
@@ -38,7 +38,7 @@ class Assignment:
 
     Attributes:
       env: the environment's id.
-      options: its options.
+      options: its options, as they are written.
       spec: what it must look like.
       actors: how many actors this run starts itself.
       envs: environments of each actor.
@@ -54,7 +54,7 @@ class Assignment:
     """
 
     env: str
-    options: dict[str, Any]
+    options: Options
     spec: EnvSpec
     actors: int
     envs: int

@@ -37,7 +37,6 @@ from seedbed.architectures.devices import pick_everywhere
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.run import env_frames, progress, records, restore
 from seedbed.config.placement import HostSettings, PopulationSettings, TrainingDeviceSettings, at_least
-from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import Variant, variants
 from seedbed.envs.on_device.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
@@ -145,7 +144,7 @@ class Anakin:
         self._agent_with = agent_with
         self._spec = spec
         self._num_envs = agent.data.batch_size
-        self._env = make_native(config.env, env_options(config))
+        self._env = make_native(config.env, config.env_options)
         self._devices = pick_everywhere("training", config.placement.training_devices)
         self._update = Update(agent, self._devices)
         self._steps_a_batch = self._num_envs * agent.data.unroll_length

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from seedbed.config.placement import has_meaning
+import jax
+
+from seedbed.config.placement import RemoteSettings, ShardSettings, has_meaning
 from seedbed.config.settings import RunConfig
+from seedbed.seeding import key
+from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_STEP_BYTES
 from seedbed.types import Agent, DataPlan
 
 
@@ -71,3 +75,24 @@ def meaningless(config: RunConfig) -> str | None:
         if given != part.default and not has_meaning(part, type(config.settings)):
             return f"{part.name} is {given}, but {config.agent} has no use for it: leave it out"
     return None
+
+
+def too_heavy(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses weights that do not fit into a message, before anything is compiled.
+
+    Workers of a parameter server take from a shard, once, what its optimizer keeps too.
+    """
+    place = config.placement
+    shards = place.shards if isinstance(place, ShardSettings) else 0
+    params = jax.eval_shape(agent.init, key(0, "example"))
+    sent = (params, jax.eval_shape(agent.optimizer.init, params)) if shards else params
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent)) // max(shards, 1)
+    remote = isinstance(place, RemoteSettings) and bool(place.listen)
+    limit = MAX_MESSAGE_BYTES if place.transport == "grpc" or remote else MAX_STEP_BYTES
+    if needed <= limit:
+        return None
+    more = ", more --shards" if shards else ", or an architecture whose weights stay where they are"
+    return (
+        f"the weights take {needed / 2**20:,.0f} MiB, and a message of {config.arch} holds {limit / 2**20:,.0f} MiB at "
+        f"most: choose a smaller --network, --hidden or --lstm{more}"
+    )

@@ -24,7 +24,7 @@ from typing import Any
 
 from seedbed.acting.example import example_unroll
 from seedbed.acting.unrolls import resets_in
-from seedbed.architectures.checks import not_exact, processes_alone
+from seedbed.architectures.checks import not_exact, processes_alone, too_heavy
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup, own_share
 from seedbed.architectures.with_shards import WithShards, plain
@@ -194,13 +194,14 @@ def refuses(plan: DataPlan) -> str | None:
 
 def check(config: RunConfig, agent: Agent) -> str | None:
     """Refuses settings that do not go together."""
-    del agent
     if config.placement.dataset is None:
         return "distbelief learns from a data set: add --dataset DIR (seedbed collect RUN makes one)"
     if config.placement.actors == 0:
         return "actors is 0, and they are the replicas that learn: give one or more"
-    return not_exact(config, "distbelief's replicas race, so that no two runs are alike") or processes_alone(
-        config, "distbelief's replicas and shards"
+    return (
+        not_exact(config, "distbelief's replicas race, so that no two runs are alike")
+        or processes_alone(config, "distbelief's replicas and shards")
+        or too_heavy(config, agent)
     )
 
 

@@ -23,7 +23,7 @@ from dataclasses import replace as with_changes
 from typing import Any
 
 from seedbed.acting.assignment import Assignment
-from seedbed.architectures.checks import acts_and_samples, no_actors, not_exact, processes_alone
+from seedbed.architectures.checks import acts_and_samples, no_actors, not_exact, processes_alone, too_heavy
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.seed import SEED, Seed
 from seedbed.architectures.with_shards import WithShards, plain
@@ -153,7 +153,6 @@ class Gorila(WithShards):
 
 def check(config: RunConfig, agent: Agent) -> str | None:
     """Refuses settings that do not go together."""
-    del agent
     place = config.placement
     return (
         not_exact(
@@ -164,6 +163,7 @@ def check(config: RunConfig, agent: Agent) -> str | None:
         or no_actors(config, "workers")
         or processes_alone(config, "gorila's workers and shards")
         or _unequal_evaluation(place.eval_envs, place.actors)
+        or too_heavy(config, agent)
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seedbed.acting.pace import Free, Pace, Round
-from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind
+from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind, too_heavy
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture
 from seedbed.architectures.with_actors import WithActors, with_actors
@@ -92,11 +92,15 @@ def check(config: RunConfig, agent: Agent) -> str | None:
         return (
             f"fetch_steps is {fetch_steps}, but with an exact lag every unroll has its version: leave it out"
         )
-    return not_exact(
-        config,
-        "the agent's states are with the actors, and no checkpoint could hold them (--lag 0 alone is reproducible "
-        "while nothing is interrupted)",
-    ) or too_far_behind(config, agent)
+    return (
+        not_exact(
+            config,
+            "the agent's states are with the actors, and no checkpoint could hold them (--lag 0 alone is reproducible "
+            "while nothing is interrupted)",
+        )
+        or too_far_behind(config, agent)
+        or too_heavy(config, agent)
+    )
 
 
 IMPALA = Architecture(

@@ -11,7 +11,6 @@ from typing import Any
 from seedbed.acting.actor_threads import ActorThreads
 from seedbed.acting.assignment import Assignment
 from seedbed.config.placement import EnvironmentSettings
-from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed, SeedbedError
 from seedbed.metrics.ledger import Ledger
@@ -96,7 +95,7 @@ def assignment_of(
     of_actors = isinstance(place, EnvironmentSettings)
     return Assignment(
         env=config.env,
-        options=env_options(config),
+        options=config.env_options,
         spec=spec,
         actors=place.actors,
         envs=place.envs_per_actor if envs is None else envs,

@@ -29,7 +29,7 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
 from seedbed.acting.meters import Meters
-from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind
+from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind, too_heavy
 from seedbed.architectures.devices import pick
 from seedbed.architectures.impala import Impala
 from seedbed.architectures.interface import Architecture
@@ -192,11 +192,15 @@ def check(config: RunConfig, agent: Agent) -> str | None:
             f"actors is {place.actors}, so of {place.forward_servers} forward-pass servers some have no environments "
             "to act for: give as many --actors or more, or fewer --forward-servers"
         )
-    return not_exact(
-        config,
-        "the agent's states are with the forward-pass servers, and no checkpoint could hold them (--lag 0 alone is "
-        "reproducible while nothing is interrupted)",
-    ) or too_far_behind(config, agent)
+    return (
+        not_exact(
+            config,
+            "the agent's states are with the forward-pass servers, and no checkpoint could hold them (--lag 0 alone is "
+            "reproducible while nothing is interrupted)",
+        )
+        or too_far_behind(config, agent)
+        or too_heavy(config, agent)
+    )
 
 
 RAPID = Architecture(

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seedbed.cli.parse import print_line
 from seedbed.config.settings import RunConfig
 from seedbed.errors import cause_of
-from seedbed.metrics.reports import Summary
+from seedbed.metrics.reports import Summary, many_skipped
+from seedbed.metrics.say import say
 
 
 def report(summary: Summary, config: RunConfig) -> int:
@@ -21,28 +21,28 @@ def report(summary: Summary, config: RunConfig) -> int:
     values = summary.to_json()
     folder = values["run_dir"]
     mean, best = values["mean_return"], values["best_mean_return"]
-    print_line(f"stopped: {summary.stopped_because}")
-    print_line(
+    say(f"stopped: {summary.stopped_because}")
+    say(
         f"  {summary.agent_steps:,} agent steps, {summary.env_frames:,} frames, {summary.seconds:.0f} s of training, "
         f"{summary.agent_steps_per_second or 0:,.0f} steps/s; "
         f"mean return {_number(mean)}, best {_number(best)}, {summary.episodes:,} episodes"
     )
+    if line := many_skipped(values["skipped_updates"], summary.weights_version):
+        say(f"  {line}")
     for line in _side_by_side(values):
-        print_line(f"  {line}")
+        say(f"  {line}")
     host = config.cluster.host
     if config.video and not host and summary.stopped_because != "interrupted":
         _video(folder)
-    print_line(
-        f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl"
-    )
+    say(f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl")
     if summary.stopped_because != "interrupted":
-        print_line(f"next: {_seedbed()} eval {shlex.quote(folder)}")
+        say(f"next: {_seedbed()} eval {shlex.quote(folder)}")
     elif host:
-        print_line(f"next: {_seedbed()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}")
+        say(f"next: {_seedbed()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}")
     else:
-        print_line(f"next: {_seedbed()} resume {shlex.quote(folder)}")
+        say(f"next: {_seedbed()} resume {shlex.quote(folder)}")
     if config.json:
-        print_line(json.dumps(values))
+        say(json.dumps(values))
     return 0
 
 
@@ -75,10 +75,10 @@ def _video(folder: str) -> None:
     from seedbed.evaluation.player import record
 
     try:
-        print_line(f"  video {record(folder)}")
+        say(f"  video {record(folder)}")
     except Exception as error:
         # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
-        print_line(f"  no video: {cause_of(error)}")
+        say(f"  no video: {cause_of(error)}")
 
 
 def _number(value: float | None) -> str:

@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> None:
     """Plays and prints; see :func:`seedbed.evaluation.player.evaluate`."""
     settings = parse("eval", Eval, arguments, about="Play episodes with the newest weights of a run.")
     from seedbed.evaluation.player import evaluate
-    from seedbed.metrics.console import say
+    from seedbed.metrics.say import say
 
     result = evaluate(
         settings.run,

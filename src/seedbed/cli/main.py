@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from seedbed import __version__
+from seedbed.cli.streams import mend
 from seedbed.errors import ConfigError, SeedbedError, unknown_name
+from seedbed.metrics.say import flush, say
 
 VERBS = {
     "train": "train an agent",
@@ -29,27 +30,27 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     Exits with 0, 1 (the run failed), 2 (wrong usage) or 130 (Ctrl-C twice, or while nothing trains).
     """
+    mend()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
             status = _dispatch(arguments)
         finally:
-            sys.stdout.flush()
+            flush()
     except ConfigError as error:
-        status = _say(USAGE_ERROR, error)
+        status = _told(USAGE_ERROR, error)
     except SeedbedError as error:
-        status = _say(FAILURE, error)
+        status = _told(FAILURE, error)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has left (seedbed train --help | head); Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has left (seedbed train --help | head).
         status = FAILURE
     raise SystemExit(status)
 
 
-def _say(status: int, error: SeedbedError) -> int:
-    print(f"seedbed: {error}", file=sys.stderr)  # noqa: T201
+def _told(status: int, error: SeedbedError) -> int:
+    say(f"seedbed: {error}", sys.stderr)
     return status
 
 

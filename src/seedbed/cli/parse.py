@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import tyro
 
 from seedbed.errors import ConfigError
+from seedbed.metrics.say import flush
 
 Settings = TypeVar("Settings")
 _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
@@ -82,6 +82,10 @@ def one_line(complaint: str, verb: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Prints one line for people."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Prints one line that a command was asked for.
+
+    Raises:
+      BrokenPipeError: nobody reads any more.
+      RunFailed: it cannot be written.
+    """
+    flush(text + "\n")

@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> None:
     """Plays one episode into an mp4; see :func:`seedbed.evaluation.player.record`."""
     flags = parse("record", RecordFlags, arguments, about="Record one episode of the newest weights as mp4.")
     from seedbed.evaluation.player import record
-    from seedbed.metrics.console import say
+    from seedbed.metrics.say import say
 
     video = record(
         flags.run,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import os
 import tomllib
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -13,8 +12,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import numpy as np
+
 from seedbed.config.placement import names_of
 from seedbed.config.settings import RunConfig
+from seedbed.envs.options import split, written
+from seedbed.envs.reading import Written, is_union, plain, words
 from seedbed.errors import ConfigError, listed, unknown_name
 from seedbed.registry import AGENTS, ARCHITECTURES, Registry
 
@@ -203,8 +206,9 @@ def _is_of_others(name: str, agent: str, arch: str) -> bool:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """``value`` as the type of its field, numbers and lists converted without loss."""
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    """``value`` as the type of its field; numbers, lists, paths, and what NumPy has, converted without loss."""
+    value = _plain_value(name, value)
+    options = typing.get_args(hint) if is_union(hint) else (hint,)
     for option in options:
         if option is type(None):
             if value is None:
@@ -222,23 +226,16 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             return int(value)
         elif type(value) is option:
             return value
-    raise ConfigError(f"{name} is {value!r}: it must be {_words(hint)}")
+    raise ConfigError(f"{name} is {value!r}: it must be {words(hint)}")
 
 
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _words(hint: Any) -> str:
-    if _is_union(hint):
-        return " or ".join(_words(option) for option in typing.get_args(hint))
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(str(value) for value in typing.get_args(hint))
-    if typing.get_origin(hint) is tuple:
-        return f"a list of {_words(typing.get_args(hint)[0])}"
-    if hint is type(None):
-        return "none"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
+def _plain_value(name: str, value: Any) -> Any:
+    """``value`` without the types that a record cannot keep: of NumPy, paths, and options by name."""
+    if name == "env_options" and isinstance(value, Mapping):
+        return written(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
@@ -257,18 +254,10 @@ def from_json(record: Mapping[str, Any]) -> RunConfig:
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:
-    """The environment's options, each value read as JSON, or as text if it is none.
+    """Returns the environment's options for a record, each as it looks; the environment reads them by its own types.
 
     Raises:
       ConfigError: an option is not of the form name=value.
     """
-    options = {}
-    for item in config.env_options:
-        name, equals, value = item.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"environment option {item!r}: write name=value, for instance sticky_actions=0")
-        try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name] = value
-    return options
+    options = split(config.env_options)
+    return {name: plain(value) if isinstance(value, Written) else value for name, value in options.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -16,6 +17,17 @@ from seedbed.config.placement import (
 )
 from seedbed.errors import ConfigError
 from seedbed.registry import AGENTS, ARCHITECTURES
+from seedbed.seeding import MOST_SEED
+
+
+def _require_finite(settings: object) -> None:
+    """Refuses nan and inf, in whichever section; None is no limit."""
+    for part in fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, part.name)
+        if is_dataclass(value):
+            _require_finite(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{part.name} is {value}, and has to be a finite number")
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ class RunConfig:
     deterministic: bool = False
     """Reproducible bit by bit, and resumed exactly: an exact lag, fixed batches, environments brought back."""
     env_options: tuple[str, ...] = ()
-    """Options of the environment as name=value (ALE: sticky_actions, episodic_life, frame_skip, noop_max, …)."""
+    """Options of the environment as name=value, read by the type of the default (name:=JSON: as JSON says)."""
     run_dir: str | None = None
     """Folder of the run; None for a new one under runs/."""
     json: bool = False
@@ -107,6 +119,8 @@ class RunConfig:
     settings: Any = None
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MOST_SEED:
+            raise ConfigError(f"seed is {self.seed}, and has to be between 0 and {MOST_SEED}")
         for section, registry, name in (
             ("placement", ARCHITECTURES, self.arch),
             ("settings", AGENTS, self.agent),
@@ -121,6 +135,7 @@ class RunConfig:
                     f"{name}: seedbed.configure makes the right one"
                 )
 
+        _require_finite(self)
         if isinstance(self.placement, RemoteSettings) and self.placement.listen and self.lag != "free":
             raise ConfigError(
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: leave "

@@ -16,16 +16,18 @@ What ALE does, as found by trying it (tests/envs/test_atari.py holds it to that)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from seedbed.envs.options import option_names, refuse_unknown, whole
+from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.stream import Stream
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.types import ArraySpec, EnvSpec, TimeStep
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec as Registration
 
 _SIDE = 84
 _SCREEN: dict[str, Any] = {"img_height": 210, "img_width": 160, "grayscale": False}
@@ -169,6 +171,11 @@ def is_atari(env_id: str) -> bool:
     return env_id.startswith("ALE/") or "NoFrameskip-v" in env_id
 
 
+def is_raw_atari(registration: Registration) -> bool:
+    """Whether an id is ALE's without being one that :mod:`seedbed.envs.atari` takes (``Pong-v4``)."""
+    return str(registration.entry_point).startswith("ale_py") and not is_atari(registration.id)
+
+
 def atari_ids() -> list[str]:
     """The ids that :func:`make_atari` takes."""
     import ale_py  # noqa: F401  (registers its ids)
@@ -177,10 +184,10 @@ def atari_ids() -> list[str]:
     return [env_id for env_id in gymnasium.registry if is_atari(env_id)]
 
 
-def make_atari(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Atari:
+def make_atari(env_id: str, num_envs: int, options: Options, *, render: bool) -> Atari:
     """Makes ``num_envs`` Atari games; ``options`` are the keyword arguments of :class:`Atari`."""
-    refuse_unknown(env_id, options, option_names(Atari, "env_id", "num_envs", "render"))
-    return Atari(env_id, num_envs, render=render, **options)
+    takes = taken_by(Atari, "env_id", "num_envs", "render")
+    return Atari(env_id, num_envs, render=render, **arguments(env_id, options, takes))
 
 
 def _look_up(env_id: str) -> tuple[str, float]:

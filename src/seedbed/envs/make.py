@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from seedbed.envs.atari import is_atari, make_atari
+from seedbed.envs.claims import claim, release
 from seedbed.envs.interface import Environment
-from seedbed.envs.options import option_names, refuse_unknown, whole
+from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.envs.own import is_own, make_own
 from seedbed.envs.pool import PREFIX, Pool
 from seedbed.envs.standard import make_standard
@@ -21,9 +22,7 @@ NATIVE = ("gymnax", "brax", "craftax")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
 
 
-def make(
-    env_id: str, num_envs: int, options: Mapping[str, Any] | None = None, *, render: bool = False
-) -> Environment:
+def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = False) -> Environment:
     """Makes a batch of ``num_envs`` environments.
 
     ============================  ==========================================================================
@@ -39,7 +38,8 @@ def make(
     Args:
       env_id: the environment's name.
       num_envs: how many; at least 1.
-      options: what the environment itself takes as keyword arguments; an unknown name is refused.
+      options: what the environment itself takes as keyword arguments, see :mod:`seedbed.envs.options`; an unknown
+        name is refused.
       render: whether ``render()`` will be called.
 
     Raises:
@@ -47,17 +47,17 @@ def make(
     """
     whole(env_id, "the number of environments", num_envs, 1)
     try:
-        return Guarded(_maker(env_id)(env_id, num_envs, dict(options or {}), render=render))
+        return Guarded(_maker(env_id)(env_id, num_envs, options, render=render))
     except SeedbedError:
         raise
     except Exception as error:
-        given = f" with {dict(options)}" if options else ""
+        given = f" with {options}" if options else ""
         raise ConfigError(f"{env_id} cannot be made{given}: {_one_line(error)}") from error
 
 
-def spec_of(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
-    """The spec of an environment; makes one and closes it."""
-    environment = make(env_id, 1, options)
+def spec_of(env_id: str, options: Options = (), num_envs: int = 1) -> EnvSpec:
+    """The spec of an environment; makes ``num_envs`` and closes them."""
+    environment = make(env_id, num_envs, options)
     environment.close()
     return environment.spec
 
@@ -74,6 +74,7 @@ class Guarded:
         self.spec = environment.spec
         self.num_envs = environment.num_envs
         self._environment = environment
+        claim(self.spec.id, [environment])
         self._action_shape = (self.num_envs, *self.spec.action.shape)
         self._started = self._under_way = False
 
@@ -116,6 +117,7 @@ class Guarded:
     def close(self) -> None:
         """Closes the environments."""
         self._started = self._under_way = False
+        release([self._environment])
         self._call("close", self._environment.close)
 
     def _call(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
@@ -141,15 +143,15 @@ def _maker(env_id: str) -> Callable[..., Environment]:
     return make_standard
 
 
-def _make_toy(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Environment:
+def _make_toy(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
     del render  # A toy can always be drawn.
     if env_id not in TOYS:
         raise ConfigError(unknown_name("toy", env_id, TOYS))
-    refuse_unknown(env_id, options, option_names(TOYS[env_id], "env_id", "num_envs"))
-    return TOYS[env_id](env_id, num_envs, **options)
+    takes = taken_by(TOYS[env_id], "env_id", "num_envs")
+    return TOYS[env_id](env_id, num_envs, **arguments(env_id, options, takes))
 
 
-def _make_native(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Environment:
+def _make_native(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
     del render  # An observation can always be drawn.
     # Here, since it imports JAX, which no other environment needs.
     from seedbed.envs.on_device.batch import NativeBatch

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from seedbed.envs.interface import Environment
-from seedbed.envs.options import option_names, refuse_unknown
-from seedbed.envs.standard import GymnasiumBatch
+from seedbed.envs.options import Options, arguments, taken_by
+from seedbed.envs.standard import GymnasiumBatch, batch_of
 from seedbed.errors import ConfigError
 from seedbed.plugins import load
 from seedbed.types import EnvSpec
@@ -36,7 +36,7 @@ def is_own(env_id: str) -> bool:
     )
 
 
-def make_own(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> Environment:
+def make_own(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
     """Makes a batch of ``num_envs`` with the factory that ``env_id`` names; the current directory counts.
 
     Raises:
@@ -44,20 +44,19 @@ def make_own(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: 
         none of the things above.
     """
     factory = load(env_id)
-    refuse_unknown(env_id, options, option_names(factory, "num_envs", "render_mode"))
-    arguments = dict(options)
+    settings = arguments(env_id, options, taken_by(factory, "num_envs", "render_mode"))
     parameters = inspect.signature(factory).parameters
     if render and "render_mode" in parameters:
-        arguments["render_mode"] = "rgb_array"
+        settings["render_mode"] = "rgb_array"
     if "num_envs" in parameters:
-        arguments["num_envs"] = num_envs
-    return _batched(env_id, num_envs, lambda: factory(**arguments))
+        settings["num_envs"] = num_envs
+    return _batched(env_id, num_envs, lambda: factory(**settings))
 
 
 def _batched(env_id: str, num_envs: int, make_one: Callable[[], Any]) -> Environment:
     """A batch out of what a factory returns."""
     import gymnasium
-    from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+    from gymnasium.vector import VectorEnv
 
     made = make_one()
     # Only a factory that has imported its class, and so JAX, can have made one.
@@ -71,8 +70,8 @@ def _batched(env_id: str, num_envs: int, make_one: Callable[[], Any]) -> Environ
         return GymnasiumBatch(env_id, made)
     if isinstance(made, gymnasium.Env):
         # The one that was made to look at is the first of the batch: some worlds cannot be opened twice.
-        members: list[Callable[[], gymnasium.Env[Any, Any]]] = [lambda: made, *[make_one] * (num_envs - 1)]
-        return GymnasiumBatch(env_id, SyncVectorEnv(members, autoreset_mode=AutoresetMode.NEXT_STEP))
+        ready = [made]
+        return batch_of(env_id, num_envs, lambda: ready.pop() if ready else make_one())
     missing = [name for name in _PROTOCOL if not hasattr(made, name)]
     if missing or not isinstance(made.spec, EnvSpec):
         raise ConfigError(

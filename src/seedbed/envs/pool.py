@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from seedbed.envs.options import refuse_unknown, whole
+from seedbed.envs.options import Options, Parameter, Takes, arguments, whole
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec
 from seedbed.envs.stream import Stream
@@ -52,7 +52,7 @@ class Pool:
     actions are the combined ones.
     """
 
-    def __init__(self, env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> None:
+    def __init__(self, env_id: str, num_envs: int, options: Options, *, render: bool) -> None:
         """Reads the task's spec; the environments are made by :meth:`reset`, since EnvPool seeds at birth.
 
         Raises:
@@ -61,14 +61,17 @@ class Pool:
         self._library = _import(env_id)
         self._task = env_id.removeprefix(PREFIX)
         defaults = _defaults(self._library, env_id, self._task)
-        refuse_unknown(env_id, options, {"frame_stack", *defaults} - _OURS)
+        own = {name: default for name, default in defaults.items() if name not in _OURS}
+        own["frame_stack"] = defaults.get("stack_num", 1)
+        takes = Takes({name: Parameter.of(default) for name, default in own.items()})
+        settings = arguments(env_id, options, takes)
         if defaults.get("max_num_players", 1) > 1:
             raise ConfigError(f"{env_id} has several players; Seedbed takes tasks of one")
-        self._settings = _settings(defaults, options, render)
+        self._settings = _settings(defaults, settings, render)
         seen, done = _quietly(self._spaces)
         observation, self._decode = _pictures_channel_last(*observation_codec(seen, env_id))
         action, self._encode = action_codec(done, env_id)
-        stack = options.get("frame_stack", defaults.get("stack_num", 1))
+        stack = settings.get("frame_stack", own["frame_stack"])
         self.spec = EnvSpec(
             env_id,
             observation,

@@ -8,21 +8,25 @@ actor is itself one of many processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
+import re
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seedbed.envs.atari import atari_ids, is_atari
-from seedbed.envs.options import option_names, refuse_unknown
+from seedbed.envs.atari import is_raw_atari
+from seedbed.envs.claims import claim, release
+from seedbed.envs.options import ANYTHING, Options, Parameter, Takes, arguments, taken_by
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec
 from seedbed.envs.stream import Stream
-from seedbed.errors import ConfigError, EnvironmentFault, unknown_name
+from seedbed.envs.unknown import unknown_id
+from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.plugins import import_from_here
 from seedbed.types import EnvSpec, TimeStep
 
 if TYPE_CHECKING:
+    import gymnasium
     from gymnasium.envs.registration import EnvSpec as Registration
     from gymnasium.vector import VectorEnv
 
@@ -39,6 +43,9 @@ class GymnasiumBatch:
     def __init__(self, env_id: str, env: Batch) -> None:
         """Takes over ``env``; raises :class:`ConfigError` if its spaces or its autoreset mode do not fit."""
         require_next_step(env_id, env)
+        # Of a batch that was made one by one, its members.
+        self._parts = [one.unwrapped for one in getattr(env.unwrapped, "envs", [env])]
+        claim(env_id, self._parts)
         observation, self._decode = observation_codec(env.single_observation_space, env_id)
         action, self._encode = action_codec(env.single_action_space, env_id)
         self.spec = EnvSpec(env_id, observation, action)
@@ -76,10 +83,11 @@ class GymnasiumBatch:
         """Closes the environments."""
         if not self._closed:
             self._closed = True
+            release(self._parts)
             self._env.close()
 
 
-def make_standard(env_id: str, num_envs: int, options: Mapping[str, Any], *, render: bool) -> GymnasiumBatch:
+def make_standard(env_id: str, num_envs: int, options: Options, *, render: bool) -> GymnasiumBatch:
     """Makes ``num_envs`` environments of a Gymnasium id; ``options`` go to their constructor.
 
     Raises:
@@ -88,18 +96,26 @@ def make_standard(env_id: str, num_envs: int, options: Mapping[str, Any], *, ren
     import gymnasium
 
     registration = _find(env_id)
-    refuse_unknown(env_id, options, _known_options(registration))
-    arguments = {**options, **({"render_mode": "rgb_array"} if render else {})}
+    settings = arguments(env_id, options, _takes(registration))
+    if render:
+        settings["render_mode"] = "rgb_array"
     # Pictures are taken from single environments: the vector ones draw the whole batch for each.
     if registration.vector_entry_point is not None and not render:
-        env: Batch = gymnasium.make_vec(env_id, num_envs, "vector_entry_point", **arguments)
+        env: Batch = gymnasium.make_vec(registration.id, num_envs, "vector_entry_point", **settings)
         if _autoreset(env) == "NextStep":
             return GymnasiumBatch(env_id, env)
         env.close()
     # The checker looks at every step of every environment; `check_environment` does so once.
-    return GymnasiumBatch(
-        env_id, gymnasium.make_vec(env_id, num_envs, "sync", disable_env_checker=True, **arguments)
+    return batch_of(
+        env_id, num_envs, lambda: gymnasium.make(registration.id, disable_env_checker=True, **settings)
     )
+
+
+def batch_of(env_id: str, num_envs: int, make_one: Callable[[], gymnasium.Env[Any, Any]]) -> GymnasiumBatch:
+    """Returns ``num_envs`` environments that are made one by one."""
+    from seedbed.envs.singles import Singles
+
+    return GymnasiumBatch(env_id, Singles([make_one() for _ in range(num_envs)]))
 
 
 def require_next_step(env_id: str, env: Batch) -> None:
@@ -107,8 +123,10 @@ def require_next_step(env_id: str, env: Batch) -> None:
     mode = _autoreset(env)
     if mode != "NextStep":
         raise ConfigError(
-            f"{env_id} has the autoreset mode {mode}; Seedbed needs NextStep, in which the final observation "
-            "of an episode is a step: set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP and step so"
+            f"{env_id} has the autoreset mode {mode}; Seedbed needs NextStep, in which the final observation of an "
+            "episode is a step and the next one resets: give SyncVectorEnv or AsyncVectorEnv "
+            "autoreset_mode='NextStep', or gymnasium.make_vec vector_kwargs={'autoreset_mode': 'NextStep'}; a vector "
+            "environment of your own has to step so and to say so in metadata['autoreset_mode']"
         )
 
 
@@ -122,47 +140,55 @@ def _has_members(env: Batch) -> bool:
     """Whether ``env`` is a batch of single environments, which take one seed each."""
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-    return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    from seedbed.envs.singles import Singles
+
+    return isinstance(env.unwrapped, Singles | SyncVectorEnv | AsyncVectorEnv)
 
 
 def _find(env_id: str) -> Registration:
-    """The registration of ``env_id``; imports the module of a ``module:Id``."""
+    """The registration of ``env_id``, of its newest version if it has none; imports the module of a ``module:Id``."""
     import gymnasium
 
     module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            import_module(module)
-        registration: Registration = gymnasium.spec(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{env_id}: module {module!r} cannot be imported: {error}") from error
-    except gymnasium.error.UnregisteredEnv as error:
-        raise ConfigError(_unknown_id(env_id)) from error
-    if _is_raw_atari(registration):
-        raise ConfigError(_unknown_id(env_id))
+    before = set(gymnasium.registry)
+    if module:
+        import_from_here(env_id, module)
+    registration = gymnasium.registry.get(name) or _newest(name)
+    if registration is None or is_raw_atari(registration):
+        raise ConfigError(
+            unknown_id(env_id, [one for one in gymnasium.registry if _is_of(module, one, before)])
+        )
     return registration
 
 
-def _is_raw_atari(registration: Registration) -> bool:
-    """Whether an id is ALE's without being one that :mod:`seedbed.envs.atari` takes (``Pong-v4``)."""
-    return str(registration.entry_point).startswith("ale_py") and not is_atari(registration.id)
-
-
-def _unknown_id(env_id: str) -> str:
+def _newest(name: str) -> Registration | None:
+    """The newest version of an id that is written without one."""
     import gymnasium
 
-    atari = atari_ids()  # Registers them, too.
-    others = [name for name, registration in gymnasium.registry.items() if not _is_raw_atari(registration)]
-    line = unknown_name("environment", env_id, {*others, *atari})
-    return f"{line} (an id that a package registers is written package:{env_id.rpartition(':')[2]})"
+    versions = [one for one in gymnasium.registry.values() if one.id.rpartition("-v")[0] == name]
+    return max(versions, key=lambda one: one.version or 0, default=None)
 
 
-def _known_options(registration: Registration) -> list[str] | None:
-    """Names that the constructor of the environment takes, and those that Gymnasium adds."""
+def _is_of(module: str, env_id: str, before: Set[str]) -> bool:
+    """Whether the module has registered the id: in this import, or in one before it."""
+    import gymnasium
+
+    entry = gymnasium.registry[env_id].entry_point
+    origin = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return env_id not in before or (bool(module) and re.split("[.:]", origin)[0] == module.partition(".")[0])
+
+
+def _takes(registration: Registration) -> Takes:
+    """What the environment's constructor takes, with the registered defaults over its own, and what Gymnasium adds."""
     from gymnasium.envs.registration import load_env_creator
 
     entry = registration.entry_point
     if entry is None:
-        return None
-    names = option_names(load_env_creator(entry) if isinstance(entry, str) else entry)
-    return None if names is None else [*(n for n in names if n != "render_mode"), "max_episode_steps"]
+        return ANYTHING
+    own = taken_by(load_env_creator(entry) if isinstance(entry, str) else entry, "render_mode")
+    registered = {
+        name: own.parameters.get(name, Parameter()).with_default(default)
+        for name, default in registration.kwargs.items()
+    }
+    limit = Parameter.of(registration.max_episode_steps, int | None)
+    return Takes({**own.parameters, **registered, "max_episode_steps": limit}, own.any_name)

@@ -13,11 +13,13 @@ from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
 from seedbed.errors import ConfigError
 from seedbed.evaluation.player import Player
+from seedbed.launch.surroundings import held
 from seedbed.replay.dataset import Dataset, Decided, require_room, write
 
 _ENVS = 16
 
 
+@held()
 def collect(
     path: str | Path, *, frames: int, out: str | Path | None = None, greedy: bool = False, seed: int = 0
 ) -> Dataset:

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from seedbed.acting.unrolls import step_arrays, timestep_of
-from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
+from seedbed.envs.options import split
 from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
+from seedbed.launch.surroundings import held
 from seedbed.learning.checkpoint import load_latest
 from seedbed.learning.learner import Learner
 from seedbed.metrics.statistics import Evaluation, estimate
@@ -36,7 +37,7 @@ _LINE_SECONDS = 10.0
 MAX_STEPS = 27_000
 """Steps after which an episode is cut: those of a game of Atari, which ALE ends after 108,000 frames."""
 
-Say = Callable[[str], None]
+Say = Callable[[str], object]
 """Takes a line for people."""
 
 
@@ -63,7 +64,7 @@ class Player:
 
     def make(self, num_envs: int, *, render: bool = False) -> Environment:
         """The run's environment; also builds the agent for its spec."""
-        options = env_options(self.config)
+        options = split(self.config.env_options)
         # What counts is the whole game, also for an agent that was trained on single lives.
         options.pop("episodic_life", None)
         environment = make(self.config.env, num_envs, options, render=render)
@@ -175,6 +176,7 @@ class _Returns:
         plays[index] = len(self._each[index]) < self._quota
 
 
+@held()
 def evaluate(
     path: str | Path,
     *,
@@ -233,6 +235,7 @@ def _even(picture: Any, env_id: str) -> Any:
     return picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]
 
 
+@held()
 def record(
     path: str | Path,
     *,

@@ -16,6 +16,7 @@ from typing import Any
 
 from seedbed.acting import actor
 from seedbed.errors import ConnectionLost, SeedbedError
+from seedbed.launch.surroundings import held
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
 from seedbed.types import Agent, EnvSpec
@@ -38,6 +39,7 @@ def act(client: Client, **join: Any) -> None:
     actor.act(client, make_agent=make_agent, **join)
 
 
+@held()
 def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) -> None:
     """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
 

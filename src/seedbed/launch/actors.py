@@ -112,7 +112,7 @@ class ProcessActor:
     ) -> None:
         self.log = str(log)
         self._guard = guard
-        command = [sys.executable, "-m", *words]
+        command = [sys.executable, "-P", "-m", *words]
         with log.open("ab") as output:
             self._begins = output.tell()
             # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its actors

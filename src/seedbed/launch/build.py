@@ -13,11 +13,11 @@ import psutil
 from seedbed.agents.interface import AgentDefinition
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.config.placement import EnvironmentSettings
-from seedbed.config.resolve import env_options
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
+from seedbed.launch.surroundings import require_devices
 from seedbed.registry import AGENTS
 from seedbed.types import Agent, EnvSpec
 
@@ -49,13 +49,18 @@ def build_spec(config: RunConfig) -> EnvSpec:
 
 def _describe(config: RunConfig, found: Future[EnvSpec]) -> None:
     try:
-        found.set_result(spec_of(config.env, env_options(config)))
+        found.set_result(spec_of(config.env, config.env_options, min(config.placement.envs_per_actor, 2)))
     except BaseException as error:
         found.set_exception(error)
 
 
 def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:
-    """The run's agent; with ``values`` for some of its numbers, which may be traced, if they are given."""
+    """The run's agent; with ``values`` for some of its numbers, which may be traced, if they are given.
+
+    Raises:
+      ConfigError: a setting does not fit the environment, or JAX has no device.
+    """
+    require_devices()
     lstm = {} if config.net.lstm is None else {"lstm": config.net.lstm}
     definition = cast(AgentDefinition, AGENTS.load(config.agent))
     return definition.make(

@@ -209,7 +209,7 @@ def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> st
 @contextlib.contextmanager
 def _started(address: str, index: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another host on this machine."""
-    command = [sys.executable, "-m", "seedbed.launch.host", address, str(index)]
+    command = [sys.executable, "-P", "-m", "seedbed.launch.host", address, str(index)]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     try:

@@ -24,7 +24,7 @@ class _LogFile(logging.FileHandler):
 def logging_to(path: Path) -> Iterator[None]:
     """Sends what the package logs to a file too."""
     logger = logging.getLogger("seedbed")
-    handler = _LogFile(path, delay=True)
+    handler = _LogFile(path, delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
     before = logger.level
     logger.addHandler(handler)

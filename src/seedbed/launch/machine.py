@@ -16,6 +16,7 @@ import psutil
 
 from seedbed import __version__
 from seedbed.errors import ConfigError, SeedbedError, extra_line
+from seedbed.launch.surroundings import require_devices
 
 _OPTIONAL_PACKAGES = {
     "envpool": "envpool",
@@ -80,12 +81,14 @@ def _packages() -> Iterator[Finding]:
 
 
 def _devices() -> Iterator[Finding]:
-    try:
-        import jax
+    import jax
 
-        jax.local_devices()
-    except (ImportError, RuntimeError) as error:
-        yield "devices", "none", f"needed: {' '.join(str(error).split())}"
+    try:
+        require_devices()
+    except ConfigError as error:
+        yield "devices", "none", f"needed: {error}"
+        # What else is looked at computes as well.
+        jax.config.update("jax_platforms", "cpu")
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for index, device in enumerate(jax.local_devices()):

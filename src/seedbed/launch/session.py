@@ -39,10 +39,11 @@ from seedbed.launch.pools import Pools
 from seedbed.launch.saver import Saver
 from seedbed.launch.signals import heeding_signals
 from seedbed.learning.checkpoint import Checkpoint, Contents, digest
-from seedbed.metrics.console import Budget, display, say
+from seedbed.metrics.console import Budget, display
 from seedbed.metrics.ledger import carried_out
 from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
-from seedbed.metrics.reports import Summary, draw_curve, read_summary, title
+from seedbed.metrics.reports import Summary, draw_curve, many_skipped, read_summary, title
+from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
 from seedbed.serving.actor_registry import ActorRegistry
@@ -121,6 +122,7 @@ class Session:
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
         self.back, self.ending = threading.Event(), threading.Lock()
+        self.told_of_skipped = False
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
         self.guard: Guard | None = None
@@ -429,6 +431,7 @@ class Session:
         return {"interrupted": self.interrupted.is_set(), "time": self._out_of_time()}
 
     def _write(self, arch: Run, sinks: Record, metrics: Mapping[str, Any]) -> None:
+        self._tell_of_skipped(arch)
         self._write_row(arch, sinks, {**self._row(arch), **jax.device_get(metrics)})
 
     def _write_where_it_begins(self, arch: Run, sinks: Record) -> None:
@@ -443,6 +446,14 @@ class Session:
             returns = {name: variant[name] for name in _OF_VARIANTS if name in variant}
             with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
                 file.write({**known, **returns})
+
+    def _tell_of_skipped(self, arch: Run) -> None:
+        """Says once that updates are skipped, if they are more than a few."""
+        line = None if self.told_of_skipped else many_skipped(arch.skipped, arch.version)
+        if line is not None:
+            self.told_of_skipped = True
+            _log.warning(line)
+            self.display.note(line)
 
     def _open(self, arch: Run) -> list[str]:
         place = self.placed.placement

@@ -16,12 +16,14 @@ from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
+from seedbed.launch.surroundings import held
 from seedbed.learning.checkpoint import any_saved, load_latest
-from seedbed.metrics.console import say
 from seedbed.metrics.reports import Summary
+from seedbed.metrics.say import say
 from seedbed.types import Agent, EnvSpec
 
 
+@held()
 def train(config: RunConfig) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
 
@@ -51,6 +53,7 @@ def train(config: RunConfig) -> Summary:
         raise
 
 
+@held()
 def resume(path: str, **changes: Any) -> Summary:
     """Goes on with a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 

@@ -5,7 +5,7 @@ Both are sinks: they show the newest row, and are quiet about what it does not c
 
 from __future__ import annotations
 
-import contextlib
+import io
 import math
 import sys
 import time
@@ -21,6 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from seedbed.metrics.meters import Clock
+from seedbed.metrics.say import has_room, let_go, say
 from seedbed.metrics.sinks import Row, Sink
 
 
@@ -67,15 +68,9 @@ class Display(Sink, Protocol):
 
 def display(title: str, budget: Budget, stream: TextIO | None = None) -> Display:
     """A live panel if ``stream`` (standard output unless given) is a terminal, else plain lines."""
-    stream = sys.stdout if stream is None else stream
+    stream = stream or sys.stdout or io.StringIO()
     console = Console(file=stream, highlight=False)
     return Terminal(title, budget, console) if console.is_terminal else Lines(title, budget, stream)
-
-
-def say(text: str, stream: TextIO | None = None) -> None:
-    """Writes one line at once, to standard output unless ``stream`` is given; nothing if nobody reads it any more."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stdout if stream is None else stream, flush=True)
 
 
 def _whole(value: float) -> str:
@@ -119,8 +114,8 @@ def entries(row: Row, budget: Budget) -> list[tuple[str, str]]:
 class Lines:
     """A plain line every ``every`` seconds, for logs and pipes.
 
-    Once nobody reads any more (``| tee`` that was killed by the same Ctrl-C, a full disk) it is silent: what a
-    run shows must not end it.
+    Once nobody reads any more (``| tee`` that was killed by the same Ctrl-C, a full disk) it is silent, and while a
+    pipe is full lines are left out: what a run shows must neither end it nor hold it up.
     """
 
     def __init__(
@@ -154,12 +149,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Writes one line at once; from any thread."""
-        if not self._read:
-            return
-        try:
-            print(text, file=self._stream, flush=True)
-        except OSError:
-            self._read = False
+        self._read = self._read and say(text, self._stream, patience=0)
 
     def close(self) -> None:
         """Shows the newest row if it was not shown yet."""
@@ -191,11 +181,12 @@ class Terminal:
         self._show(self._live.stop)
 
     def _show(self, draw: Callable[[], None]) -> None:
-        if self._read:
+        if self._read and has_room(self._console.file, 0):
             try:
                 draw()
             except OSError:
                 self._read = False
+                let_go(self._console.file)
 
     def _panel(self, row: Row) -> Panel:
         grid = Table.grid(padding=(0, 3))

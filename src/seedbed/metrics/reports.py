@@ -17,6 +17,8 @@ from seedbed.metrics.sinks import read_rows
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
 
 _GRID_POINTS = 200
+_FEW_SKIPPED = 0.01
+"""Share of the updates that may be skipped without a word."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,17 @@ def read_summary(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"cannot read the summary {path}: it is not a JSON object")
     return value
+
+
+def many_skipped(skipped: int, updates: int) -> str | None:
+    """Returns one line for people if more than 1% of the updates were skipped; else None."""
+    if skipped <= _FEW_SKIPPED * updates:
+        return None
+    return (
+        f"{skipped:,} of {updates:,} updates ({skipped / updates:.0%}) were skipped, since loss or gradient was not "
+        "finite: look for nan and inf in what the environment shows and pays "
+        "(seedbed.testing.environments.check_environment), or lower the learning rate"
+    )
 
 
 def title(env: str, arch: str, agent: str, seeds: Sequence[int]) -> str:

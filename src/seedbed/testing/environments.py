@@ -68,6 +68,7 @@ def check_environment(
     _close_rule(environment)
     _determinism_rule(fresh, seed, actions, recording)
     _seed_rule(fresh, num_envs, seed, recording)
+    _final_action_rule(fresh, seed, actions, recording)
 
 
 def sample_actions(spec: ArraySpec, num_envs: int, steps: int, seed: int) -> Actions:
@@ -178,23 +179,27 @@ _STREAM_RULES = (_shape_rule, _value_rule, _start_rule, _first_rule, _end_rule, 
 
 
 def _size_rule(environment: Environment, num_envs: int) -> None:
-    assert environment.num_envs == num_envs, (
-        f"size rule: {environment.num_envs} environments were made, {num_envs} were asked for"
+    _ensure(
+        environment.num_envs == num_envs,
+        f"size rule: {environment.num_envs} environments were made, {num_envs} were asked for",
     )
 
 
 def _spec_rule(spec: EnvSpec) -> None:
     """The spec survives the journey to another process, and its action is a choice or continuous."""
-    assert EnvSpec.from_json(spec.to_json()) == spec, f"spec rule: {spec} changes when it travels as JSON"
+    travelled = EnvSpec.from_json(spec.to_json())
+    _ensure(travelled == spec, f"spec rule: {spec} changes when it travels as JSON")
     action, size = spec.action, int(np.prod(spec.action.shape))
     for name in ("num_values", "low", "high"):
         given = len(getattr(action, name))
-        assert given in {0, size}, (
-            f"spec rule: {name} of the action has {given} entries; it needs {size}, or none"
+        _ensure(
+            given in {0, size},
+            f"spec rule: {name} of the action has {given} entries; it needs {size}, or none",
         )
     whole = np.issubdtype(np.dtype(action.dtype), np.integer)
-    assert whole == bool(action.num_values), (
-        f"spec rule: an action of {action.dtype} must {'have' if whole else 'not have'} num_values"
+    _ensure(
+        whole == bool(action.num_values),
+        f"spec rule: an action of {action.dtype} must {'have' if whole else 'not have'} num_values",
     )
 
 
@@ -233,10 +238,39 @@ def _seed_rule(fresh: Callable[[int], Environment], num_envs: int, seed: int, se
         return
     for i in range(1, num_envs):
         equal = all(_same(_row(step, 0), _row(step, i)) for step in recording.steps)
-        assert not equal, (
+        _ensure(
+            not equal,
             f"seed rule: environments 0 and {i} of a batch show the same for {len(one)} equal actions; "
-            "environment i must be seeded from (seed, i)"
+            "environment i must be seeded from (seed, i)",
         )
+
+
+def _final_action_rule(
+    fresh: Callable[[int], Environment], seed: int, actions: Actions, recording: Recording
+) -> None:
+    """The action after an end goes nowhere: it is the next episode that begins in that step.
+
+    An environment that has begun it in the final step already, or has begun none, takes the action.
+    """
+    spec = recording.spec.action
+    changed = [
+        _with_others(spec, action, step.terminated | step.truncated)
+        for action, step in zip(actions, recording.steps, strict=False)
+    ]
+    again = _record_once(fresh, recording.num_envs, seed, changed)
+    _require_same(
+        recording,
+        again,
+        "final action rule",
+        "with other actions in the steps after ends, which have to reset and to take none (autoreset mode NEXT_STEP)",
+    )
+
+
+def _with_others(spec: ArraySpec, action: NDArray[Any], rows: NDArray[np.bool_]) -> NDArray[Any]:
+    """The actions, other ones in ``rows``: those that are the farthest from them within the bounds."""
+    low, high = _bounds(spec)
+    other = np.where(action - low > high - action, low, high).astype(action.dtype)
+    return np.where(rows.reshape(-1, *[1] * (action.ndim - 1)), other, action)
 
 
 # -- helpers ------------------------------------------------------------------------------------------------
@@ -283,4 +317,10 @@ def _require_array(t: int, name: str, array: Any, dtype: str, shape: tuple[int, 
 
 
 def _require(kept: bool, rule: str, t: int, broken: str) -> None:
-    assert kept, f"{rule}, broken at step {t}: {broken}"
+    _ensure(kept, f"{rule}, broken at step {t}: {broken}")
+
+
+def _ensure(kept: bool, broken: str) -> None:
+    # No assert: python -O leaves it out.
+    if not kept:
+        raise AssertionError(broken)

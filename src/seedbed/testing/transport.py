@@ -720,7 +720,7 @@ _INTERRUPTED = 42
 def process(role: str, address: str) -> Iterator[subprocess.Popen[str]]:
     """This module as another process, which is gone when the block is left."""
     running = subprocess.Popen(
-        [sys.executable, "-m", __spec__.name, role, address],
+        [sys.executable, "-P", "-m", __spec__.name, role, address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

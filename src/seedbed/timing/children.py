@@ -46,7 +46,7 @@ class Children:
 
     def start(self, module: str, job: Mapping[str, Any], **options: Any) -> subprocess.Popen[str]:
         """``python -m module JOB``, whose output is read through ``communicate``; ``options`` are those of Popen."""
-        command = [sys.executable, "-m", module, json.dumps(job)]
+        command = [sys.executable, "-P", "-m", module, json.dumps(job)]
         process = self._guard.start(command, stdout=subprocess.PIPE, text=True, **options)
         self._processes.append(process)
         return process

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from seedbed.architectures.compatibility import load_architecture, why_not
-from seedbed.config.resolve import defaults, env_options, flat, replace, to_json
+from seedbed.config.resolve import defaults, flat, replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.envs.on_device.makers import make_native
 from seedbed.errors import ConfigError, RunFailed
@@ -82,7 +82,7 @@ def pairs(config: RunConfig, spec: EnvSpec) -> list[Pair]:
         pair = defaults(config.env, config.preset, agent, arch)
         try:
             if load_architecture(arch).policy == "program":
-                make_native(config.env, env_options(config))
+                make_native(config.env, config.env_options)
             pair = replace(pair, **{name: value for name, value in given.items() if name in flat(pair)})
             reason = why_not(pair, build_agent(pair, spec))
         except ConfigError:

@@ -43,12 +43,13 @@ from seedbed.architectures.anakin import Anakin
 from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.architectures.devices import pick
 from seedbed.config.placement import TransportSettings
-from seedbed.config.resolve import env_options, replace, to_json
+from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.machine import convolving
 from seedbed.launch.signals import ending_as_by_ctrl_c
+from seedbed.launch.surroundings import held
 from seedbed.learning.learner import Learner
 from seedbed.learning.update import Update
 from seedbed.metrics.reports import read_summary
@@ -124,7 +125,7 @@ def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage
 def _environment_job(config: RunConfig, seconds: float) -> dict[str, Any]:
     return {
         "env": config.env,
-        "options": env_options(config),
+        "options": list(config.env_options),
         "envs": config.placement.envs_per_actor,
         "seconds": seconds,
         "windows": _WINDOWS,
@@ -320,6 +321,7 @@ def _devices(config: RunConfig, role: str) -> tuple[int, ...]:
 
 
 @ending_as_by_ctrl_c()
+@held()
 def bench(
     config: RunConfig, seconds: float = 3.0, say: Callable[[Stage], None] = lambda stage: None
 ) -> dict[str, Any]:

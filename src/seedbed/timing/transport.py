@@ -117,7 +117,7 @@ def _run_as_thread(address: str, question: dict[str, Any], seconds: float) -> tu
 
 
 def _run_as_process(address: str, question: dict[str, Any], seconds: float) -> tuple[int, float]:
-    command = [sys.executable, "-m", __spec__.name, address, json.dumps(question), str(seconds)]
+    command = [sys.executable, "-P", "-m", __spec__.name, address, json.dumps(question), str(seconds)]
     limit = seconds + 2 * _CONNECT_SECONDS
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)

@@ -50,6 +50,8 @@ MAX_PEERS = 1024
 
 MAX_QUESTION_BYTES = 1 << 20
 MAX_STEP_BYTES = 1 << 30
+MAX_MESSAGE_BYTES = 256 << 20
+"""Longest step or reply over gRPC by default: it holds a whole message before anybody can look at it."""
 MAX_CONVERSATION_BYTES = 4 << 30
 MAX_LANES = 64
 _ALIGNMENT = 64

@@ -44,13 +44,10 @@ from seedbed.transport.framing import (
     pack,
     unpack,
 )
-from seedbed.transport.interface import MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
+from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
 
 UNIX_PREFIX = "unix:"
-MAX_MESSAGE_BYTES = 256 << 20
-"""Longest step or reply by default: gRPC holds a whole message before anybody can look at it."""
-
 KEEPALIVE_SECONDS = 10
 """A silent peer is asked for a sign of life after this long, and given up after as long again: a machine that
 vanished is noticed within 20 s. A process that died is noticed at once."""

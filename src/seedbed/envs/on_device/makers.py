@@ -7,7 +7,7 @@ import importlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from seedbed.envs.on_device.interface import NativeEnvironment, settled
-from seedbed.envs.options import option_names, refuse_unknown, whole
+from seedbed.envs.options import Options, Parameter, Takes, arguments, taken_by, whole
 from seedbed.envs.own import is_own
 from seedbed.errors import ConfigError, SeedbedError, extra_line, unknown_name
 from seedbed.plugins import load
@@ -34,7 +34,7 @@ _CRAFTAX = (
 _ON_HOSTS = ("toy", "envpool")
 
 
-def make_native(env_id: str, options: Mapping[str, Any] | None = None) -> NativeEnvironment:
+def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
     """Makes a native environment.
 
     Raises:
@@ -45,9 +45,9 @@ def make_native(env_id: str, options: Mapping[str, Any] | None = None) -> Native
     try:
         made: Any = None
         if library in MAKERS:
-            made = MAKERS[library](env_id, dict(options or {}))
+            made = MAKERS[library](env_id, options)
         elif is_own(env_id) and library not in _ON_HOSTS:
-            made = _own(env_id, dict(options or {}))
+            made = _own(env_id, options)
         if isinstance(made, NativeEnvironment):
             return settled(made)
     except SeedbedError:
@@ -60,15 +60,15 @@ def make_native(env_id: str, options: Mapping[str, Any] | None = None) -> Native
     )
 
 
-def _own(env_id: str, options: dict[str, Any]) -> Any:
+def _own(env_id: str, options: Options) -> Any:
     """What the user's factory returns."""
     factory = load(env_id)
-    names = option_names(factory)
-    refuse_unknown(env_id, options, names)
-    return factory(**options, **({"num_envs": 1} if names is not None and "num_envs" in names else {}))
+    takes = taken_by(factory)
+    settings = arguments(env_id, options, takes)
+    return factory(**{"num_envs": 1, **settings} if "num_envs" in takes.parameters else settings)
 
 
-def _make_gymnax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+def _make_gymnax(env_id: str, options: Options) -> NativeEnvironment:
     """Of gymnax. Its options are its parameters (``max_steps_in_episode`` is the time limit)."""
     try:
         with _imported_when_used("seaborn"):  # for pictures of its own; it takes a second to import
@@ -110,7 +110,7 @@ def _imported_when_used(name: str) -> Iterator[None]:
         give_way()
 
 
-def _make_craftax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+def _make_craftax(env_id: str, options: Options) -> NativeEnvironment:
     """Of Craftax. Its options are its parameters (``max_timesteps`` is the time limit)."""
     try:
         from craftax.craftax_env import make_craftax_env_from_name
@@ -123,15 +123,18 @@ def _make_craftax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
     )
 
 
-def _make_brax(env_id: str, options: dict[str, Any]) -> NativeEnvironment:
+def _make_brax(env_id: str, options: Options) -> NativeEnvironment:
     """Of Brax. Its options are those of the environment (``backend``, …), and ``episode_length``, the time limit."""
     try:
         from brax import envs
     except ImportError as error:
         raise ConfigError(f"{env_id} needs brax ({error}): {extra_line('brax')}") from error
     name = _known(env_id, envs._envs)
-    limit = whole(env_id, "episode_length", options.pop("episode_length", _BRAX_LIMIT), 1)
-    env = envs.get_environment(name, **options)
+    takes = taken_by(envs._envs[name])
+    limits = {"episode_length": Parameter.of(_BRAX_LIMIT)}
+    settings = arguments(env_id, options, Takes({**takes.parameters, **limits}, takes.any_name))
+    limit = whole(env_id, "episode_length", settings.pop("episode_length", _BRAX_LIMIT), 1)
+    env = envs.get_environment(name, **settings)
     shown = jax.eval_shape(env.reset, jax.random.key(0)).obs
 
     def reset(key: Any) -> tuple[Any, Any]:
@@ -161,7 +164,7 @@ def _with_parameters(
     env_id: str,
     env: Any,
     params: Any,
-    options: dict[str, Any],
+    options: Options,
     *,
     limit: str,
     key_of: Callable[[Any], Any] = lambda key: key,
@@ -170,9 +173,10 @@ def _with_parameters(
 
     ``key_of`` makes of a key what the environment takes for one.
     """
-    refuse_unknown(env_id, options, vars(params))
-    steps = whole(env_id, limit, options.pop(limit, int(getattr(params, limit))), 1)
-    params = params.replace(**options, **{limit: steps})
+    takes = Takes({name: Parameter.of(default) for name, default in vars(params).items()})
+    settings = arguments(env_id, options, takes)
+    steps = whole(env_id, limit, settings.pop(limit, int(getattr(params, limit))), 1)
+    params = params.replace(**settings, **{limit: steps})
     # Its own limit would pass for a termination: ours marks the truncation, and its own is put out of reach. What it
     # shows may depend on the limit, and is as it was; what both calls have in common is compiled once.
     unlimited = params.replace(**{limit: _UNLIMITED})
@@ -235,7 +239,7 @@ def _dtype_of(shown: Any) -> str:
     return "float32" if np.issubdtype(shown.dtype, np.floating) else "int32"
 
 
-MAKERS: dict[str, Callable[[str, dict[str, Any]], NativeEnvironment]] = {
+MAKERS: dict[str, Callable[[str, Options], NativeEnvironment]] = {
     "gymnax": _make_gymnax,
     "brax": _make_brax,
     "craftax": _make_craftax,

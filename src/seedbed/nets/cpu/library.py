@@ -167,7 +167,7 @@ def _prove(extension: Path, library: Path) -> tuple[dict[str, Any], bool]:
       ``{"version", "dtypes"}`` or ``{"why"}``, and whether it would come to the same again: a time that ran out, or a
       library that another one lacks, is no property of the machine.
     """
-    command = [sys.executable, "-m", "seedbed.nets.cpu.proof", str(extension), str(library)]
+    command = [sys.executable, "-P", "-m", "seedbed.nets.cpu.proof", str(extension), str(library)]
     ours = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0", "XLA_FLAGS": "", SWITCH: "xla"}
     try:
         done = subprocess.run(

@@ -1,0 +1,69 @@
+"""What a run inherits from the process or the shell that starts it, and must not depend on.
+
+Some of JAX's settings change what arithmetic means: with 64 bits parameters become float64, with another kind of random
+keys those that a checkpoint holds fit nowhere. The alternative, to name dtype and kind wherever an array is born, ends
+at the libraries: optimizers and modules make arrays too. So the settings are held for as long as a run lasts, here and
+in the processes that it starts, and are afterwards what they were (decision 0040).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from seedbed.errors import ConfigError
+
+_NEEDED: dict[str, Any] = {
+    "jax_enable_x64": False,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_disable_jit": False,
+    "jax_transfer_guard": "allow",
+}
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Holds JAX's settings at what Seedbed's arithmetic is written for; imports no JAX."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(_restore, {name.upper(): os.environ.get(name.upper()) for name in _NEEDED})
+        # For the processes that are started, and for this one if it has yet to import JAX.
+        os.environ.update({name.upper(): str(value) for name, value in _NEEDED.items()})
+        if (jax := sys.modules.get("jax")) is not None:
+            stack.callback(_update, jax, {name: getattr(jax.config, name) for name in _NEEDED})
+            _update(jax, _NEEDED)
+        yield
+
+
+def _restore(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _update(jax: Any, settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        jax.config.update(name, getattr(value, "value", value))
+
+
+def require_devices() -> None:
+    """Raises :class:`ConfigError` if JAX has none of the devices that it was told to use."""
+    import jax
+
+    try:
+        jax.local_devices()
+    except Exception as error:
+        cause = " ".join(str(error).split())
+        if not (told := jax.config.jax_platforms):
+            raise ConfigError(cause or f"JAX can open no device here ({type(error).__name__})") from error
+        raise ConfigError(
+            f"JAX_PLATFORMS is {told}, and JAX can open no such device here{cause and f' ({cause})'}; leave the "
+            "variable out, or give JAX_PLATFORMS=cpu"
+        ) from error

@@ -1,0 +1,76 @@
+"""Lines for people on streams that may be gone, full, held, or of an encoding without some letters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from typing import IO
+
+from seedbed.errors import RunFailed
+
+_PATIENCE_SECONDS = 2.0
+"""In which whoever reads slowly may take what stands in a full pipe."""
+
+
+def say(text: str, stream: IO[str] | None = None, *, patience: float = _PATIENCE_SECONDS) -> bool:
+    """Writes one line at once, and nothing if nobody reads it any more: what is shown must not end what it is about.
+
+    Args:
+      text: the line.
+      stream: where; None for standard output.
+      patience: seconds to wait for room in a pipe that is full, or for a terminal that is held.
+
+    Returns whether there is still somebody to read.
+    """
+    stream = sys.stdout if stream is None else stream
+    if stream is None or not has_room(stream, patience):
+        return stream is not None
+    try:
+        print(_encodable(text, stream), file=stream, flush=True)
+    except (OSError, ValueError):  # gone, or closed
+        let_go(stream)
+        return False
+    return True
+
+
+def flush(text: str = "") -> None:
+    """Writes ``text``, and what was written before, to standard output, whose reader needs it.
+
+    Raises:
+      BrokenPipeError: nobody reads any more.
+      RunFailed: it cannot be written.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        let_go(sys.stdout)
+        raise
+    except OSError as error:
+        let_go(sys.stdout)
+        raise RunFailed(f"cannot write to standard output: {error.strerror}") from error
+
+
+def has_room(stream: IO[str], patience: float) -> bool:
+    """Returns whether a line can be written after at most that many seconds; a write that waits hears no Ctrl-C."""
+    try:
+        return bool(select.select([], [stream.fileno()], [], patience)[1])
+    except (OSError, ValueError):  # no file, or a closed one
+        return True
+
+
+def _encodable(text: str, stream: IO[str]) -> str:
+    """``text`` without the letters that the stream's encoding has not."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def let_go(stream: IO[str]) -> None:
+    """Sends what is left in the stream's buffer nowhere, or Python would try again at its end and complain."""
+    with contextlib.suppress(OSError, ValueError):
+        number = stream.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)

@@ -1,0 +1,229 @@
+"""Runs in odd surroundings, row by row: variables, or what becomes of the output; each run ends well."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from harness import PATIENCE, SEEDBED, flags, learned, summary, tiny
+
+from seedbed.cli import streams
+from seedbed.errors import ConfigError
+from seedbed.launch.machine import findings
+from seedbed.launch.surroundings import held, require_devices
+from seedbed.launch.train import train
+from seedbed.learning.checkpoint import load_latest
+from seedbed.metrics.say import say
+
+SMALL: dict[str, Any] = {"actors": 1, "hidden": (8,), "batch_size": 4, "frames": 600}
+RUN = flags("toy:catch", "run", **SMALL)
+DQN = ["--agent", "dqn", "--replay-min-size", "300"]
+
+
+def surrounded(
+    folder: Path, words: Sequence[str], variables: Mapping[str, str | None], closed: str = "", **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """What a command comes to, started with these variables (None: without), and with these streams closed."""
+    environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
+    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", SEEDBED, *words]
+    return subprocess.run(command, cwd=folder, env=environment, timeout=PATIENCE, check=False, **options)
+
+
+def ended_well(folder: Path) -> None:
+    assert summary(folder / "run")["stopped_because"] == "600 frames spent"
+    kept = load_latest(folder / "run" / "checkpoints")._load("train.safetensors")
+    assert {array.dtype for name, array in kept.items() if name.startswith("params")} == {np.dtype("float32")}
+
+
+SURROUNDINGS: list[tuple[str, list[str], dict[str, str | None]]] = [
+    ("64 bits, dqn", DQN, {"JAX_ENABLE_X64": "1"}),
+    ("64 bits, apex", [*DQN, "--arch", "apex"], {"JAX_ENABLE_X64": "1"}),
+    ("64 bits, r2d2", [*DQN, "--agent", "r2d2", "--lstm", "4", "--burn-in", "2"], {"JAX_ENABLE_X64": "1"}),
+    ("64 bits, impala", ["--arch", "impala"], {"JAX_ENABLE_X64": "1"}),
+    ("other random keys", [], {"JAX_DEFAULT_PRNG_IMPL": "rbg"}),
+    (
+        "strict",
+        [],
+        {
+            "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+            "JAX_NUMPY_RANK_PROMOTION": "raise",
+            "JAX_TRANSFER_GUARD": "disallow",
+            "JAX_DISABLE_JIT": "1",
+        },
+    ),
+    ("-OO and warnings as errors", [], {"PYTHONOPTIMIZE": "2", "PYTHONWARNINGS": "error"}),
+    ("no home", [], {"HOME": None, "XDG_CACHE_HOME": None}),
+    ("a home that is not there", [], {"HOME": "/nowhere", "XDG_CACHE_HOME": None}),
+    ("ascii", [], {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "variables"), [row[1:] for row in SURROUNDINGS], ids=[row[0] for row in SURROUNDINGS]
+)
+def test_a_run_in_odd_surroundings(
+    words: list[str], variables: dict[str, str | None], tmp_path: Path
+) -> None:
+    ended = surrounded(tmp_path, [*RUN, *words], variables, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode(errors="replace")
+    ended_well(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["seed", "impala"])
+def test_a_module_of_the_users_with_the_name_of_a_library_changes_nothing(arch: str, tmp_path: Path) -> None:
+    for name in ("random", "logging", "grpc"):
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+    ended = surrounded(tmp_path, [*RUN, "--arch", arch], {}, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+    ended_well(tmp_path)
+
+
+# -- streams ------------------------------------------------------------------------------------------------------
+
+
+STREAMS = {
+    "stdout closed": ">&-",
+    "stderr closed": "2>&-",
+    "all closed": "<&- >&- 2>&-",
+    "full disk": ">/dev/full 2>&1",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streams", STREAMS.values(), ids=STREAMS)
+def test_a_run_that_nobody_reads_ends_with_status_0(streams: str, tmp_path: Path) -> None:
+    ended = surrounded(tmp_path, RUN, {}, streams, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+    ended_well(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_whose_reader_has_left_ends_with_status_0(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = surrounded(tmp_path, RUN, {}, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    ended_well(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_full_pipe_does_not_hold_up_ctrl_c(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    words = flags("toy:catch", "run", **SMALL | {"frames": 10**9})
+    run = subprocess.Popen([SEEDBED, *words], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE)
+    try:
+        learned(tmp_path / "run")
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=PATIENCE)
+    finally:
+        run.kill()
+        os.close(reader)
+        os.close(writer)
+    assert run.returncode == 0, said
+    assert summary(tmp_path / "run")["stopped_because"] == "interrupted"
+
+
+def test_results_that_are_lost_are_no_success(tmp_path: Path) -> None:
+    ended = surrounded(tmp_path, ["fits"], {}, ">/dev/full", stderr=subprocess.PIPE)
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        b"seedbed: cannot write to standard output: No space left on device\n",
+    )
+
+
+def test_a_line_is_said_with_the_letters_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "said"
+    with path.open("w", encoding="ascii") as stream:
+        assert say("a · b", stream)
+    assert path.read_text() == "a ? b\n"
+    assert not say("closed", stream)
+
+
+def test_standard_streams_that_are_closed_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    streams.mend()
+    print("nowhere", file=sys.stdout)
+    assert (sys.stdin.read(), sys.stderr.writable()) == ("", True)
+
+
+# -- JAX ----------------------------------------------------------------------------------------------------------
+
+ODD = {"jax_enable_x64": True, "jax_default_prng_impl": "rbg", "jax_numpy_rank_promotion": "raise"}
+
+
+@pytest.fixture
+def odd_jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = {name: getattr(jax.config, name) for name in ODD}
+    for name, value in ODD.items():
+        jax.config.update(name, value)
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.usefixtures("odd_jax")
+def test_settings_are_held_for_as_long_as_it_lasts_and_are_then_what_they_were() -> None:
+    for _ in range(2):
+        with contextlib.suppress(ZeroDivisionError), held():
+            assert jax.numpy.arange(3.0).dtype == "float32"
+            assert jax.random.key(0).dtype == jax.random.key(0, impl="threefry2x32").dtype
+            assert os.environ["JAX_ENABLE_X64"] == "False"
+            raise ZeroDivisionError
+        assert {name: getattr(jax.config, name) for name in ODD} == ODD
+        assert os.environ["JAX_ENABLE_X64"] == "1"
+        assert "JAX_DEFAULT_PRNG_IMPL" not in os.environ
+
+
+@pytest.mark.usefixtures("odd_jax")
+def test_a_run_from_python_is_of_float32_whatever_the_program_has_set(tmp_path: Path) -> None:
+    train(tiny("toy:catch", tmp_path / "run", transport="inproc", **SMALL))
+    ended_well(tmp_path)
+    assert jax.numpy.arange(3.0).dtype == "float64"
+
+
+def no_device(*_: Any) -> None:
+    raise RuntimeError("Unable to initialize backend 'cuda':\n no GPU")
+
+
+def test_a_device_that_is_missing_is_named_with_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "local_devices", no_device)
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", "cuda")
+    try:
+        with pytest.raises(ConfigError) as error:
+            require_devices()
+        told = next(finding for finding in findings() if finding[0].startswith("device"))
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert str(error.value) == (
+        "JAX_PLATFORMS is cuda, and JAX can open no such device here (Unable to initialize backend 'cuda': no GPU); "
+        "leave the variable out, or give JAX_PLATFORMS=cpu"
+    )
+    assert told == ("devices", "none", f"needed: {error.value}")
+
+
+@pytest.mark.slow
+def test_doctor_and_train_name_it_in_one_line(tmp_path: Path) -> None:
+    for words, status in ((["doctor"], 1), (RUN, 2)):
+        ended = surrounded(tmp_path, words, {"JAX_PLATFORMS": "nonsense"}, capture_output=True)
+        assert ended.returncode == status
+        said = (ended.stdout + ended.stderr).decode()
+        assert "JAX_PLATFORMS is nonsense, and JAX can open no such device here" in said
+        assert "Traceback" not in said
