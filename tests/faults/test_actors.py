@@ -33,7 +33,7 @@ from seedbed.envs.make import spec_of
 from seedbed.errors import Refused, RunFailed, SpecError
 from seedbed.launch.train import resume, train
 from seedbed.learning.learner import Learner
-from seedbed.serving.inference_service import Worker
+from seedbed.serving.inference_service import InferenceService
 from seedbed.serving.unroll_service import UnrollService
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
@@ -78,7 +78,12 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
     killed: list[psutil.Process] = []
     stopped: list[bool] = []
     lost: list[int] = []
-    hand_over, put, serve, leave = Free.hand_over, Learner.put, Worker._serve, Worker._leave
+    hand_over, put, serve, leave = (
+        Free.hand_over,
+        Learner.put,
+        InferenceService._serve,
+        InferenceService._leave,
+    )
 
     def watch_hand_over(self: Free, lane: Any) -> bool:
         unroll = lane.outbox
@@ -91,7 +96,7 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
             os.kill(os.getpid(), signal.SIGINT)
         return True
 
-    def watch_serve(self: Worker, lanes: Any) -> None:
+    def watch_serve(self: InferenceService, lanes: Any) -> None:
         serve(self, lanes)
         in_the_middle = any(lane.member.index == 0 and lane.open.decided == 3 for lane in lanes)
         # Both of its halves have handed something over, however late it came.
@@ -100,7 +105,7 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
             killed.append(own_actor(0))
             killed[0].kill()
 
-    def watch_leave(self: Worker, lane: Any) -> None:
+    def watch_leave(self: InferenceService, lane: Any) -> None:
         if lane.member.index == 0 and lane.member.epoch == 0:
             lost.append(lane.open.transitions + (5 * lane.rows if lane.outbox is not None else 0))
         leave(self, lane)
@@ -111,8 +116,8 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
 
     monkeypatch.setattr(Free, "hand_over", watch_hand_over)
     monkeypatch.setattr(Learner, "put", watch_put)
-    monkeypatch.setattr(Worker, "_serve", watch_serve)
-    monkeypatch.setattr(Worker, "_leave", watch_leave)
+    monkeypatch.setattr(InferenceService, "_serve", watch_serve)
+    monkeypatch.setattr(InferenceService, "_leave", watch_leave)
     run = train(tiny("toy:count", tmp_path / "run", batch_size=6, prefetch=1)).to_json()
     assert killed
     assert run["actor_restarts"] == 1

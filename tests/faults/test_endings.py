@@ -20,7 +20,8 @@ from harness import SEEDBED, Command, alive, checkpoints, flags, learned, rows, 
 from seedbed.architectures.seed import Seed
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError, RunFailed
-from seedbed.launch import run, saver
+from seedbed.launch import saver
+from seedbed.launch import train as training
 from seedbed.launch.train import resume, train
 from seedbed.learning import checkpoint as saving
 from seedbed.learning.learner import Learner
@@ -450,7 +451,7 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, monkeypatch: p
         if not refused:
             with monkeypatch.context() as patch:
                 # A run that is ending writes one more checkpoint.
-                patch.setattr(run, "load_latest", lambda *_: pytest.fail("read before it is held"))
+                patch.setattr(training, "load_latest", lambda *_: pytest.fail("read before it is held"))
                 with pytest.raises(ConfigError, match="another process trains in") as found:
                     resume(str(folder))
             refused.append(found)

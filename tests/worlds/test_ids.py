@@ -38,10 +38,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "called_worlds.py").write_text(CALLED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    before = dict(gymnasium.registry)
     yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(before)
+    for env_id in ("Mine/Sides-v0", "Mine/Sides-v9", "Mine/Sides-v10", "Called-v0"):
+        gymnasium.registry.pop(env_id, None)
     for module in ("id_worlds", "called_worlds"):
         sys.modules.pop(module, None)
 

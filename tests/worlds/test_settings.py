@@ -29,7 +29,8 @@ TAKEN: list[tuple[str, Any, Any]] = [
 
 @pytest.mark.parametrize(("name", "given", "kept"), TAKEN)
 def test_what_numpy_and_pathlib_have_is_taken(name: str, given: Any, kept: Any) -> None:
-    found = flat(configure("CartPole-v1", preset="none", **{name: given}))[name]
+    whose = {"arch": "distbelief", "agent": "bc"} if name == "dataset" else {}
+    found = flat(configure("CartPole-v1", preset="none", **whose, **{name: given}))[name]
     assert (found, type(found)) == (kept, type(kept))
 
 

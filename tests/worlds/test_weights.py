@@ -19,7 +19,7 @@ ROWS: list[tuple[dict[str, Any], str | None]] = [
     ),
     (
         {"arch": "impala", "hidden": HEAVY},
-        "--hidden or --lstm, or --arch seed, whose weights stay where they are",
+        "--hidden or --lstm, or an architecture whose weights stay where they are",
     ),
     ({"arch": "impala", "hidden": (10_000, 10_000)}, None),  # 383 MiB
     (

@@ -49,7 +49,12 @@ def build_spec(config: RunConfig) -> EnvSpec:
 
 def _describe(config: RunConfig, found: Future[EnvSpec]) -> None:
     try:
-        found.set_result(spec_of(config.env, config.env_options, min(config.placement.envs_per_actor, 2)))
+        place = config.placement
+        together = (
+            place.envs_per_actor if isinstance(place, EnvironmentSettings) else config.settings.batch_size
+        )
+        # Two show whether a factory returns the same object again.
+        found.set_result(spec_of(config.env, config.env_options, min(together, 2)))
     except BaseException as error:
         found.set_exception(error)
 
