@@ -24,6 +24,7 @@ class AgentModule(Protocol):
         hidden: tuple[int, ...] = (),
         lstm: int = ...,
         compute_dtype: str = "float32",
+        observations: str = "auto",
         total_updates: int | None = None,
     ) -> Agent:
         """The agent for one environment."""

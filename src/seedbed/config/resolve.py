@@ -206,8 +206,8 @@ def to_json(config: RunConfig) -> dict[str, Any]:
 
 
 def from_json(record: Mapping[str, Any]) -> RunConfig:
-    """Reads what :func:`to_json` wrote."""
-    return replace(RunConfig(), **record)
+    """Reads what :func:`to_json` wrote, also that of version 0.1, which had one rule for observations."""
+    return replace(RunConfig(), **{"observations": "bytes", **record})
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:

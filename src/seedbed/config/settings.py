@@ -41,6 +41,9 @@ class Network:
     compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """In what pictures go through the torso's convolutions; weights and the rest are float32. auto: bfloat16 on
     accelerators and on CPUs that have it (see seedbed doctor)."""
+    observations: Literal["auto", "bytes"] = "auto"
+    """How observations enter the network; auto: by their declared bounds; bytes: every uint8 by 255, as version 0.1
+    did."""
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "lstm")
