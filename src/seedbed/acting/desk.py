@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.acting.lanes import Lane, Member
+from seedbed.acting.notes import notes_of
 from seedbed.acting.recipe import Recipe, half_seeds, lanes_of
 from seedbed.acting.service import Service
 from seedbed.envs.episodes import EpisodeMeter
@@ -56,6 +57,7 @@ class Desk:
       first_epoch: epoch of the first actor at each index; a resumed run counts on, so that its environments
         do not begin with the same seeds again.
       on_join, on_leave: called with the member and, for leaving, the reason.
+      on_note: called with a line that an actor's environments have for people.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class Desk:
         first_epoch: int = 0,
         on_join: Callable[[Member], None] = lambda member: None,
         on_leave: Callable[[Member, str], None] = lambda member, reason: None,
+        on_note: Callable[[str], None] = lambda note: None,
     ) -> None:
+        self._on_note = on_note
         self.recipe = recipe
         self.services = list(services)
         self._resumable = resumable or {}
@@ -161,6 +165,8 @@ class Desk:
                 raise Refused("'report' comes after 'ready'")
             joined.heard = time.monotonic()
         self.services[joined.service].report(message)
+        for note in notes_of(message):
+            self._on_note(note)
         return {}
 
     def _take_relayed(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from seedbed.envs.interface import Environment
 from seedbed.envs.options import option_names, refuse_unknown
+from seedbed.envs.spaces import action_codec, observation_codec
 from seedbed.envs.standard import GymnasiumBatch
 from seedbed.errors import ConfigError
 from seedbed.plugins import load
@@ -70,8 +71,16 @@ def _batched(env_id: str, num_envs: int, make_one: Callable[[], Any]) -> Environ
         _require_size(env_id, made.num_envs, num_envs)
         return GymnasiumBatch(env_id, made)
     if isinstance(made, gymnasium.Env):
+        from seedbed.envs.members import Member
+
+        # Before they are batched, which says what is wrong with a space in other words.
+        observation_codec(made.observation_space, env_id)
+        action_codec(made.action_space, env_id)
         # The one that was made to look at is the first of the batch: some worlds cannot be opened twice.
-        members: list[Callable[[], gymnasium.Env[Any, Any]]] = [lambda: made, *[make_one] * (num_envs - 1)]
+        members: list[Callable[[], gymnasium.Env[Any, Any]]] = [
+            lambda: Member(made, env_id),
+            *[lambda: Member(make_one(), env_id)] * (num_envs - 1),
+        ]
         return GymnasiumBatch(env_id, SyncVectorEnv(members, autoreset_mode=AutoresetMode.NEXT_STEP))
     missing = [name for name in _PROTOCOL if not hasattr(made, name)]
     if missing or not isinstance(made.spec, EnvSpec):

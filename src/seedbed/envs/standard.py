@@ -17,7 +17,7 @@ import numpy as np
 from seedbed.envs.atari import atari_ids, is_atari
 from seedbed.envs.options import option_names, refuse_unknown
 from seedbed.envs.seeds import environment_seeds
-from seedbed.envs.spaces import action_codec, observation_codec
+from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
 from seedbed.errors import ConfigError, EnvironmentFault, unknown_name
 from seedbed.types import EnvSpec, TimeStep
@@ -52,7 +52,7 @@ class GymnasiumBatch:
         """Starts every environment anew."""
         seeds: Any = [int(s) for s in environment_seeds(seed, self.num_envs)]
         observation, _ = self._env.reset(seed=seeds if _has_members(self._env) else seeds[0])
-        return self._stream.start(self._decode(observation))
+        return self._stream.start(taken(self._decode, observation, "reset"))
 
     def send(self, action: Any) -> None:
         """Keeps the actions until :meth:`receive`."""
@@ -61,7 +61,7 @@ class GymnasiumBatch:
     def receive(self) -> TimeStep:
         """Steps the environments."""
         observation, reward, terminated, truncated, _ = self._env.step(self._action)
-        return self._stream.step(self._decode(observation), reward, terminated, truncated)
+        return self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
 
     def render(self) -> Any:
         """The picture of environment 0, uint8 ``[H, W, 3]``."""
@@ -87,6 +87,9 @@ def make_standard(env_id: str, num_envs: int, options: Mapping[str, Any], *, ren
     """
     import gymnasium
 
+    # Here, since it imports Gymnasium, which other environments do not need.
+    from seedbed.envs.members import Member
+
     registration = _find(env_id)
     refuse_unknown(env_id, options, _known_options(registration))
     arguments = {**options, **({"render_mode": "rgb_array"} if render else {})}
@@ -97,9 +100,15 @@ def make_standard(env_id: str, num_envs: int, options: Mapping[str, Any], *, ren
             return GymnasiumBatch(env_id, env)
         env.close()
     # The checker looks at every step of every environment; `check_environment` does so once.
-    return GymnasiumBatch(
-        env_id, gymnasium.make_vec(env_id, num_envs, "sync", disable_env_checker=True, **arguments)
+    made = gymnasium.make_vec(
+        env_id,
+        num_envs,
+        "sync",
+        wrappers=[lambda single: Member(single, env_id)],
+        disable_env_checker=True,
+        **arguments,
     )
+    return GymnasiumBatch(env_id, made)
 
 
 def require_next_step(env_id: str, env: Batch) -> None:

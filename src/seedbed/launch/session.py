@@ -8,13 +8,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import psutil
 
 from seedbed.acting.desk import Desk
@@ -39,7 +40,7 @@ from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.forward_pool import START_SECONDS, ForwardPool
 from seedbed.launch.hosts import Hosts
-from seedbed.launch.logs import logging_to
+from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
 from seedbed.launch.pools import Pools
 from seedbed.launch.saver import Saver
@@ -50,6 +51,7 @@ from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
 from seedbed.metrics.reports import Summary, draw_curve, read_summary, title
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
+from seedbed.nets.observations import described
 from seedbed.transport.connect import CARRIERS, seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
@@ -58,6 +60,8 @@ _ROW_SECONDS, _FIRST_ROW_SECONDS = 1.0, 0.05
 _RATE_WINDOW_SECONDS = 10.0
 _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
+_MOST_SKIPPED = 0.01
+"""Share of updates that may be skipped without a word."""
 _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
 _WITH_ACTORS: dict[str, type[WithActors]] = {
@@ -127,6 +131,7 @@ class Session:
         self.rate, self.steady = Rate(_RATE_WINDOW_SECONDS), SteadyRate()
         self.process = psutil.Process()
         self.begun: float | None = None
+        self.told_of_skipped = False
         self.interrupted = threading.Event()
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
@@ -155,7 +160,10 @@ class Session:
         with heeding_signals(self.interrupted), logging_to(folder.log):
             files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events)]
             self.display = display(heading, self.budget)
-            with contextlib.closing(Record([self.display, *files])) as sinks:
+            with (
+                contextlib.closing(Record([self.display, *files])) as sinks,
+                showing_notes(self.display.note) as self.notes,
+            ):
                 self._announce()
                 self.hosts.watch(self._end_without)
                 arch = self.arch = self._build()
@@ -209,6 +217,7 @@ class Session:
             checkpoint=self.checkpoint,
             on_join=self._on_join,
             on_leave=self._on_leave,
+            on_note=self.notes.hear,
         )
 
     def _failure(self, error: Exception) -> SeedbedError:
@@ -349,6 +358,9 @@ class Session:
 
     def _announce(self) -> None:
         _log.info("convolutions: %s", convolving())
+        for line in self._observations():
+            _log.info("%s", line)
+            self.display.note(line)
         if self.checkpoint is None:
             if self.resumed:
                 self.display.note("the run stopped before its first checkpoint: it begins anew")
@@ -365,6 +377,12 @@ class Session:
             f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
             f"random keys{replay}; {rest}"
         )
+
+    def _observations(self) -> Iterator[str]:
+        """How each observation enters the network."""
+        net = self.config.net
+        normalized = bool(getattr(self.config.settings, "normalize_observations", False))
+        return described(self.spec, net.observations, net.network, normalized=normalized)
 
     def _learn(self, arch: Architecture, sinks: Record) -> tuple[str, dict[str, Any]]:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
@@ -441,12 +459,23 @@ class Session:
 
     def _write(self, arch: Architecture, sinks: Record, metrics: Mapping[str, Any]) -> None:
         row = self._row(arch)
-        sinks.write({**row, **jax.device_get(metrics)})
+        found = jax.device_get(metrics)
+        sinks.write({**row, **found})
+        self._tell_of_skipped(int(np.max(found.get("skipped_updates", 0))), arch.version)
         for index, member in enumerate(arch.members()):
             known = {name: row[name] for name in ("seconds", "agent_steps", "env_frames")}
             returns = {name: member[name] for name in _OF_MEMBERS if name in member}
             with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
                 file.write({**known, **returns})
+
+    def _tell_of_skipped(self, skipped: int, updates: int) -> None:
+        """Says once that many updates are skipped: the curve would only look slow."""
+        if not self.told_of_skipped and skipped > _MOST_SKIPPED * updates:
+            self.told_of_skipped = True
+            self.display.note(
+                f"{skipped} of {updates} updates were skipped, since their loss or gradient was not finite: look for "
+                "observations and rewards that are not, or give a smaller --learning-rate"
+            )
 
     def _open(self, arch: Architecture) -> list[str]:
         local = f"{CARRIERS[self.placed.placement.transport]}:{self.folder.socket()}"
