@@ -80,7 +80,7 @@ class Narrowing:
 
     def _watch(self, given: Array) -> None:
         """Tells, once, that float32 loses digits which tell values apart."""
-        if not (np.abs(given) > _LARGE).any():
+        if not (np.abs(given) > _LARGE).any() or not np.isfinite(given).all():
             return
         low, high = given.min(0), given.max(0)
         self._low = low if self._low is None else np.minimum(self._low, low)

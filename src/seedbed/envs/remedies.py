@@ -59,15 +59,13 @@ def box(low: Any, high: Any, shape: Sequence[int], dtype: str) -> str:
     return f"gymnasium.spaces.Box({low}, {high}, {tuple(shape)}, np.{dtype})"
 
 
-def scaled(keys: Keys, space: Space[Any]) -> str:
-    """Shows a wide ``Box`` of numbers as float32, as parts of its largest."""
+def smaller(keys: Keys, space: Space[Any]) -> str:
+    """Shows wide whole numbers as parts of the largest, and reals without those that float32 does not reach."""
+    if np.issubdtype(space.dtype, np.floating):
+        return transformed(keys, "np.clip({}, -1e30, 1e30)", None)
     low, high = float(np.min(space.low)), float(np.max(space.high))  # type: ignore[attr-defined]
-    largest = max(abs(low), abs(high))
-    if not np.isfinite(largest):
-        largest = 1e9
-    lowest = 0 if low >= 0 else -1
-    shape = space.shape or ()
-    return transformed(keys, f"np.float32({{}} / {largest:.17g})", box(lowest, 1, shape, "float32"))
+    parts = f"np.float32({{}} / {max(-low, high):.17g})"
+    return transformed(keys, parts, box(0 if low >= 0 else -1, 1, space.shape or (), "float32"))
 
 
 def without_offset(keys: Keys, shape: Sequence[int], offset: Any) -> str:

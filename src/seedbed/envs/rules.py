@@ -23,10 +23,12 @@ NOT_FINITE = "not finite"
 
 
 def broken_array(array: Any, dtype: str, shape: tuple[int, ...]) -> str | None:
-    """Whether ``array`` is none of that dtype and shape."""
+    """Says what ``array`` is if it is none of that dtype and shape."""
+    if isinstance(array, np.ndarray) and array.shape == shape and array.dtype == dtype:
+        return None
     wanted = f"{dtype} {shape}"
     found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-    return None if found == wanted else f"is {found}; it must be {wanted}"
+    return f"is {found}; it must be {wanted}"
 
 
 def value_rule(spec: ArraySpec) -> Rule | None:
@@ -73,12 +75,12 @@ def _plain(bound: Array, spec: ArraySpec) -> Any:
 
 def _described(spec: ArraySpec, value: Any) -> str:
     if not np.isfinite(value):
-        return f"is {NOT_FINITE}: {value} is shown"
+        return f"is {NOT_FINITE}: {value!s} is shown"
     if spec.num_values:
-        return f"has {value}, beyond its choices, which are 0 to {max(spec.num_values) - 1}"
+        return f"has {value!s}, beyond its choices, which are 0 to {max(spec.num_values) - 1}"
     low, high = spec.bounds
     declared = f"{float(low.min()):g} to {float(high.max()):g}"
     return (
-        f"has {value}, and {declared} is declared: declare what it shows, or clip it, by "
+        f"has {value!s}, and {declared} is declared: declare what it shows, or clip it, by "
         "gymnasium.wrappers.TransformObservation"
     )

@@ -109,7 +109,7 @@ def _box_codec(space: Any, env_id: str, keys: Keys) -> Codec:
     narrowed = Narrowing(
         name_of(env_id, keys),
         dtype,
-        lambda: remedies.scaled(keys, space),
+        lambda: remedies.smaller(keys, space),
         lambda offset: remedies.without_offset(keys, shape, offset),
         watched=_may_lose_digits(spec),
     )
