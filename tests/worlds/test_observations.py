@@ -7,15 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from harness import TESTS
 
 import seedbed
 from seedbed.config.resolve import from_json, to_json
-from seedbed.errors import ConfigError
+from seedbed.envs.make import spec_of
+from seedbed.errors import ConfigError, DatasetError
 from seedbed.launch.build import build_agent
 from seedbed.nets import frames, normalizer, torsos
 from seedbed.nets.build import NETWORKS, build_torso
 from seedbed.nets.observations import Values, described, entry_of, numbers
-from seedbed.replay.dataset import _as_kept
+from seedbed.replay.dataset import Dataset, _as_kept
 from seedbed.types import ArraySpec, EnvSpec
 
 CHOICE = ArraySpec((), "int32", (3,))
@@ -76,10 +78,10 @@ def test_a_board_is_read_as_it_is():
 
 def test_wide_numbers_are_read_in_two_scales():
     half_log = 0.5 * np.log1p([0.0, 10.0, 255.0])
-    np.testing.assert_allclose(read(spec((3,)), [[0, 10, 255]]), [[0, 10 / 255, 1, *half_log]], rtol=1e-6)
+    np.testing.assert_allclose(read(spec((3,)), [[0, 10, 255]]), [[0, 20 / 255, 2, *half_log]], rtol=1e-6)
     np.testing.assert_allclose(
         read(spec((2,), "float32", -1000, 500), [[-1000, 500]]),
-        [[-1, 0.5, -0.5 * np.log1p(1000), 0.5 * np.log1p(500)]],
+        [[-2, 1, -0.5 * np.log1p(1000), 0.5 * np.log1p(500)]],
         rtol=1e-6,
     )
 
@@ -88,16 +90,16 @@ def test_numbers_far_from_0_are_counted_from_their_nearest_bound():
     start = 1_700_000_000
     leaf = spec((2,), "int32", start, start + 16)
     np.testing.assert_allclose(
-        read(leaf, [[start + 1, start + 16]]), [[1 / 16, 1, 0.5 * np.log(2), 0.5 * np.log(17)]], rtol=1e-6
+        read(leaf, [[start + 1, start + 16]]), [[2 / 16, 2, 0.5 * np.log(2), 0.5 * np.log(17)]], rtol=1e-6
     )
     np.testing.assert_allclose(
-        read(spec((1,), "float32", -300, -200), [[-300]]), [[-1, -0.5 * np.log(101)]], rtol=1e-6
+        read(spec((1,), "float32", -300, -200), [[-300]]), [[-2, -0.5 * np.log(101)]], rtol=1e-6
     )
 
 
 def test_elements_without_bounds_are_as_they_are_beside_wide_ones():
     leaf = ArraySpec((3,), "float32", low=(0.0, -np.inf, -1.0), high=(1000.0, np.inf, 1.0))
-    np.testing.assert_allclose(read(leaf, [[500, 7, -0.5]])[:, :3], [[0.5, 7, -0.5]])
+    np.testing.assert_allclose(read(leaf, [[500, 7, -0.5]])[:, :3], [[1, 7, -0.5]])
 
 
 def test_a_scalar_has_two_scales_too():
@@ -234,6 +236,17 @@ def test_a_data_set_of_0_1_has_no_bounds_and_is_of_the_same_environment():
     assert _as_kept(now, now) == now
     other = dataclasses.replace(bare, observation={"a": spec((4,), "float32"), "b": spec((2,))})
     assert _as_kept(now, other) != other
+
+
+def test_the_data_set_that_0_1_wrote_is_of_the_world_that_it_was_collected_in(monkeypatch):
+    monkeypatch.syspath_prepend(str(TESTS / "runs_of_0_1"))
+    now = spec_of("pictures:Pictures")
+    assert now.observation["board"].high == (1.0,)
+    kept = Dataset.open(TESTS / "runs_of_0_1" / "pictures" / "dataset")
+    kept.require(now)
+    board = dataclasses.replace(now.observation["board"], shape=(4, 5))
+    with pytest.raises(DatasetError, match="its observation is"):
+        kept.require(dataclasses.replace(now, observation={**now.observation, "board": board}))
 
 
 def _codes(random, rows, size):

@@ -133,7 +133,7 @@ class Guarded:
             if path not in self._told:
                 self._told.add(path)
                 _log.warning(
-                    "%s: %s %s by %s(); updates that are not finite for it are skipped: mend the environment",
+                    "%s: %s %s by %s(); updates that it spoils are skipped: mend the environment",
                     *(self.spec.id, name, broken, moment),
                 )
         return step

@@ -5,8 +5,8 @@ of a leaf    its spec                                                           
 ===========  ======================================================================  ==============================
 choices      a number of values                                                      each one-hot
 pixels       an image ``[H, W, C]`` whose bounds are 0 and 255                       0 to 1
-wide         finite bounds beyond ±32                                                each number twice: as a part of
-                                                                                     its range, and its logarithm
+wide         finite bounds beyond ±32                                                each number in two scales: by
+                                                                                     its range, and by its logarithm
 numbers      everything else                                                         the numbers as they are
 ===========  ======================================================================  ==============================
 
@@ -149,17 +149,18 @@ def numbers(entry: Entry, array: jax.Array) -> jax.Array:
 
 
 def _in_two_scales(spec: ArraySpec, array: jax.Array) -> jax.Array:
-    """Each number from its bound that is nearest to 0, as a part of its range; and half of its symmetric logarithm.
+    """Each number, counted from its bound nearest to 0: twice its part of the range, and half its symmetric logarithm.
 
     (Hafner et al. 2023, equation 1.) Elements without bounds, or narrow ones, are read as they are beside theirs.
     """
     low, high = spec.bounds
     wide = _is_wide(low, high)
     start = np.where(wide, np.clip(0.0, np.minimum(low, high), high), 0.0)
-    size = np.where(wide, np.maximum(high - start, start - low), 1.0)
-    size = np.where(size > 0, size, 1.0)
+    size = np.maximum(high - start, start - low)
+    wide &= size > 0
     moved = _moved(array, start)
-    two = [moved / size.astype(np.float32), 0.5 * jnp.sign(moved) * jnp.log1p(jnp.abs(moved))]
+    gain = np.where(wide, 2.0 / np.where(wide, size, 1.0), 1.0)
+    two = [moved * gain.astype(np.float32), 0.5 * jnp.sign(moved) * jnp.log1p(jnp.abs(moved))]
     if array.ndim == 1:
         return jnp.stack(two, axis=-1)
     return jnp.concatenate(two, axis=-1)
