@@ -7,11 +7,13 @@ order JAX uses too. Leading axes are written ``[T, B, ...]``: time, then batch (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seedbed.errors import SpecError
 
@@ -20,10 +22,27 @@ Tree = Any
 
 
 def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
-    """Lists the leaves of ``tree`` as ``(path, leaf)``, in sorted key order; the path of a lone leaf is ``""``."""
+    """Lists the leaves of ``tree`` as ``(path, leaf)``, in sorted key order; the path of a lone leaf is ``""``.
+
+    A path is the keys with slashes between them. Where two leaves would have the same one (``a/b`` beside ``b`` in
+    ``a``), slashes inside keys are written ``~1``, and tildes ``~0`` (RFC 6901, section 3).
+    """
+    found = _leaves(tree, (path,) if path else ())
+    paths = ["/".join(keys) for keys, _ in found]
+    if len({*paths}) < len(paths):
+        begins = 1 if path else 0  # The path that was given is one already.
+        paths = ["/".join((*keys[:begins], *map(_escaped, keys[begins:]))) for keys, _ in found]
+    return [(path, leaf) for path, (_, leaf) in zip(paths, found, strict=True)]
+
+
+def _leaves(tree: Tree, keys: tuple[str, ...]) -> list[tuple[tuple[str, ...], Any]]:
     if not isinstance(tree, Mapping):
-        return [(path, tree)]
-    return [leaf for key in sorted(tree) for leaf in leaves(tree[key], f"{path}/{key}" if path else str(key))]
+        return [(keys, tree)]
+    return [leaf for key in sorted(tree) for leaf in _leaves(tree[key], (*keys, str(key)))]
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def rebuild(like: Tree, values: Sequence[Any]) -> Tree:
@@ -44,6 +63,10 @@ def map_leaves(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     return rebuild(tree, [function(*row) for row in zip(*columns, strict=True)])
 
 
+_SMALLEST_SIDE = 8
+"""Of an image: a smaller array of rank 3 is a table, of which every number has a meaning of its own."""
+
+
 @dataclass(frozen=True)
 class ArraySpec:
     """What one array of one environment looks like (no batch axis).
@@ -54,7 +77,10 @@ class ArraySpec:
       num_values: for integer arrays that name a choice: how many values each element may take, one entry
         an element in C order (``Discrete(6)`` is ``(6,)``, ``MultiDiscrete([3, 2])`` is ``(3, 2)``); values
         then start at 0. Empty for everything else.
-      low, high: bounds of each element in C order for continuous arrays; empty where there are none.
+      low, high: bounds, one of each element in C order, or one alone that all elements have; empty where none is
+        declared (see :attr:`bounds`).
+      channels_first: whether the environment shows ``[C, H, W]``, which is turned to the ``[H, W, C]`` of ``shape``
+        where it enters.
     """
 
     shape: tuple[int, ...]
@@ -62,10 +88,32 @@ class ArraySpec:
     num_values: tuple[int, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    channels_first: bool = False
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).hasobject:
             raise SpecError(f"dtype {self.dtype!r} cannot travel: only plain numbers and booleans can")
+
+    @property
+    def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Least and greatest value of each element, float64 ``[*shape]``: as declared, or all that the dtype has.
+
+        Infinite where nothing is declared of reals, and of integers of 32 bits and more.
+        """
+        least, greatest = _range_of(np.dtype(self.dtype))
+        size = math.prod(self.shape)
+        if self.num_values:
+            return np.zeros(self.shape), np.array(self.num_values, np.float64).reshape(self.shape) - 1
+        low, high = (
+            np.broadcast_to(np.array(declared or (undeclared,), np.float64), size).reshape(self.shape)
+            for declared, undeclared in ((self.low, least), (self.high, greatest))
+        )
+        return low, high
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it can be an image ``[H, W, C]``: of rank 3, both sides large enough, and no choice."""
+        return len(self.shape) == 3 and min(self.shape[:2]) >= _SMALLEST_SIDE and not self.num_values
 
     def to_json(self) -> dict[str, Any]:
         """The spec as plain JSON values."""
@@ -76,6 +124,7 @@ class ArraySpec:
             # JSON has no infinity: an unbounded side travels as null.
             "low": [x if np.isfinite(x) else None for x in self.low],
             "high": [x if np.isfinite(x) else None for x in self.high],
+            "channels_first": self.channels_first,
         }
 
     @staticmethod
@@ -88,9 +137,19 @@ class ArraySpec:
                 num_values=tuple(int(n) for n in value["num_values"]),
                 low=tuple(-np.inf if x is None else float(x) for x in value["low"]),
                 high=tuple(np.inf if x is None else float(x) for x in value["high"]),
+                channels_first=bool(value.get("channels_first", False)),  # Version 0.1 turned nothing.
             )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise SpecError(f"not an array spec: {value!r} ({error})") from error
+
+
+def _range_of(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Least and greatest number of a dtype of few bits; no bounds otherwise."""
+    if dtype == np.bool_:
+        return 0.0, 1.0
+    if np.issubdtype(dtype, np.integer) and dtype.itemsize < 4:
+        return float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)
+    return -np.inf, np.inf
 
 
 @dataclass(frozen=True)
@@ -129,7 +188,7 @@ class EnvSpec:
         def build(node: Any) -> Tree:
             if not isinstance(node, Mapping):
                 raise SpecError(f"not an observation spec: {node!r}")
-            if set(node) == {"@"}:
+            if set(node) == {"@"} and not _is_node(node["@"]):
                 return ArraySpec.from_json(node["@"])
             return {str(key): build(child) for key, child in node.items()}
 
@@ -143,6 +202,11 @@ class EnvSpec:
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SpecError(f"not an environment spec: {value!r} ({error})") from error
+
+
+def _is_node(value: Any) -> bool:
+    """Whether a JSON value is a dict of an observation (which may have a key ``@``), and no :class:`ArraySpec`."""
+    return isinstance(value, Mapping) and not isinstance(value.get("shape"), list)
 
 
 class TimeStep(NamedTuple):

@@ -12,8 +12,8 @@ from seedbed.types import ArraySpec, leaves
     ("space", "spec"),
     [
         (spaces.Box(0, 255, (84, 84, 1), np.uint8), ArraySpec((84, 84, 1), "uint8")),
-        (spaces.Box(-1, 1, (3,), np.float64), ArraySpec((3,), "float32")),
-        (spaces.Box(0, 9, (2,), np.int64), ArraySpec((2,), "int32")),
+        (spaces.Box(-1, 1, (3,), np.float64), ArraySpec((3,), "float32", low=(-1.0,), high=(1.0,))),
+        (spaces.Box(0, 9, (2,), np.int64), ArraySpec((2,), "int32", low=(0.0,), high=(9.0,))),
         (spaces.Discrete(6, start=-2), ArraySpec((), "int32", (6,))),
         (spaces.MultiDiscrete([3, 2]), ArraySpec((2,), "int32", (3, 2))),
         (spaces.MultiDiscrete([[3, 2], [4, 5]]), ArraySpec((2, 2), "int32", (3, 2, 4, 5))),

@@ -60,7 +60,7 @@ ROOT = Path(__file__).parents[2]
         (["train", "gymnax:CartPole-v1", "--arch", "anakin", "--training-devices", "9"], "does not exist"),
         (["train", "gymnax:CartPole-v1", "--arch", "anakin", "--actors", "3"], "--actors is a setting of"),
         (["train", "toy:catch", "--arch", "sebulba", "--learner-devices", "0", "9"], "does not exist"),
-        (["train", "toy:catch", "--arch", "sebulba", "--transport", "grpc"], "transport is grpc, but"),
+        (["train", "toy:catch", "--arch", "sebulba", "--transport", "grpc"], "--transport is a setting of"),
         (["train", "toy:catch", "--hosts", "2", "--host", "2"], "hosts count from 0"),
         (["train", "toy:catch", "--hosts", "2", "--host", "1"], "add --coordinator HOST:PORT"),
         (["train", "toy:catch", "--hosts", "2", "--coordinator", "nowhere"], "write HOST:PORT"),

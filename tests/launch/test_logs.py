@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from seedbed.launch.logs import logging_to
+import pytest
+
+from seedbed.acting.notes import Notes, notes_of
+from seedbed.launch.logs import logging_to, showing_notes
 
 
 def test_what_the_package_logs_is_in_the_file(tmp_path: Path) -> None:
@@ -18,3 +21,50 @@ def test_what_the_package_logs_is_in_the_file(tmp_path: Path) -> None:
 def test_a_full_disk_is_not_heard_of() -> None:
     with logging_to(Path("/dev/full")):
         logging.getLogger("seedbed.somewhere").info("a line that finds no room")
+
+
+def test_warnings_of_environments_are_shown_once_each_wherever_they_come_from():
+    shown: list[str] = []
+    environments = logging.getLogger("seedbed.envs.make")
+    with showing_notes(shown.append) as notes:
+        environments.warning("w: observation %s is not finite: %s is shown", "a", "nan")
+        environments.warning("w: observation a is not finite: inf is shown")
+        notes.hear("w: observation a is not finite: nan is shown")
+        notes.hear("w: observation b shows numbers like 1700000000")
+        notes.hear("w: observation b shows numbers like 1700000020")
+        environments.info("nothing for people")
+        for number in range(20):
+            notes.hear(f"w: observation {number} is not finite")
+    environments.warning("w: observation c is not finite: it is over")
+    assert shown[:2] == [
+        "w: observation a is not finite: nan is shown",
+        "w: observation b shows numbers like 1700000000",
+    ]
+    assert len(shown) == 8
+
+
+def test_an_actor_keeps_what_its_environments_warn_of_until_it_reports():
+    notes = Notes()
+    try:
+        logging.getLogger("seedbed.envs.make").warning("w: observation %s", "a")
+        logging.getLogger("seedbed.acting").warning("something else")
+        assert notes.take() == ["w: observation a"]
+        assert notes.take() == []
+    finally:
+        notes.close()
+    logging.getLogger("seedbed.envs.make").warning("w: it is over")
+    assert notes.take() == []
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ({}, []),
+        ({"notes": "x"}, []),
+        ({"notes": ["a", 5, "b"]}, ["a", "b"]),
+        ({"notes": ["a"] * 99}, ["a"] * 8),
+    ],
+)
+def test_what_an_actor_reports_is_bounded(message: dict[str, object], found: list[str]) -> None:
+    assert notes_of(message) == found
+    assert len(notes_of({"notes": ["x" * 10**6]})[0]) == 2000

@@ -156,3 +156,26 @@ def test_gradients_stay_finite_far_out(size):
         return BOX.log_prob(row, action) + BOX.entropy(row) + BOX.kl(row, row * 0.5) / (1 + size**4)
 
     assert np.all(np.isfinite(jax.grad(total)(row)))
+
+
+def test_an_action_whose_bounds_are_equal_is_a_constant():
+    """Probabilities, entropy, KL and gradients are those of the other elements alone."""
+    both = ClippedNormal((-1.0, 3.0), (1.0, 3.0), (2,))
+    alone = ClippedNormal((-1.0,), (1.0,), (1,))
+    one, other = params(both), params(both, seed=1)
+    one_alone, other_alone = one[:, ::2], other[:, ::2]
+    action = both.sample(one, jax.random.key(0))
+    np.testing.assert_array_equal(action[:, 1], 3.0)
+    np.testing.assert_array_equal(both.mode(one)[:, 1], 3.0)
+    np.testing.assert_allclose(both.log_prob(one, action), alone.log_prob(one_alone, action[:, :1]))
+    np.testing.assert_allclose(both.entropy(one), alone.entropy(one_alone))
+    np.testing.assert_allclose(both.kl(one, other), alone.kl(one_alone, other_alone))
+    for function in (
+        lambda p: both.log_prob(p, action),
+        both.entropy,
+        lambda p: both.kl(p, jnp.asarray(other)),
+    ):
+        gradient = jax.grad(lambda p, function=function: function(p).sum())(jnp.asarray(one))
+        assert np.isfinite(gradient).all()
+        assert not gradient[:, 1::2].any()
+    assert np.isfinite(both.encode(action)).all()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from seedbed.envs.make import make
-from seedbed.errors import ConfigError, EnvironmentFault, SpecError
+from seedbed.errors import ConfigError, SpecError
 from seedbed.testing.environments import check_environment
 
 WORLD = """
@@ -203,7 +203,7 @@ LIES = [
     (
         "batch",
         "Disabled",
-        EnvironmentFault,
+        AssertionError,
         "failed in receive(): AssertionError",
     ),  # SyncVectorEnv notices it itself
     ("going_on", "Disabled", AssertionError, "final action rule.*observation differ"),

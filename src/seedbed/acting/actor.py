@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from seedbed.acting.notes import Notes
 from seedbed.acting.reporting import Reporter
 from seedbed.acting.unrolls import step_arrays, step_fields
 from seedbed.envs.interface import Environment
@@ -67,6 +68,7 @@ def act(
         }
     )
     lanes: list[Environment] = []
+    notes = Notes()
     try:
         for _ in assignment["seeds"]:
             lanes.append(make(assignment["env"], assignment["rows"], assignment["options"]))
@@ -75,12 +77,13 @@ def act(
         agent = None if policy is None else make_agent(policy, spec)
         answer = client.ask({"kind": "ready", "spec": spec.to_json()})
         if agent is None:
-            _step_for(client, lanes, assignment)
+            _step_for(client, lanes, assignment, notes)
         else:
             from seedbed.acting.policy_actor import play
 
-            play(client, agent, lanes, assignment["seeds"], answer, platform)
+            play(client, agent, lanes, assignment["seeds"], answer, platform, notes)
     finally:
+        notes.close()
         for environment in lanes:
             try:
                 environment.close()
@@ -89,7 +92,7 @@ def act(
                 traceback.print_exc()
 
 
-def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, Any]) -> None:
+def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, Any], notes: Notes) -> None:
     """Lets one half step while the other waits for its actions; ends by an error."""
     spec = lanes[0].spec
     rows = assignment["rows"]
@@ -98,7 +101,7 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
     for lane, (environment, seed) in enumerate(zip(lanes, assignment["seeds"], strict=True)):
         client.send(lane, step_arrays(environment.reset(seed)))
     stepping: deque[int] = deque()
-    reporter = Reporter(client)
+    reporter = Reporter(client, notes)
     sent, steps = [time.monotonic()] * len(lanes), [0] * len(lanes)
     while True:
         reporter.report_if_due()

@@ -26,6 +26,7 @@ from seedbed.acting.codec import (
 )
 from seedbed.acting.inference import Inference
 from seedbed.acting.lanes import columns
+from seedbed.acting.notes import Notes
 from seedbed.acting.reporting import Reporter
 from seedbed.acting.unrolls import OpenUnroll, step_arrays
 from seedbed.envs.interface import Environment
@@ -120,12 +121,12 @@ class PolicyActor:
         """The lane that fetches weights."""
         return len(self._halves)
 
-    def play(self) -> None:
+    def play(self, notes: Notes) -> None:
         """Acts until the conversation ends, which raises."""
         self._client.open(lanes_of_unrolls(self._codec, self._snapshots, len(self._halves)))
         for half, seed in zip(self._halves, self._seeds, strict=True):
             half.open.observe(step_arrays(half.environment.reset(seed)))
-        reporter = Reporter(self._client)
+        reporter = Reporter(self._client, notes)
         while True:
             self._begin_what_can()
             reporter.report_if_due()
@@ -203,6 +204,7 @@ def play(
     seeds: Sequence[int],
     answer: dict[str, Any],
     platform: str,
+    notes: Notes,
 ) -> None:
     """Acts with a copy of the agent's policy until the conversation ends, which raises.
 
@@ -213,5 +215,7 @@ def play(
       seeds: theirs.
       answer: to ``ready``: an :class:`~seedbed.acting.codec.Introduction`.
       platform: of JAX, on which the policy runs.
+      notes: of the environments.
     """
-    PolicyActor(client, agent, environments, seeds, Introduction(**answer), device_of(platform)).play()
+    device = device_of(platform)
+    PolicyActor(client, agent, environments, seeds, Introduction(**answer), device).play(notes)

@@ -58,6 +58,7 @@ def make_agent(
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
     compute_dtype: str = "float32",
+    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The A2C agent for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -66,7 +67,13 @@ def make_agent(
       :class:`~seedbed.types.Agent`. Its params are ``{"network": …}``; its record is ``{"policy": float32 [B, P]}``.
     """
     model, distribution = make_model(
-        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+        settings,
+        env_spec,
+        network=network,
+        hidden=hidden,
+        lstm=lstm,
+        compute_dtype=compute_dtype,
+        observations=observations,
     )
     act, mode = acting(model, distribution)
     return Agent(

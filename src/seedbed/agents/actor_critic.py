@@ -102,6 +102,7 @@ def make_model(
     hidden: tuple[int, ...],
     lstm: int,
     compute_dtype: str = "float32",
+    observations: str = "auto",
 ) -> tuple[ActorCritic, Distribution]:
     """The network and the distribution of the actions.
 
@@ -118,6 +119,7 @@ def make_model(
         hidden=tuple(hidden),
         lstm=lstm,
         compute_dtype=compute_dtype,
+        observations=observations,
         previous_action=settings.previous_action,
         previous_reward=settings.previous_reward,
     )

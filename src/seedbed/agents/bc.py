@@ -62,6 +62,7 @@ def make_agent(
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
     compute_dtype: str = "float32",
+    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """Behaviour cloning for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -72,7 +73,13 @@ def make_agent(
       that of the policy that is cloned, or empty.
     """
     model, distribution = make_model(
-        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+        settings,
+        env_spec,
+        network=network,
+        hidden=hidden,
+        lstm=lstm,
+        compute_dtype=compute_dtype,
+        observations=observations,
     )
     act, mode = acting(model, distribution)
     burn_in = max(settings.burn_in, env_spec.frame_stack - 1, int(settings.previous_action))

@@ -57,6 +57,7 @@ def make_agent(
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
     compute_dtype: str = "float32",
+    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The DQN agent for one environment; arguments as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -79,6 +80,7 @@ def make_agent(
         network=network,
         hidden=tuple(hidden),
         compute_dtype=compute_dtype,
+        observations=observations,
         num_actions=one_of(env_spec),
         dueling=settings.dueling,
         head_size=settings.head_size,

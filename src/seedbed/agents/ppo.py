@@ -10,7 +10,7 @@ is learned from.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +88,7 @@ def make_agent(
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
     compute_dtype: str = "float32",
+    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The PPO agent for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -98,10 +99,17 @@ def make_agent(
       parameters of the behaviour distribution and the value as the network says it, to which ``prepare`` adds
       ``advantage`` and ``target``, float32 ``[B]``.
     """
-    model, distribution = make_model(
-        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
-    )
     seen = env_spec.observation
+    read_by_network = normalizer.normalized_spec(seen) if settings.normalize_observations else seen
+    model, distribution = make_model(
+        settings,
+        replace(env_spec, observation=read_by_network),
+        network=network,
+        hidden=hidden,
+        lstm=lstm,
+        compute_dtype=compute_dtype,
+        observations=observations,
+    )
 
     def init(key: jax.Array) -> Tree:
         params: dict[str, Tree] = {"network": model.init(key)}

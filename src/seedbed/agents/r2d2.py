@@ -99,6 +99,7 @@ def make_agent(
     hidden: tuple[int, ...] = (),
     lstm: int = 512,
     compute_dtype: str = "float32",
+    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The R2D2 agent for one environment; arguments as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -119,6 +120,7 @@ def make_agent(
         hidden=tuple(hidden),
         lstm=lstm,
         compute_dtype=compute_dtype,
+        observations=observations,
         previous_action=settings.previous_action,
         previous_reward=settings.previous_reward,
         previous_reward_clip=0.0,

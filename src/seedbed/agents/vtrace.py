@@ -73,6 +73,7 @@ def make_agent(
     hidden: tuple[int, ...] = (),
     lstm: int = 0,
     compute_dtype: str = "float32",
+    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The V-trace agent for one environment.
@@ -84,6 +85,7 @@ def make_agent(
       hidden: sizes of the torso's dense layers; empty for the network's own.
       lstm: size of the recurrent core; 0 for none.
       compute_dtype: in what images are convolved, see :func:`seedbed.nets.build.build_torso`.
+      observations: how they enter the network, see :mod:`seedbed.nets.observations`.
       total_updates: updates in the whole run, for a learning rate that is annealed over it.
 
     Returns:
@@ -96,7 +98,13 @@ def make_agent(
       SpecError: actions that no distribution fits.
     """
     model, distribution = make_model(
-        settings, env_spec, network=network, hidden=hidden, lstm=lstm, compute_dtype=compute_dtype
+        settings,
+        env_spec,
+        network=network,
+        hidden=hidden,
+        lstm=lstm,
+        compute_dtype=compute_dtype,
+        observations=observations,
     )
 
     def init(key: jax.Array) -> Tree:

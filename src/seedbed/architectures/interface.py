@@ -28,6 +28,7 @@ class Setup:
       agent_with: makes the agent with other values for some of its numbers, which may be traced.
       first_epoch: of the first actor at each index, or a higher one if the checkpoint has come further.
       on_join, on_leave: called with actors that come and go (from other threads).
+      on_note: called with a line that environments have for people.
     """
 
     config: RunConfig
@@ -40,6 +41,7 @@ class Setup:
     first_epoch: int = 0
     on_join: Callable[[Member], None] = lambda member: None
     on_leave: Callable[[Member, str], None] = lambda member, reason: None
+    on_note: Callable[[str], None] = lambda note: None
 
 
 def runs_any(plan: DataPlan) -> str | None:

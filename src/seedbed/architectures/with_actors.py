@@ -37,6 +37,7 @@ class WithActors(LearnerLoop):
       checkpoint: where to go on from; None to begin.
       first_epoch: of the first actor at each index, or a higher one if the checkpoint has come further.
       on_join, on_leave: called with actors that come and go (from other threads).
+      on_note: called with a line that their environments have for people.
     """
 
     registry: ActorRegistry
@@ -52,6 +53,7 @@ class WithActors(LearnerLoop):
         first_epoch: int = 0,
         on_join: Callable[[Member], None] = lambda member: None,
         on_leave: Callable[[Member, str], None] = lambda member, reason: None,
+        on_note: Callable[[str], None] = lambda note: None,
     ) -> None:
         place = config.placement
         lanes = place.actors * lanes_of(place.envs_per_actor)[0]
@@ -67,6 +69,7 @@ class WithActors(LearnerLoop):
             first_epoch=self._first_epoch,
             on_join=on_join,
             on_leave=on_leave,
+            on_note=on_note,
         )
         if checkpoint and self._resumable:
             self._restore_tables(checkpoint)
@@ -149,6 +152,7 @@ def with_actors(kind: type[WithActors]) -> Callable[[Setup], WithActors]:
             first_epoch=setup.first_epoch,
             on_join=setup.on_join,
             on_leave=setup.on_leave,
+            on_note=setup.on_note,
         )
 
     return build

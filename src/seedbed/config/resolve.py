@@ -246,11 +246,12 @@ def to_json(config: RunConfig) -> dict[str, Any]:
 def from_json(record: Mapping[str, Any]) -> RunConfig:
     """Reads a record of :func:`to_json`.
 
-    Records of version 0.1 have the settings of all architectures: those of others are left out.
+    Records of version 0.1 have the settings of all architectures: those of others are left out. Observations go on
+    entering the network as they did.
     """
     agent, arch = record.get("agent", AGENTS.default), record.get("arch", ARCHITECTURES.default)
     own = {name: value for name, value in record.items() if not _is_of_others(name, agent, arch)}
-    return replace(RunConfig(), **own)
+    return replace(RunConfig(), **{"observations": "bytes", **own})
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Network:
     """Size of an LSTM between torso and heads; 0 for none; None for the agent's own (r2d2: 512, the others: 0)."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """Dtype of the torso's convolutions; auto: bfloat16 where the device has it (see seedbed doctor)."""
+    observations: Literal["auto", "bytes"] = "auto"
+    """Entry of observations into the network; auto: by declared bounds; bytes: every uint8 by 255, as version 0.1."""
 
     def __post_init__(self) -> None:
         at_least(self, 0, "lstm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,13 @@ from seedbed.envs.interface import Environment
 from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.envs.own import is_own, make_own
 from seedbed.envs.pool import PREFIX, Pool
+from seedbed.envs.rules import NOT_FINITE, broken_array, value_rule
 from seedbed.envs.standard import make_standard
 from seedbed.envs.toys import TOYS
 from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, unknown_name
-from seedbed.types import EnvSpec, TimeStep
+from seedbed.types import EnvSpec, TimeStep, leaves
+
+_log = logging.getLogger(__name__)
 
 NATIVE = ("gymnax", "brax", "craftax")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
@@ -76,6 +80,11 @@ class Guarded:
         self._environment = environment
         claim(self.spec.id, [environment])
         self._action_shape = (self.num_envs, *self.spec.action.shape)
+        self._leaves = [
+            (path, leaf.dtype, (self.num_envs, *leaf.shape), value_rule(leaf))
+            for path, leaf in leaves(self.spec.observation)
+        ]
+        self._told: set[str] = set()
         self._started = self._under_way = False
 
     def __repr__(self) -> str:
@@ -87,7 +96,7 @@ class Guarded:
             self.receive()
         step: TimeStep = self._call("reset", self._environment.reset, seed)
         self._started = True
-        return step
+        return self._as_declared(step, "reset")
 
     def send(self, action: Any) -> None:
         """Hands over one action for every environment, ``[num_envs, *action shape]``."""
@@ -107,7 +116,31 @@ class Guarded:
             raise EnvironmentFault(f"{self.spec.id}: receive() without send()")
         self._under_way = False
         step: TimeStep = self._call("receive", self._environment.receive)
+        return self._as_declared(step, "step")
+
+    def _as_declared(self, step: TimeStep, moment: str) -> TimeStep:
+        """The step, if it keeps the rules of :mod:`seedbed.envs.rules`; numbers that are not finite are told once."""
+        shown = leaves(step.observation)
+        if [path for path, _ in shown] != [path for path, *_ in self._leaves]:
+            raise self._broken(moment, f"the observation has {[path for path, _ in shown]}")
+        for (path, array), (_, dtype, shape, rule) in zip(shown, self._leaves, strict=True):
+            name = f"observation {path}".strip()
+            if (broken := broken_array(array, dtype, shape)) is not None:
+                raise self._broken(moment, f"{name} {broken}")
+            if rule is None or (broken := rule(array)) is None:
+                continue
+            if NOT_FINITE not in broken:
+                raise self._broken(moment, f"{name} {broken}")
+            if path not in self._told:
+                self._told.add(path)
+                _log.warning(
+                    "%s: %s %s by %s(); updates that it spoils are skipped: mend the environment",
+                    *(self.spec.id, name, broken, moment),
+                )
         return step
+
+    def _broken(self, moment: str, broken: str) -> EnvironmentFault:
+        return EnvironmentFault(f"{self.spec.id}: {moment}() shows what is not declared: {broken}")
 
     def render(self) -> Any:
         """The picture of environment 0."""

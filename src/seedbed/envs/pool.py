@@ -10,16 +10,17 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from seedbed.envs.options import Options, Parameter, Takes, arguments, whole
 from seedbed.envs.seeds import environment_seeds
-from seedbed.envs.spaces import action_codec, observation_codec
+from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
 from seedbed.errors import ConfigError, EnvironmentFault, extra_line, unknown_name
-from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
+from seedbed.types import EnvSpec, TimeStep, map_leaves
 
 PREFIX = "envpool:"
 
@@ -69,12 +70,13 @@ class Pool:
             raise ConfigError(f"{env_id} has several players; Seedbed takes tasks of one")
         self._settings = _settings(defaults, settings, render)
         seen, done = _quietly(self._spaces)
-        observation, self._decode = _pictures_channel_last(*observation_codec(seen, env_id))
+        observation, self._decode = observation_codec(seen, env_id)
         action, self._encode = action_codec(done, env_id)
         stack = settings.get("frame_stack", own["frame_stack"])
         self.spec = EnvSpec(
             env_id,
-            observation,
+            # Version 0.1 turned EnvPool's pictures too, and no others.
+            map_leaves(lambda leaf: replace(leaf, channels_first=False), observation),
             action,
             frames_per_step=int(self._settings.get("frame_skip", defaults.get("frame_skip", 1))),
             frame_stack=whole(env_id, "frame_stack", stack, 1),
@@ -94,7 +96,7 @@ class Pool:
             self._task, env_type="gymnasium", num_envs=self.num_envs, seed=seeds, **self._settings
         )
         observation, _ = _quietly(self._env.reset)
-        return self._stream.start(self._decode(observation))
+        return self._stream.start(taken(self._decode, observation, "reset"))
 
     def _spaces(self) -> tuple[Any, Any]:
         """Gymnasium's spaces of an observation and an action."""
@@ -108,7 +110,7 @@ class Pool:
     def receive(self) -> TimeStep:
         """Waits for the step that is under way."""
         observation, reward, terminated, truncated, _ = self._env.recv()
-        return self._stream.step(self._decode(observation), reward, terminated, truncated)
+        return self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
 
     def render(self) -> Any:
         """The picture of environment 0, uint8 ``[H, W, 3]``."""
@@ -191,33 +193,6 @@ def _changed(name: str, default: Any, value: Any) -> Any:
         names[str(key)]: _changed(f"{name}.{key}", default[names[str(key)]], entry)
         for key, entry in value.items()
     }
-
-
-def _pictures_channel_last(spec: Tree, decode: Callable[[Any], Tree]) -> tuple[Tree, Callable[[Any], Tree]]:
-    """The codec with its channel-first pictures (Atari, VizDoom; Football has none) turned channel last."""
-    turned = map_leaves(lambda leaf: _turned(leaf) if _channel_first(leaf) else leaf, spec)
-    if turned == spec:
-        return spec, decode
-
-    def convert(batch: Any) -> Tree:
-        return map_leaves(
-            lambda leaf, array: (
-                np.ascontiguousarray(np.moveaxis(array, 1, -1)) if _channel_first(leaf) else array
-            ),
-            spec,
-            decode(batch),
-        )
-
-    return turned, convert
-
-
-def _channel_first(leaf: ArraySpec) -> bool:
-    return leaf.dtype == "uint8" and len(leaf.shape) == 3 and leaf.shape[0] < leaf.shape[2]
-
-
-def _turned(leaf: ArraySpec) -> ArraySpec:
-    channels, height, width = leaf.shape
-    return ArraySpec((height, width, channels), leaf.dtype)
 
 
 def _quietly(function: Callable[[], Any]) -> Any:

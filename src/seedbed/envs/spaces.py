@@ -1,24 +1,29 @@
 """Gymnasium's spaces, translated: observation and action spaces to :class:`~seedbed.types.ArraySpec`.
 
-Inside Seedbed a choice always starts at 0, integers have at most 32 bits and reals are float32; the
-functions made here convert whole batches at the border.
+Inside Seedbed a choice always starts at 0, integers have at most 32 bits, reals are float32, and images are
+``[H, W, C]``; the functions made here convert whole batches at the border (:mod:`seedbed.envs.narrowing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed.errors import ConfigError
-from seedbed.types import ArraySpec, Tree
+from seedbed.envs import remedies
+from seedbed.envs.narrowing import Narrowing
+from seedbed.envs.remedies import Keys
+from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.types import ArraySpec, Tree, leaves
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
 Array = NDArray[Any]
+Codec = tuple[Tree, Callable[[Any], Tree]]
 
 _NARROWED = {
     "float64": "float32",
@@ -28,33 +33,137 @@ _NARROWED = {
     "uint32": "int32",
 }
 
+_FEW_CHANNELS = 8
+"""Fewer than these are channels wherever they stand; of more, a side of an image is at least four times as long."""
 
-def observation_codec(space: Space[Any], env_id: str) -> tuple[Tree, Callable[[Any], Tree]]:
+_MOST_VALUES = 1 << 16
+"""Of one choice in an observation, which becomes as many inputs of a network."""
+
+
+_EXACT = 2.0**24
+"""Up to this size float32 has every whole number."""
+
+
+def observation_codec(space: Space[Any], env_id: str) -> Codec:
     """The spec of one observation of ``space``, and what turns a batch of observations into a tree of it.
 
     A ``Tuple`` becomes a dict with the keys ``"0"``, ``"1"``, … The function takes what a vector environment
-    returns (arrays ``[B, ...]``, dicts and tuples of them); it copies only what changes its dtype.
+    returns (arrays ``[B, ...]``, dicts and tuples of them); it copies only what changes its dtype or its axes, and
+    raises :class:`~seedbed.errors.EnvironmentFault` where a number would become another one.
 
     Raises:
-      ConfigError: the space, or one inside it, is not one of those below.
+      ConfigError: the space, or one inside it, is not one of those below, or there is nothing in it.
     """
+    spec, convert = _codec(space, env_id, ())
+    if not sum(int(np.prod(leaf.shape)) for _, leaf in leaves(spec)):
+        constant = remedies.transformed((), "np.zeros(1, np.float32)", remedies.box(0, 1, (1,), "float32"))
+        raise ConfigError(
+            f"{env_id}: observations of {space} hold no number, and a policy needs one, if only a constant: {constant}"
+        )
+    return spec, convert
+
+
+def _codec(space: Space[Any], env_id: str, keys: Keys, beside: Iterable[str | int] = ()) -> Codec:
+    """The codec of a space at ``keys``; ``beside`` are the names of all that is in the one around it."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        return _join({key: observation_codec(child, env_id) for key, child in space.spaces.items()})
+        return _join(env_id, keys, space.spaces)
     if isinstance(space, spaces.Tuple):
-        return _join({index: observation_codec(child, env_id) for index, child in enumerate(space.spaces)})
+        return _join(env_id, keys, dict(enumerate(space.spaces)))
     if isinstance(space, spaces.Box):
-        spec = ArraySpec(space.shape, _NARROWED.get(space.dtype.name, space.dtype.name))
-        return spec, lambda batch: np.asarray(batch, spec.dtype)
+        return _box_codec(space, env_id, keys)
     choice = _choice(space)
     if choice is None:
         raise ConfigError(
             f"{env_id}: observations of {type(space).__name__} are not supported; Seedbed takes Box, "
-            "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+            f"Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them; {_place(keys)} is none: "
+            f"{_without(space, keys, [*beside])}"
         )
     choice_spec, start = choice
+    if (most := max(choice_spec.num_values, default=0)) > _MOST_VALUES:
+        line = remedies.choice_of_parts(keys, space) or "gymnasium.wrappers.TransformObservation does it"
+        raise ConfigError(
+            f"{name_of(env_id, keys)} is a choice among {most:,}, which would be as many inputs of a network, and "
+            f"{_MOST_VALUES:,} are the most: show it in parts: {line}"
+        )
     return choice_spec, lambda batch: (np.asarray(batch) - start).astype(choice_spec.dtype)
+
+
+def _without(space: Space[Any], keys: Keys, beside: list[str | int]) -> str:
+    """How to mend an observation that cannot be taken."""
+    mended = []
+    if len(keys) == 1 and len(beside) > 1:
+        mended.append(f"leave it out: {remedies.left_out(keys[0], beside)}")
+    if (line := remedies.in_numbers(keys, space)) is not None:
+        mended.append(f"show it as numbers: {line}")
+    return (
+        "; or ".join(mended) or "show what matters of it as a Box, by gymnasium.wrappers.TransformObservation"
+    )
+
+
+def _box_codec(space: Any, env_id: str, keys: Keys) -> Codec:
+    shape, dtype = tuple(space.shape), _NARROWED.get(space.dtype.name, space.dtype.name)
+    low, high = _declared(space, dtype)
+    spec = ArraySpec(shape, dtype, low=low, high=high)
+    narrowed = Narrowing(
+        name_of(env_id, keys),
+        dtype,
+        lambda: remedies.smaller(keys, space),
+        lambda offset: remedies.without_offset(keys, shape, offset),
+        watched=_may_lose_digits(spec),
+    )
+    if not is_channels_first(spec):
+        return spec, narrowed
+    return turned(spec), lambda batch: np.ascontiguousarray(np.moveaxis(narrowed(batch), 1, -1))
+
+
+def _may_lose_digits(spec: ArraySpec) -> bool:
+    """Whether a network, which reads float32 counted from the bound nearest to 0, may not tell two numbers apart."""
+    if np.dtype(spec.dtype).kind == "f":
+        return True
+    low, high = spec.bounds
+    return bool((np.minimum(high - low, np.maximum(-low, high)) > _EXACT).any())
+
+
+def is_channels_first(spec: ArraySpec) -> bool:
+    """Whether an array is an image whose channels come first: ``[C, H, W]``."""
+    if len(spec.shape) != 3:
+        return False
+    channels, *sides = spec.shape
+    few = channels < _FEW_CHANNELS or 4 * channels <= min(sides)
+    return few and channels < min(sides) and turned(spec).is_image
+
+
+def turned(spec: ArraySpec) -> ArraySpec:
+    """The spec of ``[C, H, W]`` once its channels are last."""
+
+    def turn(bound: tuple[float, ...]) -> tuple[float, ...]:
+        return bound if len(bound) < 2 else _flat(np.moveaxis(np.reshape(bound, spec.shape), 0, -1))
+
+    channels, height, width = spec.shape
+    return dataclasses.replace(
+        spec, shape=(height, width, channels), low=turn(spec.low), high=turn(spec.high), channels_first=True
+    )
+
+
+def _declared(space: Any, dtype: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The bounds of a ``Box`` as :class:`ArraySpec` keeps them: nothing where they say no more than the dtype."""
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return (), ()
+    low, high = (np.asarray(bound, np.float64).ravel() for bound in (space.low, space.high))
+    if kind.kind == "f":
+        return _kept(low, -np.inf), _kept(high, np.inf)
+    limits = np.iinfo(kind)
+    return _kept(np.maximum(low, limits.min), limits.min), _kept(np.minimum(high, limits.max), limits.max)
+
+
+def _kept(bound: Array, silent: float) -> tuple[float, ...]:
+    """One number where all are the same, and none where that is ``silent``."""
+    if (bound == silent).all():
+        return ()
+    return _flat(bound[:1] if (bound == bound[0]).all() else bound)
 
 
 def action_codec(space: Space[Any], env_id: str) -> tuple[ArraySpec, Callable[[Array], Array]]:
@@ -63,22 +172,25 @@ def action_codec(space: Space[Any], env_id: str) -> tuple[ArraySpec, Callable[[A
     The function adds the ``start`` of choices, clips continuous actions to their bounds, and casts.
 
     Raises:
-      ConfigError: the space is not Discrete, MultiDiscrete, MultiBinary or a Box of reals.
+      ConfigError: the space is not Discrete, MultiDiscrete, MultiBinary or a Box of reals, or has no element.
     """
     from gymnasium import spaces
 
     choice = _choice(space)
+    reals = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+    if (choice is None and not reals) or not int(np.prod(space.shape or ())):
+        line = remedies.action(space)
+        raise ConfigError(
+            f"{env_id}: actions of {space} are not supported; Seedbed takes Discrete, MultiDiscrete, MultiBinary "
+            "and Box of reals, of one element or more; "
+            + (line or "make one of these of them, by gymnasium.wrappers.TransformAction")
+        )
     if choice is not None:
         spec, start = choice
         return spec, lambda action: (np.asarray(action) + start).astype(space.dtype)
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        low, high = space.low, space.high
-        spec = ArraySpec(space.shape, "float32", low=_flat(low), high=_flat(high))
-        return spec, lambda action: np.clip(np.asarray(action, space.dtype), low, high)
-    raise ConfigError(
-        f"{env_id}: actions of {space} are not supported; Seedbed takes Discrete, MultiDiscrete, MultiBinary "
-        "and Box of reals"
-    )
+    low, high = space.low, space.high  # type: ignore[attr-defined]
+    spec = ArraySpec(tuple(space.shape or ()), "float32", low=_flat(low), high=_flat(high))
+    return spec, lambda action: np.clip(np.asarray(action, space.dtype), low, high)
 
 
 def _choice(space: Space[Any]) -> tuple[ArraySpec, Any] | None:
@@ -94,11 +206,36 @@ def _choice(space: Space[Any]) -> tuple[ArraySpec, Any] | None:
     return None
 
 
+def name_of(env_id: str, keys: Keys) -> str:
+    """How messages call the observation at ``keys``."""
+    return f"{env_id}: {_place(keys)}"
+
+
+def _place(keys: Keys) -> str:
+    return f"observation {'/'.join(map(str, keys))}".strip()
+
+
+def taken(convert: Callable[[Any], Tree], shown: Any, moment: str) -> Tree:
+    """What was shown, converted; the fault of one that cannot be says in which call it was."""
+    try:
+        return convert(shown)
+    except EnvironmentFault as fault:
+        raise EnvironmentFault(f"{fault} (shown by {moment}())") from fault
+
+
 def _flat(bound: Array) -> tuple[float, ...]:
     return tuple(float(x) for x in bound.ravel())
 
 
-def _join(parts: Mapping[Any, tuple[Tree, Callable[[Any], Tree]]]) -> tuple[Tree, Callable[[Any], Tree]]:
+def _join(env_id: str, keys: Keys, children: Mapping[Any, Space[Any]]) -> Codec:
     """One codec out of those of the entries of a dict (by key) or a tuple (by index)."""
+    names = [str(key) for key in children]
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise ConfigError(
+                f"{name_of(env_id, keys)} has {'two keys' if name else 'a key'} that read {name!r}: give each entry a "
+                "name of its own, by gymnasium.wrappers.TransformObservation"
+            )
+    parts = {key: _codec(child, env_id, (*keys, key), children) for key, child in children.items()}
     spec = {str(key): part for key, (part, _) in parts.items()}
     return spec, lambda batch: {str(key): convert(batch[key]) for key, (_, convert) in parts.items()}

@@ -18,7 +18,7 @@ from seedbed.envs.atari import is_raw_atari
 from seedbed.envs.claims import claim, release
 from seedbed.envs.options import ANYTHING, Options, Parameter, Takes, arguments, taken_by
 from seedbed.envs.seeds import environment_seeds
-from seedbed.envs.spaces import action_codec, observation_codec
+from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
 from seedbed.envs.unknown import unknown_id
 from seedbed.errors import ConfigError, EnvironmentFault
@@ -59,7 +59,7 @@ class GymnasiumBatch:
         """Starts every environment anew."""
         seeds: Any = [int(s) for s in environment_seeds(seed, self.num_envs)]
         observation, _ = self._env.reset(seed=seeds if _has_members(self._env) else seeds[0])
-        return self._stream.start(self._decode(observation))
+        return self._stream.start(taken(self._decode, observation, "reset"))
 
     def send(self, action: Any) -> None:
         """Keeps the actions until :meth:`receive`."""
@@ -68,7 +68,7 @@ class GymnasiumBatch:
     def receive(self) -> TimeStep:
         """Steps the environments."""
         observation, reward, terminated, truncated, _ = self._env.step(self._action)
-        return self._stream.step(self._decode(observation), reward, terminated, truncated)
+        return self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
 
     def render(self) -> Any:
         """The picture of environment 0, uint8 ``[H, W, 3]``."""
@@ -113,9 +113,11 @@ def make_standard(env_id: str, num_envs: int, options: Options, *, render: bool)
 
 def batch_of(env_id: str, num_envs: int, make_one: Callable[[], gymnasium.Env[Any, Any]]) -> GymnasiumBatch:
     """Returns ``num_envs`` environments that are made one by one."""
+    # Here, since they import Gymnasium, which other environments do not need.
+    from seedbed.envs.as_declared import AsDeclared
     from seedbed.envs.singles import Singles
 
-    return GymnasiumBatch(env_id, Singles([make_one() for _ in range(num_envs)]))
+    return GymnasiumBatch(env_id, Singles([AsDeclared(make_one(), env_id) for _ in range(num_envs)]))
 
 
 def require_next_step(env_id: str, env: Batch) -> None:

@@ -7,6 +7,7 @@ says that actors run the policy themselves.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--patience", type=float, default=actor.CONNECT_SECONDS)
     arguments = parser.parse_args()
+    logging.basicConfig(format="%(message)s")  # what environments warn of, into this actor's log
     # The learner decides when its actors stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

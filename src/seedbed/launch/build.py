@@ -74,6 +74,7 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
         network=config.net.network,
         hidden=config.net.hidden,
         compute_dtype=config.net.compute_dtype,
+        observations=config.net.observations,
         total_updates=_total_updates(config, spec),
         **lstm,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -35,3 +35,52 @@ def logging_to(path: Path) -> Iterator[None]:
         logger.setLevel(before)
         logger.removeHandler(handler)
         handler.close()
+
+
+ENVIRONMENTS = logging.getLogger("seedbed.envs")
+"""Whose warnings are for people too."""
+_MOST_NOTES = 8
+
+
+class Notes(logging.Handler):
+    """Shows the warnings of environments, each kind once; those of other processes are handed to :meth:`hear`.
+
+    Args:
+      show: takes one line for people.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._show = show
+        self._seen: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Shows one, if it is new."""
+        note = record.getMessage()
+        if not self._is_known(note):
+            self._seen.add(_kind(note))
+            self._show(note)
+
+    def hear(self, note: str) -> None:
+        """Logs what another process warned of, if it is new."""
+        if not self._is_known(note):
+            ENVIRONMENTS.warning("%s", note)
+
+    def _is_known(self, note: str) -> bool:
+        return _kind(note) in self._seen or len(self._seen) >= _MOST_NOTES
+
+
+def _kind(note: str) -> str:
+    """What a note is about: which observation, and not which numbers it showed."""
+    return note.partition(" shows ")[0].partition(" is ")[0]
+
+
+@contextlib.contextmanager
+def showing_notes(show: Callable[[str], None]) -> Iterator[Notes]:
+    """Shows the warnings of environments while the block runs."""
+    notes = Notes(show)
+    ENVIRONMENTS.addHandler(notes)
+    try:
+        yield notes
+    finally:
+        ENVIRONMENTS.removeHandler(notes)

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.forward_pool import START_SECONDS, ForwardPool
 from seedbed.launch.hosts import Hosts
-from seedbed.launch.logs import logging_to
+from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
 from seedbed.launch.pools import Pools
 from seedbed.launch.saver import Saver
@@ -46,6 +46,7 @@ from seedbed.metrics.reports import Summary, draw_curve, many_skipped, read_summ
 from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
+from seedbed.nets.observations import described
 from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.transport.connect import CARRIERS, seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
@@ -57,6 +58,8 @@ _FIRST_EPISODE_SECONDS = 10.0
 """Training after which a run says that no episode has ended yet."""
 _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
+_MOST_SKIPPED = 0.01
+"""Share of updates that may be skipped without a word."""
 _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
 _OF_VARIANTS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
@@ -147,7 +150,10 @@ class Session:
         with heeding_signals(self.interrupted), logging_to(folder.log):
             files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events, resumed=self.resumed)]
             self.display = display(heading, self.budget)
-            with contextlib.closing(Record([self.display, *files])) as sinks:
+            with (
+                contextlib.closing(Record([self.display, *files])) as sinks,
+                showing_notes(self.display.note) as self.notes,
+            ):
                 self._announce()
                 self.hosts.watch(self._end_without)
                 self.session = self._count_session()
@@ -195,6 +201,7 @@ class Session:
             first_epoch=self._first_epoch,
             on_join=self._on_join,
             on_leave=self._on_leave,
+            on_note=self.notes.hear,
         )
         try:
             return self.architecture.build(setup)
@@ -339,6 +346,9 @@ class Session:
 
     def _announce(self) -> None:
         _log.info("convolutions: %s", convolving())
+        for line in self._observations():
+            _log.info("%s", line)
+            self.display.note(line)
         if self.checkpoint is None:
             if self.resumed:
                 self.display.note("the run stopped before its first checkpoint: it begins anew")
@@ -355,6 +365,12 @@ class Session:
             f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
             f"random keys{replay}; {rest}"
         )
+
+    def _observations(self) -> Iterator[str]:
+        """Says how each observation enters the network."""
+        net = self.config.net
+        normalized = bool(getattr(self.config.settings, "normalize_observations", False))
+        return described(self.spec, net.observations, net.network, normalized=normalized)
 
     def _learn(self, arch: Run, sinks: Record) -> tuple[str, dict[str, Any]]:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from seedbed.errors import ConfigError, cause_of
 from seedbed.nets import frame_stack, recurrent
 from seedbed.nets.build import build_torso
+from seedbed.nets.observations import as_read, spec_as_read
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
 
 
@@ -73,7 +74,7 @@ class Body(ABC):
     Attributes:
       spec: of the environment.
       encode_action: ``[..., *action shape] -> float32 [..., E]``.
-      network, hidden, compute_dtype: see :func:`seedbed.nets.build.build_torso`.
+      network, hidden, compute_dtype, observations: see :func:`seedbed.nets.build.build_torso`.
       lstm: size of the recurrent core; 0 for none.
       previous_action: whether the previous action is an input (zeros at the start of an episode).
       previous_reward: whether the previous reward is an input.
@@ -89,14 +90,16 @@ class Body(ABC):
     previous_reward: bool = False
     previous_reward_clip: float = 1.0
     compute_dtype: str = "float32"
+    observations: str = "auto"
 
     @abstractmethod
     def _heads(self, features: jax.Array) -> Any:
         """What comes out, of features float32 ``[T, B, D]``; called where modules with weights can be made."""
 
     def _module(self) -> Network:
-        seen = frame_stack.stacked_spec(self.spec.observation, self.spec.frame_stack)
-        torso = build_torso(self.network, seen, self.hidden, self.compute_dtype)
+        shown = spec_as_read(self.spec.observation, self.observations)
+        seen = frame_stack.stacked_spec(shown, self.spec.frame_stack)
+        torso = build_torso(self.network, seen, self.hidden, self.compute_dtype, self.observations)
         return Network(torso, self._heads, self.lstm)
 
     def check(self) -> None:
@@ -169,6 +172,7 @@ class Body(ABC):
         observation, stack = frame_stack.stack_observation(
             state.get("frames", {}), timestep.observation, first, self.spec.frame_stack
         )
+        observation = as_read(self.spec.observation, observation, self.observations)
         extras = []
         if self.previous_action:
             previous = state["action"][None]

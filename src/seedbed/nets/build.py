@@ -13,8 +13,9 @@ from jax.typing import DTypeLike
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.nets import torsos
 from seedbed.nets.cpu import library
+from seedbed.nets.observations import Entry, entries
 from seedbed.plugins import load
-from seedbed.types import Tree, leaves
+from seedbed.types import Tree
 
 IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
     "tiny": torsos.tiny,
@@ -27,28 +28,29 @@ IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
 NETWORKS = ("auto", "mlp", *IMAGE_TORSOS)
 """Every name that :func:`build_torso` knows; ``module:Class`` is taken as well."""
 
-# Below it, the kernels of the Atari networks do not fit: their receptive field is 36.
-_SMALLEST_FOR_SMALL = 36
-
-
 COMPUTE_DTYPES = ("float32", "bfloat16", "auto")
 """In what images go through convolutions, by name."""
 
 
 def build_torso(
-    network: str, observation: Tree, hidden: tuple[int, ...] = (), compute_dtype: str = "float32"
+    network: str,
+    observation: Tree,
+    hidden: tuple[int, ...] = (),
+    compute_dtype: str = "float32",
+    observations: str = "auto",
 ) -> nn.Module:
     """A module that maps an observation, tree of ``[N, *shape]``, to features float32 ``[N, D]``.
 
     Args:
       network: ``mlp``, an image network (``tiny``, ``small``, ``pooled``, ``nature``, ``shallow``, ``deep``),
-        ``auto`` (an image network of the right size where there are images, ``mlp`` elsewhere), or
+        ``auto`` (each image through ``small``, or ``tiny`` if it is small; ``mlp`` where there is none), or
         ``module:Class``: a flax module of the user's, made without arguments, that maps the raw observation
         tree ``[N, *shape]`` (uint8 unscaled) to ``[N, D]``.
       observation: tree of :class:`~seedbed.types.ArraySpec`, frames already stacked.
       hidden: sizes of the dense layers; empty for the network's own.
       compute_dtype: one of :data:`COMPUTE_DTYPES`: in what images go through convolutions. Weights, and all that is
         computed besides, are float32.
+      observations: one of :data:`seedbed.nets.observations.RULES`: how leaves enter, unless the module is the user's.
 
     Raises:
       ConfigError: a name is unknown, the class cannot be loaded, or an image network has no image to look
@@ -61,19 +63,37 @@ def build_torso(
         raise ConfigError(
             unknown_name("network", network, NETWORKS) + " (or module:Class, a flax module of your own)"
         )
-    images = [spec for _, spec in leaves(observation) if torsos.is_image(spec)]
-    if network == "auto":
-        smallest = min((min(spec.shape[:2]) for spec in images), default=0)
-        network = "mlp" if not images else "small" if smallest >= _SMALLEST_FOR_SMALL else "tiny"
-    if network == "mlp":
-        return torsos.Encoder(observation, None, functools.partial(torsos.MLP, hidden or (64, 64)))
+    images = [entry for _, entry in entries(observation, observations) if _may_be_image(entry, network)]
+    if network == "mlp" or (network == "auto" and not images):
+        dense = functools.partial(torsos.MLP, hidden or (64, 64))
+        return torsos.Encoder(observation, None, dense, rule=observations)
     if not images:
         raise ConfigError(
             f"network {network!r} needs an image, and the observation has none: use 'mlp' or 'auto'"
         )
-    make = IMAGE_TORSOS[network]
-    sizes = {"hidden": hidden} if hidden else {}
-    return torsos.Encoder(observation, functools.partial(make, dtype=dtype, **sizes))
+
+    def torso(name: str) -> Callable[[], nn.Module]:
+        return functools.partial(IMAGE_TORSOS[name], dtype=dtype, **({"hidden": hidden} if hidden else {}))
+
+    if network != "auto":
+        return torsos.Encoder(observation, torso(network), rule=observations)
+    sides = [entry.side for entry in images]
+    if observations == "bytes":  # Version 0.1 had one network for all images.
+        name = "small" if min(sides) >= torsos.SMALLEST_FOR_SMALL else "tiny"
+        return torsos.Encoder(observation, torso(name), rule=observations)
+    large = max(sides) >= torsos.SMALLEST_FOR_SMALL
+    return torsos.Encoder(
+        observation,
+        torso("small" if large else "tiny"),
+        small_torso=torso("tiny") if large else None,
+        by_size=True,
+        rule=observations,
+    )
+
+
+def _may_be_image(entry: Entry, network: str) -> bool:
+    """Whether a network convolves a leaf: by ``auto`` what is large enough, by name whatever is of rank 3."""
+    return entry.image or (network != "auto" and entry.is_rank_3)
 
 
 def _dtype_of(name: str) -> DTypeLike:

@@ -406,8 +406,7 @@ class Conv(nn.Module):
         height, width = images.shape[1:3]
         if self.padding == "VALID" and min(height, width) < self.kernel:
             raise SpecError(
-                f"images of {height}x{width} are smaller than a {self.kernel}x{self.kernel} kernel: choose a"
-                " network for small images ('tiny') or 'auto'"
+                f"images of {height}x{width} are smaller than a {self.kernel}x{self.kernel} kernel"
             )
         shape = (self.kernel, self.kernel, images.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)

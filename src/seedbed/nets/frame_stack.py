@@ -17,6 +17,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from seedbed.types import ArraySpec, Tree, leaves, map_leaves, rebuild
 
@@ -34,9 +35,17 @@ def stacked_spec(observation: Tree, count: int) -> Tree:
     def stacked(spec: ArraySpec) -> ArraySpec:
         if count == 1 or not is_stacked(spec):
             return spec
-        return dataclasses.replace(spec, shape=(*spec.shape[:-1], spec.shape[-1] * count), low=(), high=())
+        low, high = (_repeated(bound, spec.shape, count) for bound in (spec.low, spec.high))
+        return dataclasses.replace(spec, shape=(*spec.shape[:-1], spec.shape[-1] * count), low=low, high=high)
 
     return map_leaves(stacked, observation)
+
+
+def _repeated(bound: tuple[float, ...], shape: tuple[int, ...], count: int) -> tuple[float, ...]:
+    """The bounds of a stack."""
+    if len(bound) < 2:
+        return bound
+    return tuple(np.concatenate([np.reshape(bound, shape)] * count, axis=-1).ravel().tolist())
 
 
 def initial_frames(observation: Tree, count: int, batch: int) -> dict[str, jax.Array]:

@@ -6,10 +6,12 @@ agent's params, so that whoever acts with these params normalizes as they say.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 
-from seedbed.types import ArraySpec, Tree, leaves, rebuild
+from seedbed.types import ArraySpec, Tree, leaves, map_leaves, rebuild
 
 Moments = dict[str, jax.Array]
 """``count`` float32 ``[]``, and of the array's shape ``mean`` and ``square``, the sum of squared deviations from it."""
@@ -26,6 +28,11 @@ def _name(path: str) -> str:
 
 def _is_float(leaf: ArraySpec) -> bool:
     return leaf.dtype.startswith("float")
+
+
+def normalized_spec(spec: Tree) -> Tree:
+    """The specs of observations once they are normalized: floating-point arrays have lost their bounds."""
+    return map_leaves(lambda leaf: replace(leaf, low=(), high=()) if _is_float(leaf) else leaf, spec)
 
 
 def initial_statistics(spec: Tree) -> Statistics:

@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from seedbed.errors import SpecError
 from seedbed.nets.convolutions import Conv, Padding, max_pool, scaled
 from seedbed.nets.dense import Dense
 from seedbed.nets.initializers import RELU_INIT
-from seedbed.types import ArraySpec, Tree, leaves
+from seedbed.nets.observations import Entry, Values, entries, numbers
+from seedbed.types import Tree, leaves
 
 
 class MLP(nn.Module):
@@ -151,45 +153,70 @@ class Deep(nn.Module):
         return _dense(_flattened(nn.relu(images)), self.hidden)
 
 
-def is_image(spec: ArraySpec) -> bool:
-    """Whether an observation goes through convolutions: rank 3 (height, width, channels) and not a choice."""
-    return len(spec.shape) == 3 and not spec.num_values
+SMALLEST_FOR_SMALL = 36
+"""Side of an image: below it, the kernels of the Atari networks do not fit, whose receptive field this is."""
 
 
 class Encoder(nn.Module):
     """A whole observation as features: tree of ``[N, *shape]`` to float32 ``[N, D]``.
 
     Images go through a torso of their own each; choices become one-hot; everything else is flattened; then
-    all are concatenated, in sorted key order. uint8 is scaled by 1/255.
+    all are concatenated, in sorted key order. :mod:`seedbed.nets.observations` says how each leaf is read.
 
     Attributes:
       observation: tree of :class:`~seedbed.types.ArraySpec`, the frames already stacked.
       image_torso: makes the torso of an image; None flattens images too.
       vector_torso: makes the module that is applied to everything that was concatenated; None for none.
+      small_torso: makes the torso of an image that is too small for :func:`small`; None: it has that of all others.
+      by_size: whether only what is large enough goes through convolutions, and not all that is of rank 3.
+      rule: how leaves enter; by itself, as version 0.1 did.
     """
 
     observation: Tree
     image_torso: Callable[[], nn.Module] | None
     vector_torso: Callable[[], nn.Module] | None = None
+    small_torso: Callable[[], nn.Module] | None = None
+    by_size: bool = False
+    rule: str = "bytes"
 
     @nn.compact
     def __call__(self, observation: Tree) -> jax.Array:
         """Applies it."""
-        features = []
-        for (_, spec), (_, array) in zip(leaves(self.observation), leaves(observation), strict=True):
-            if self.image_torso is not None and is_image(spec):
-                # Convolutions read bytes as they are, which is a quarter of what they would be as float32.
-                features.append(self.image_torso()(array if array.dtype == jnp.uint8 else scaled(array)))
-            else:
-                features.append(_flat(array, spec))
+        found = entries(self.observation, self.rule)
+        features = [
+            self._features(entry, array)
+            for (_, entry), (_, array) in zip(found, leaves(observation), strict=True)
+        ]
         joined = jnp.concatenate(features, axis=-1)
         return joined if self.vector_torso is None else jnp.asarray(self.vector_torso()(joined))
 
+    def _features(self, entry: Entry, array: jax.Array) -> jax.Array:
+        if self.image_torso is None or not self._convolves(entry):
+            return _flat(entry, array)
+        small = entry.side < SMALLEST_FOR_SMALL
+        torso = self.small_torso if small and self.small_torso else self.image_torso
+        # Convolutions read bytes as they are, which is a quarter of what they would be as float32.
+        by_255 = entry.values in (Values.PIXELS, Values.BYTES)
+        images = array if by_255 and array.dtype == jnp.uint8 else numbers(entry, array)
+        try:
+            return jnp.asarray(torso()(images))
+        except SpecError as error:
+            raise SpecError(f"{error}{self._remedy()}") from error
 
-def _flat(array: jax.Array, spec: ArraySpec) -> jax.Array:
+    def _convolves(self, entry: Entry) -> bool:
+        return entry.image or (not self.by_size and entry.is_rank_3)
+
+    def _remedy(self) -> str:
+        """What to choose instead, of the networks that take every image here."""
+        images = [entry for _, entry in entries(self.observation, self.rule) if entry.is_rank_3]
+        tiny = "--network tiny, or " if all(entry.side >= 3 for entry in images) else ""
+        return f"; choose {tiny}--network auto, which takes each by its size"
+
+
+def _flat(entry: Entry, array: jax.Array) -> jax.Array:
     """``[N, *shape]`` as float32 ``[N, D]``; choices one-hot."""
+    if entry.values is not Values.CHOICES:
+        return numbers(entry, array).reshape(len(array), -1)
     flat = array.reshape(len(array), -1)
-    if not spec.num_values:
-        return scaled(flat)
-    hots = [jax.nn.one_hot(flat[:, i], n) for i, n in enumerate(spec.num_values)]
+    hots = [jax.nn.one_hot(flat[:, i], n) for i, n in enumerate(entry.spec.num_values)]
     return jnp.concatenate(hots, axis=-1)

@@ -194,7 +194,7 @@ class ClippedNormal:
     range. The distribution has a density between the bounds and a point mass on each of them;
     log-probability, entropy and KL are with respect to that mixed measure and exact. An element without a
     bound on a side has no point mass there (bounds of a million and more count as none) and is in units of
-    its own: centre 0, half 1.
+    its own: centre 0, half 1. An element whose bounds are equal is a constant: it has no part in any of them.
 
     Attributes:
       low, high: bounds of each element, C order, infinite where there are none.
@@ -213,7 +213,7 @@ class ClippedNormal:
         size = math.prod(spec.shape)
         low = tuple(x if x > -_NO_BOUND else -math.inf for x in spec.low or (-math.inf,) * size)
         high = tuple(x if x < _NO_BOUND else math.inf for x in spec.high or (math.inf,) * size)
-        if len(low) != size or len(high) != size or not all(a < b for a, b in zip(low, high, strict=True)):
+        if len(low) != size or len(high) != size or not all(a <= b for a, b in zip(low, high, strict=True)):
             raise SpecError(f"bounds {low} to {high} do not fit an action of shape {list(spec.shape)}")
         return ClippedNormal(low, high, spec.shape, _device_dtype(spec))
 
@@ -231,12 +231,17 @@ class ClippedNormal:
     def _bounds(self) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32)
 
+    def _over_elements(self, terms: jax.Array) -> jax.Array:
+        """The sum of one term for each element, ``[..., size]`` to ``[...]``; constants have none."""
+        free = [low < high for low, high in zip(self.low, self.high, strict=True)]
+        return jnp.sum(terms if all(free) else jnp.where(jnp.array(free, bool), terms, 0.0), axis=-1)
+
     @property
     def _frame(self) -> tuple[jax.Array, jax.Array]:
         """Centre and half range of every element; 0 and 1 where a bound is missing."""
         pairs = list(zip(self.low, self.high, strict=True))
         centre = [(a + b) / 2 if math.isfinite(b - a) else 0.0 for a, b in pairs]
-        half = [(b - a) / 2 if math.isfinite(b - a) else 1.0 for a, b in pairs]
+        half = [(b - a) / 2 if math.isfinite(b - a) and a < b else 1.0 for a, b in pairs]
         return jnp.asarray(centre, jnp.float32), jnp.asarray(half, jnp.float32)
 
     def _moments(self, params: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -273,7 +278,7 @@ class ClippedNormal:
         inside = -0.5 * jnp.square(z) - jnp.log(scale) - _LOG_SQRT_2PI
         at_low, at_high = elements <= low, elements >= high
         on_bound = log_ndtr(jnp.where(at_low, z, -z))
-        return jnp.sum(jnp.where(at_low | at_high, on_bound, inside), axis=-1)
+        return self._over_elements(jnp.where(at_low | at_high, on_bound, inside))
 
     def _standard_bounds(self, mean: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The bounds in deviations from the mean, at most 1e4: a float32 normal has nothing beyond."""
@@ -310,7 +315,7 @@ class ClippedNormal:
         inside = -0.5 * square - mass * (jnp.log(other_scale) + _LOG_SQRT_2PI)
         # A bound that is missing has no mass, and log_ndtr is finite there: 0 * finite = 0.
         edges = ndtr(jnp.stack([a, -b])) * log_ndtr(jnp.stack([other_a, -other_b]))
-        return jnp.sum(inside + edges.sum(axis=0), axis=-1)
+        return self._over_elements(inside + edges.sum(axis=0))
 
     def encode(self, action: jax.Array) -> jax.Array:
         """The action in units of its half range: float32 ``[..., size]``, in [-1, 1] where it is bounded."""

@@ -28,7 +28,7 @@ import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -257,7 +257,7 @@ class Dataset:
 
     def require(self, spec: EnvSpec) -> None:
         """Raises :class:`DatasetError` unless the data set is of environments of ``spec``."""
-        mine, theirs = self.spec.to_json(), spec.to_json()
+        mine, theirs = self.spec.to_json(), _as_kept(spec, self.spec).to_json()
         for name in ("id", "observation", "action", "frame_stack", "frames_per_step"):
             if mine[name] != theirs[name]:
                 raise DatasetError(
@@ -325,6 +325,18 @@ class Dataset:
             state,
             np.full((length, len(columns)), self.about.get("version", 0), np.int32),
         )
+
+
+def _as_kept(spec: EnvSpec, kept: EnvSpec) -> EnvSpec:
+    """``spec``, without the bounds of observations of which ``kept`` has none: version 0.1 did not keep them."""
+    before = dict(leaves(kept.observation))
+    bare = [
+        replace(leaf, low=(), high=())
+        if path in before and not (before[path].low or before[path].high)
+        else leaf
+        for path, leaf in leaves(spec.observation)
+    ]
+    return replace(spec, observation=rebuild(spec.observation, bare))
 
 
 def _damaged(path: Path, reason: object) -> DatasetError:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from seedbed.acting.assignment import Assignment, half_seeds, lanes_of
 from seedbed.acting.lanes import Lane, Member
+from seedbed.acting.notes import notes_of
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.errors import Refused, SpecError
 from seedbed.serving.service import Service
@@ -56,6 +57,7 @@ class ActorRegistry:
       first_epoch: epoch of the first actor at each index; a resumed run counts on, so that its environments
         do not begin with the same seeds again.
       on_join, on_leave: called with the member and, for leaving, the reason.
+      on_note: called with a line that an actor's environments have for people.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class ActorRegistry:
         first_epoch: int = 0,
         on_join: Callable[[Member], None] = lambda member: None,
         on_leave: Callable[[Member, str], None] = lambda member, reason: None,
+        on_note: Callable[[str], None] = lambda note: None,
     ) -> None:
+        self._on_note = on_note
         self.assignment = assignment
         self.services = list(services)
         self._resumable = resumable or {}
@@ -161,6 +165,8 @@ class ActorRegistry:
                 raise Refused("'report' comes after 'ready'")
             joined.heard = time.monotonic()
         self.services[joined.service].report(message)
+        for note in notes_of(message):
+            self._on_note(note)
         return {}
 
     def _take_server_report(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seedbed.nets.torsos import is_image
 from seedbed.types import Agent, ArraySpec, EnvSpec, Exploration, TimeStep, Tree, Unroll, leaves, map_leaves
 
 _CHOICE = ArraySpec((), "int32", (5,))
@@ -359,7 +358,7 @@ def check_update_is_finite(subject: Subject) -> None:
 
 def check_no_convolution_in_a_loop(subject: Subject) -> None:
     """No compiled loop holds a convolution: XLA's CPU backend would be tens of times slower."""
-    if not any(is_image(leaf) for _, leaf in leaves(subject.spec.observation)):
+    if not any(leaf.is_image for _, leaf in leaves(subject.spec.observation)):
         return
     found = convolutions_in_loops(subject.compiled_gradient(subject.prepare(subject.unroll())).as_text())
     assert not found, f"convolutions inside loops: {found}"

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make as make_environment
+from seedbed.envs.rules import broken_array, value_rule
+from seedbed.errors import EnvironmentFault
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, leaves, map_leaves
 
 Actions = list[NDArray[Any]]
@@ -54,6 +56,13 @@ def check_environment(
       AssertionError: a rule is broken; the message says which one, where, and what was seen.
     """
     fresh = (lambda n: make_environment(make, n)) if isinstance(make, str) else make
+    try:
+        _check(fresh, num_envs, steps, seed)
+    except EnvironmentFault as fault:
+        raise AssertionError(str(fault)) from fault
+
+
+def _check(fresh: Callable[[int], Environment], num_envs: int, steps: int, seed: int) -> None:
     environment = fresh(num_envs)
     try:
         _size_rule(environment, num_envs)
@@ -122,23 +131,13 @@ def _shape_rule(recording: Recording) -> None:
 
 
 def _value_rule(recording: Recording) -> None:
-    """Rewards and observations are finite, and choices are below their number of values."""
+    """Rewards are finite, and observations are as declared, see :mod:`seedbed.envs.rules`."""
+    rules = [(path, value_rule(leaf)) for path, leaf in leaves(recording.spec.observation)]
     for t, step in enumerate(recording.steps):
         _require(bool(np.isfinite(step.reward).all()), "value rule", t, f"the reward is {step.reward}")
-        for (path, spec), (_, array) in zip(
-            leaves(recording.spec.observation), leaves(step.observation), strict=True
-        ):
-            name = f"observation {path}".strip()
-            _require(bool(np.isfinite(array).all()), "value rule", t, f"{name} is not finite")
-            if spec.num_values:
-                values = np.array(spec.num_values).reshape(spec.shape)
-                inside = (array >= 0) & (array < values)
-                _require(
-                    bool(inside.all()),
-                    "value rule",
-                    t,
-                    f"{name} has {array[~inside].tolist()}, beyond its choices",
-                )
+        for (path, rule), (_, array) in zip(rules, leaves(step.observation), strict=True):
+            broken = rule(array) if rule else None
+            _require(broken is None, "value rule", t, f"{f'observation {path}'.strip()} {broken}")
 
 
 def _start_rule(recording: Recording) -> None:
@@ -311,9 +310,8 @@ def _require_same(one: Recording, other: Recording, rule: str, when: str) -> Non
 
 
 def _require_array(t: int, name: str, array: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    wanted = f"{dtype} {shape}"
-    found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-    _require(found == wanted, "shape rule", t, f"{name} is {found}; it must be {wanted}")
+    broken = broken_array(array, dtype, shape)
+    _require(broken is None, "shape rule", t, f"{name} {broken}")
 
 
 def _require(kept: bool, rule: str, t: int, broken: str) -> None:

@@ -21,7 +21,6 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.signals import ending_as_by_ctrl_c
-from seedbed.nets.torsos import is_image
 from seedbed.registry import ARCHITECTURES
 from seedbed.timing.stages import leave_memory, provenance, whole_run
 from seedbed.types import EnvSpec, leaves
@@ -105,7 +104,7 @@ def cases(config: RunConfig, archs: Sequence[str], spec: EnvSpec) -> list[Case]:
             f"--compare {','.join(archs)}: give two or more of {', '.join(ARCHITECTURES.names)}"
         )
     _require_shared(config, archs)
-    networks = NETWORKS if any(is_image(leaf) for _, leaf in leaves(spec.observation)) else DENSE
+    networks = NETWORKS if any(leaf.is_image for _, leaf in leaves(spec.observation)) else DENSE
     found = []
     for network, agent, arch in itertools.product(networks, _agents(config), archs):
         case = replace(_of(config, agent), arch=arch, **networks[network])

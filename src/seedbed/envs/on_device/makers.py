@@ -233,7 +233,7 @@ def _gymnax_action(env_id: str, space: Any) -> tuple[ArraySpec, Callable[[Any], 
 
 
 def _dtype_of(shown: Any) -> str:
-    """Of an observation as it travels: no whole number becomes uint8, which a network would take for a brightness."""
+    """Of an observation as it travels."""
     if shown.dtype == bool:
         return "bool"
     return "float32" if np.issubdtype(shown.dtype, np.floating) else "int32"

@@ -1,0 +1,142 @@
+"""A single Gymnasium environment, held against what its spaces declare before it is batched with others.
+
+Batching would fill one array with what all of them show: what does not fit would be cut, cast or told in terms of
+NumPy's. Here it is named: what the space declares, what was shown, by ``reset`` or by ``step``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from seedbed.envs import remedies
+from seedbed.envs.narrowing import Narrowing
+from seedbed.envs.remedies import Keys
+from seedbed.envs.spaces import name_of, taken
+from seedbed.errors import EnvironmentFault
+
+Read = Callable[[Any], Any]
+
+
+class AsDeclared(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose observations are those of its space, or an :class:`EnvironmentFault`."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], env_id: str) -> None:
+        super().__init__(env)
+        self._env_id = env_id
+        self._read = _reader(env.observation_space, env_id, ())
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets it."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._as_declared(observation, "reset"), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Steps it."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._as_declared(observation, "step"), reward, terminated, truncated, info
+
+    def _as_declared(self, shown: Any, moment: str) -> Any:
+        return taken(self._read, shown, moment)
+
+
+def _reader(space: Any, env_id: str, keys: Keys) -> Read:
+    """What makes of an observation of ``space`` one in the dtypes that it declares."""
+    if isinstance(space, spaces.Dict):
+        return _dict_reader(space, env_id, keys)
+    if isinstance(space, spaces.Tuple):
+        return _tuple_reader(space, env_id, keys)
+    if isinstance(space, spaces.Discrete):
+        return _choice_reader(space, env_id, keys)
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        return _array_reader(space, env_id, keys)
+    return lambda shown: shown
+
+
+def _dict_reader(space: spaces.Dict, env_id: str, keys: Keys) -> Read:
+    name = name_of(env_id, keys)
+    children = {key: _reader(child, env_id, (*keys, key)) for key, child in space.spaces.items()}
+
+    def read(shown: Any) -> Any:
+        if not isinstance(shown, Mapping):
+            raise _unlike(space, name, keys, shown)
+        if shown.keys() != children.keys():
+            raise EnvironmentFault(
+                f"{name} has the keys {sorted(map(str, shown))}, and the space declares "
+                f"{sorted(map(str, children))}"
+            )
+        return {key: child(shown[key]) for key, child in children.items()}
+
+    return read
+
+
+def _tuple_reader(space: spaces.Tuple[Any], env_id: str, keys: Keys) -> Read:
+    name = name_of(env_id, keys)
+    children = [_reader(child, env_id, (*keys, index)) for index, child in enumerate(space.spaces)]
+
+    def read(shown: Any) -> Any:
+        if not isinstance(shown, tuple | list) or len(shown) != len(children):
+            raise _unlike(space, name, keys, shown)
+        return tuple(child(part) for child, part in zip(children, shown, strict=True))
+
+    return read
+
+
+def _choice_reader(space: spaces.Discrete, env_id: str, keys: Keys) -> Read:
+    name = name_of(env_id, keys)
+    first, last = int(space.start), int(space.start + space.n) - 1
+
+    def read(shown: Any) -> Any:
+        whole = isinstance(shown, int | np.integer | np.bool_) or (
+            isinstance(shown, np.ndarray) and shown.shape == () and shown.dtype.kind in "iub"
+        )
+        if not whole or not first <= int(shown) <= last:
+            raise _unlike(space, name, keys, shown)
+        return int(shown)
+
+    return read
+
+
+def _array_reader(space: Any, env_id: str, keys: Keys) -> Read:
+    name, shape, dtype = name_of(env_id, keys), tuple(space.shape), np.dtype(space.dtype)
+    narrowed = Narrowing(
+        name,
+        dtype.name,
+        lambda: f"the space declares {space}",
+        lambda offset: remedies.without_offset(keys, shape, offset),
+        watched=dtype.kind == "f",
+    )
+
+    def read(shown: Any) -> Any:
+        if type(shown) is np.ndarray and shown.dtype == dtype and shown.shape == shape:
+            return shown
+        if shown is None or isinstance(shown, list | tuple | str | bytes | Mapping):
+            raise _unlike(space, name, keys, shown)
+        array = np.asarray(shown)
+        if array.shape != shape or array.dtype.kind not in "biuf":
+            raise _unlike(space, name, keys, shown)
+        return narrowed(array[None])[0]
+
+    return read
+
+
+def _unlike(space: Any, name: str, keys: Keys, shown: Any) -> EnvironmentFault:
+    remedy = ""
+    if isinstance(shown, list | tuple) and isinstance(space, spaces.Box):
+        line = remedies.transformed(keys, f"np.asarray({{}}, np.{space.dtype.name})", None)
+        remedy = f": {line}"
+    return EnvironmentFault(f"{name} is {_looks(shown)}, and the space declares {space}{remedy}")
+
+
+def _looks(shown: Any) -> str:
+    if isinstance(shown, np.ndarray):
+        return f"an array of {shown.dtype} {shown.shape}" if shown.shape else f"{shown} of {shown.dtype}"
+    if shown is None:
+        return "None"
+    return f"{' '.join(repr(shown).split())[:60]}, a {type(shown).__name__}"
