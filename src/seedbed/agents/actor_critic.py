@@ -98,9 +98,9 @@ def make_model(
     settings: PolicySettings,
     env_spec: EnvSpec,
     *,
-    network: str,
-    hidden: tuple[int, ...],
-    lstm: int,
+    network: str = "auto",
+    hidden: tuple[int, ...] = (),
+    lstm: int = 0,
     compute_dtype: str = "float32",
     observations: str = "auto",
 ) -> tuple[ActorCritic, Distribution]:

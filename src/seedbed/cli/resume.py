@@ -31,8 +31,8 @@ class Resume:
     """Actors that this run starts on this machine."""
     listen: tuple[str, ...] | Kept = "kept"
     """Addresses where actors of other machines may join; kept: also at the same ports."""
-    host: int = 0
-    """Which of the run's hosts this one is, if it has several."""
+    host: int | Kept = "kept"
+    """Number of this host, if the run has several."""
     coordinator: str | Kept | None = "kept"
     """HOST:PORT of host 0; None: all hosts are started on this machine."""
     json: bool = False

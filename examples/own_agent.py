@@ -1,0 +1,59 @@
+"""Your own agent, V-trace with a robust loss of the value: python examples/own_agent.py trains it on Catch.
+
+In this folder ``seedbed train toy:catch --agent own_agent:ROBUST`` is the same, and so is every other command.
+"""
+
+import dataclasses
+import sys
+
+import jax
+import optax
+
+import seedbed
+from seedbed.agents import AgentDefinition
+from seedbed.agents.actor_critic import make_model
+from seedbed.agents.vtrace import VTRACE, VTraceSettings
+from seedbed.ops.batches import average, mean_over_batch, over_batch, transitions
+from seedbed.ops.policy_losses import entropy_loss, policy_gradient_loss
+from seedbed.ops.returns import vtrace
+
+
+@dataclasses.dataclass(frozen=True)
+class RobustSettings(VTraceSettings):
+    huber_delta: float = 1.0
+    """Error of the value from which its loss grows linearly (Huber 1964)."""
+
+
+def make_agent(settings, spec, *, total_updates=None, **net):
+    model, distribution = make_model(settings, spec, **net)
+
+    def value_loss(values, targets, valid):
+        return (valid * optax.huber_loss(values, targets, delta=settings.huber_delta)).mean()
+
+    def loss(params, target_params, unroll, key):
+        policy, values, _ = model.apply(params["network"], unroll.timestep, unroll.action, unroll.state)
+        valid, discounts, rewards = transitions(unroll.timestep, discount=settings.discount, reward_clip=0.0)
+        log_probs = distribution.log_prob(policy[:-1], unroll.action)
+        acted = distribution.log_prob(unroll.record["policy"], unroll.action)
+        log_rhos, fixed = jax.lax.stop_gradient((log_probs - acted, values))
+        targets, advantages = over_batch(vtrace)(log_rhos, discounts, rewards, fixed, valid)
+        parts = {
+            "policy_loss": mean_over_batch(policy_gradient_loss, log_probs, advantages, valid),
+            "value_loss": mean_over_batch(value_loss, values[:-1], targets, valid),
+            "entropy_loss": mean_over_batch(entropy_loss, distribution.entropy(policy[:-1]), valid),
+        }
+        policy_part, value_part, entropy_part = parts.values()
+        total = policy_part + settings.baseline_cost * value_part + settings.entropy_cost * entropy_part
+        return total, ({**parts, "value": average(values[:-1], valid)}, None)
+
+    return dataclasses.replace(VTRACE.make(settings, spec, total_updates=total_updates, **net), loss=loss)
+
+
+ROBUST = AgentDefinition("robust", RobustSettings, make_agent)
+
+
+if __name__ == "__main__":
+    sys.modules.setdefault("own_agent", sys.modules[__name__])  # a script is not importable by its name
+    goal = {"until_return": 0.9, "minutes": 0.5, "video": False, "run_dir": (sys.argv[1:] or [None])[0]}
+    summary = seedbed.train(seedbed.configure("toy:catch", agent="own_agent:ROBUST", huber_delta=0.5, **goal))
+    print(f"mean return {summary.mean_return:.2f}: {summary.stopped_because}")
