@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,8 @@ def test_freely_every_step_is_trained_once_and_the_lag_is_small(
 
     threads = itertools.count()
 
-    def make_numbered(env: str, envs: int, options: dict[str, Any]) -> Environment:
-        return make(env, envs, {**options, "first_index": 100 * next(threads)})
+    def make_numbered(env: str, envs: int, options: Sequence[str]) -> Environment:
+        return make(env, envs, (*options, f"first_index={100 * next(threads)}"))
 
     monkeypatch.setattr(Learner, "gather", watch)
     monkeypatch.setattr("seedbed.acting.actor_threads.make", make_numbered)
