@@ -18,7 +18,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
     "ale, sebulba": ("ALE/Pong-v5", {"network": "small", "arch": "sebulba", "agent": "ppo", "lag": 0}),
     "nested": ("nested_world:Nested", {}),
     # Continuous actions, in one program; as many actors as there are by default stands for none.
-    "brax": ("brax:inverted_pendulum", {"arch": "anakin", "agent": "ppo", "envs_per_actor": 16}),
+    "brax": ("brax:inverted_pendulum", {"arch": "anakin", "agent": "ppo"}),
 }
 
 

@@ -31,12 +31,9 @@ def two_hosts(cwd: Path, arch: str, **settings: Any) -> Command:
         **ARCHS[arch],
         **settings,
     }
-    words = flags("gymnax:CartPole-v1" if arch == "anakin" else "CartPole-v1", "run", **settings)
-    if arch == "anakin":  # it has no actors, and takes no flag for them
-        for flag in ("--actors", "--envs-per-actor"):
-            at = words.index(flag)
-            del words[at : at + 2]
-    return command(cwd, *words)
+    return command(
+        cwd, *flags("gymnax:CartPole-v1" if arch == "anakin" else "CartPole-v1", "run", **settings)
+    )
 
 
 def other_host(learner: Command) -> psutil.Process:

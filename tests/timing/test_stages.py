@@ -91,7 +91,7 @@ from seedbed.cli.main import main
 from seedbed.timing import stages
 
 if sys.argv[1] == "train_once":  # the stages before it are left out
-    bench._timed = lambda *_: (1.0, {"learner": 1.0})
+    stages._timed = lambda *_: (1.0, {"learner": 1.0})
 main(["bench", *sys.argv[2:]])
 """
 

@@ -21,6 +21,11 @@ class Notes(logging.Handler):
         """Keeps one."""
         self._kept.append(record.getMessage())
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there are any."""
+        return bool(self._kept)
+
     def take(self) -> list[str]:
         """Those since the last time."""
         taken = []

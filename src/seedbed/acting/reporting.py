@@ -29,9 +29,9 @@ class Reporter:
         self._due = time.monotonic() + REPORT_SECONDS
 
     def report_if_due(self) -> None:
-        """Tells what came together, if a second has passed since the last time."""
+        """Sends the report once a second, and notes at once."""
         now = time.monotonic()
-        if now < self._due:
+        if now < self._due and not self._notes.waiting:
             return
         self._due = now + REPORT_SECONDS
         self._client.ask({"kind": "report", "waits": self.waits.take(), "notes": self._notes.take()})
