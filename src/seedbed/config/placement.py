@@ -85,15 +85,10 @@ class EnvironmentSettings(InstanceSettings):
         """Environments of the run's own actors."""
         return self.actors * self.envs_per_actor
 
-    def full_batch(self, device: int = 0) -> int:
-        """Environments in a full inference batch of the ``device``-th device that acts; no lane is larger."""
-        del device
-        return self._rows(1, 0, None)
-
     @property
     def largest_batch(self) -> int:
-        """Environments in the largest of all inference batches."""
-        return self.full_batch()
+        """Environments in the largest batch that one device acts for; no lane is larger."""
+        return self._rows(1, 0, None)
 
     def _rows(self, devices: int, device: int, asked: int | None) -> int:
         rows = lanes_of(self.envs_per_actor)[1]

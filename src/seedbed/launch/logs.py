@@ -42,7 +42,7 @@ ENVIRONMENTS = logging.getLogger("seedbed.envs")
 _MOST_NOTES = 8
 
 
-class Notes(logging.Handler):
+class ShownNotes(logging.Handler):
     """Shows the warnings of environments, each kind once; those of other processes are handed to :meth:`hear`.
 
     Args:
@@ -76,9 +76,9 @@ def _kind(note: str) -> str:
 
 
 @contextlib.contextmanager
-def showing_notes(show: Callable[[str], None]) -> Iterator[Notes]:
+def showing_notes(show: Callable[[str], None]) -> Iterator[ShownNotes]:
     """Shows the warnings of environments while the block runs."""
-    notes = Notes(show)
+    notes = ShownNotes(show)
     ENVIRONMENTS.addHandler(notes)
     try:
         yield notes

@@ -58,8 +58,6 @@ _FIRST_EPISODE_SECONDS = 10.0
 """Training after which a run says that no episode has ended yet."""
 _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
-_MOST_SKIPPED = 0.01
-"""Share of updates that may be skipped without a word."""
 _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
 _OF_VARIANTS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
