@@ -54,7 +54,7 @@ from seedbed.types import Agent, EnvSpec
 _log = logging.getLogger(__name__)
 _ROW_SECONDS, _FIRST_ROW_SECONDS = 1.0, 0.05
 _RATE_WINDOW_SECONDS = 10.0
-_FIRST_EPISODE_SECONDS = 10.0
+_FIRST_EPISODE_SECONDS = 60.0
 """Training after which a run says that no episode has ended yet."""
 _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
