@@ -17,6 +17,23 @@ from numpy.typing import NDArray
 
 from seedbed.errors import SpecError
 
+__all__ = [
+    "ActOutput",
+    "Agent",
+    "ArraySpec",
+    "DataPlan",
+    "EnvSpec",
+    "Exploration",
+    "ReplayPlan",
+    "TimeStep",
+    "Tree",
+    "Unroll",
+    "Weights",
+    "leaves",
+    "map_leaves",
+    "rebuild",
+]
+
 Tree = Any
 """An array (or array spec), or a nested dict of them."""
 
