@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import json
 import re
 import runpy
 import shlex
@@ -54,6 +55,43 @@ def test_every_relative_link_resolves(path: Path) -> None:
         assert target.exists(), f"{name(path)} links to {found['file']}"
         if found["anchor"] and target.suffix == ".md":
             assert found["anchor"] in anchors(target), f"{name(path)}: no {found['anchor']} in {name(target)}"
+
+
+def test_tests_and_files_that_pages_name_are_there() -> None:
+    tests = {
+        found
+        for path in (ROOT / "tests").rglob("*.py")
+        for found in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    for path in PAGES:
+        text = path.read_text()
+        assert not set(re.findall(r"`(test_\w+)`", text)) - tests, name(path)
+        for file in re.findall(r"`((?:tests|src|tools|benchmarks|examples)/[\w/.-]+)`", text):
+            assert (ROOT / file).exists(), f"{name(path)} names {file}"
+
+
+def processors(commit: str) -> set[str]:
+    """Makers of the processors on which the rows of a commit were measured."""
+    rows = [
+        json.loads(line)
+        for path in (ROOT / "benchmarks" / "results").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return {
+        row["machine"]["processor"].split()[0].partition("(")[0] for row in rows if row["commit"] == commit
+    }
+
+
+def test_machines_that_pages_name_beside_a_commit_are_those_of_its_rows() -> None:
+    checked = 0
+    for path in PAGES:
+        for paragraph in path.read_text().split("\n\n"):
+            for commit in re.findall(r"commit `(\w{7,})`", paragraph):
+                named = set(re.findall(r"\b(AMD|Intel)\b", paragraph))
+                measured = processors(commit)
+                assert not named or not measured or named == measured, f"{name(path)}: {commit}"
+                checked += bool(named and measured)
+    assert checked
 
 
 def commands(path: Path) -> Iterator[list[str]]:
