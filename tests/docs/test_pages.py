@@ -61,7 +61,7 @@ def test_tests_and_files_that_pages_name_are_there() -> None:
     tests = {
         found
         for path in (ROOT / "tests").rglob("*.py")
-        for found in re.findall(r"def (test_\w+)", path.read_text())
+        for found in (path.stem, *re.findall(r"def (test_\w+)", path.read_text()))
     }
     for path in PAGES:
         text = path.read_text()
