@@ -10,8 +10,21 @@ LIMITS = (1.0, 5.0, 0.3)
 CLEAN = (
     "__init__",
     "__main__",
+    "atomic_folder",
+    "cli",
+    "config",
+    "errors",
+    "evaluation",
+    "metrics",
+    "ops",
+    "plugins",
     "public",
+    "registry",
+    "replay",
     "seeding",
+    "testing",
+    "timing",
+    "types",
 )
 """Rooms within the limits. The list grows and never shrinks; :func:`test_the_list_has_every_clean_room` sees to it."""
 
