@@ -265,3 +265,33 @@ def test_every_page_can_be_found_from_the_index() -> None:
             continue
         where = page.relative_to(DOCS).with_suffix("")
         assert listed & {str(where), "*" if where.parent == Path() else f"{where.parent}/*"}, where
+
+
+README = ROOT / "README.md"
+
+
+def test_readme_is_read_in_three_minutes() -> None:
+    assert len(README.read_text().split()) <= 900
+
+
+def test_readme_begins_with_the_two_commands_and_they_are_what_every_change_has_to_pass() -> None:
+    (_, first), *_ = blocks(README, "console")
+    commands = [line.removeprefix("$ ").partition("#")[0].split() for line in first.splitlines()]
+    assert commands == [["make", "train"], ["make", "test"]]
+    ran = re.findall(r"^run (make \w+)", (ROOT / ".ci" / "run").read_text(), re.M)
+    assert {" ".join(words) for words in commands} <= set(ran)
+    targets = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.M)
+    assert {words[1] for words in commands} <= set(targets)
+
+
+def test_every_row_beside_other_systems_says_where_it_was_read() -> None:
+    table = README.read_text().partition("## Beside other systems")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\w[^|]*?) \|", table, re.M)
+    read = [said.lower() for said in re.findall(r"^\*\*(.*?)\.\*\*", (DOCS / "peers.md").read_text(), re.M)]
+    assert rows and [row.lower() for row in rows] == read
+
+
+def test_every_architecture_and_agent_is_in_readme() -> None:
+    text = README.read_text()
+    for room, registry in (("architectures", ARCHITECTURES), ("agents", AGENTS)):
+        assert not [each for each in registry.names if f"(docs/{room}/{each}.md)" not in text]
