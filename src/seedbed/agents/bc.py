@@ -40,8 +40,7 @@ class BCSettings(PolicySettings):
     """Weight of the entropy bonus."""
 
     burn_in: int = 0
-    """Transitions at the beginning of an unroll that only fill the memory of an LSTM; they are never fewer than a frame
-    stack or the previous action need."""
+    """Transitions at an unroll's beginning that only fill memories (LSTM, frame stack, previous action)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

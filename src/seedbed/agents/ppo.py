@@ -64,14 +64,13 @@ class PPOSettings(ActorCriticSettings):
     """Bring the advantages of each batch to mean 0 and variance 1."""
 
     normalize_observations: bool = False
-    """Bring observations that are floating-point numbers to mean 0 and variance 1, by what was seen so far."""
+    """Normalize floating-point observations to mean 0 and variance 1, by the ones seen so far."""
 
     normalize_values: bool = False
-    """Let the network predict values brought to mean 0 and variance 1, by the targets that were seen so far."""
+    """Normalize the values that the network predicts to mean 0 and variance 1, by their targets so far."""
 
     target_kl: float | None = None
-    """End the passes over a batch when the KL divergence from the acting policy, over all places of the batch (those
-    that are not trained count as 0), exceeds 1.5 times this; none: never."""
+    """KL divergence from the acting policy; above 1.5 times it the passes over a batch end; none: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

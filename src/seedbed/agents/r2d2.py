@@ -60,8 +60,7 @@ class R2D2Settings(ValueBasedSettings):
     """Feed the previous reward, unclipped, to the memory."""
 
     replay_ratio: float | None = 0.75
-    """How often each transition is trained on, in the mean: acting and learning wait for each other so that it is kept;
-    none: neither waits."""
+    """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
     priority_exponent: float = 0.9
     """How much priorities decide what is sampled; 0 is uniformly."""

@@ -63,8 +63,7 @@ class ValueBasedSettings(OptimizerSettings):
     """Transitions in the replay before learning begins."""
 
     replay_ratio: float | None = 1.0
-    """How often each transition is trained on, in the mean: acting and learning wait for each other so that it is kept;
-    none: neither waits."""
+    """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
     priority_exponent: float = 0.6
     """How much priorities decide what is sampled; 0 is uniformly."""

@@ -31,10 +31,7 @@ class BenchFlags:
     results: str | None = None
     """File that the row is appended to; none: benchmarks/results/bench.jsonl, or compare.jsonl there."""
     compare: tuple[str, ...] = ()
-    """Architectures to compare instead, with a small, a medium and a large network: some of seed, impala and apex.
-    An agent of the other kind is compared as well (dqn beside the run's own, or vtrace beside one with a replay), since
-    impala and apex have none in common. Or all:
-    every agent under every architecture that can run it, each as its preset has it, for as many --frames."""
+    """Architectures to compare instead (seed, impala, apex), with networks of three sizes; or all."""
     rounds: int = 1
     """Repetitions of each run of a comparison, in turn."""
     picture: str | None = None

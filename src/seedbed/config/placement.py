@@ -68,7 +68,7 @@ class EnvironmentSettings(InstanceSettings):
     envs_per_actor: int = 16
     """Environments of each actor; one half steps while the other waits for its actions."""
     eval_envs: int = field(default=0, metadata=FOR_EXPLORERS)
-    """Environments, the last ones, that only evaluate: nothing is learned there, and the returns are theirs alone."""
+    """Environments, the last ones, that only evaluate: nothing is learned there; returns are theirs alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,7 +187,7 @@ class LearnerSettings(Group):
     prefetch: int = 1
     """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
     lag: int | Literal["free"] = "free"
-    """Updates between the weights that act and the newest: free (bounded by the queue), or an exact number."""
+    """Updates between acting and newest weights: free (bounded by the queue), or an exact number."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,7 +202,7 @@ class FetchSettings(Group):
     """Actors that fetch weights."""
 
     fetch_steps: int | None = None
-    """Steps between two fetches of newer weights, at an unroll's beginning; None: as published. (Free lag only.)"""
+    """Steps between fetches of newer weights, at unrolls' beginnings; None: as published. (Free lag only.)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,11 +214,11 @@ class HostSettings(Group):
     """Hosts that train together."""
 
     hosts: int = 1
-    """Hosts that train one agent together, each with actors and devices of its own and its share of every batch."""
+    """Hosts that train one agent, each with actors and devices of its own and its share of every batch."""
     host: int = 0
     """Number of this host; 0 is the one that the others connect to."""
     coordinator: str | None = None
-    """HOST:PORT, an address of host 0 that the others can reach; None: all hosts are started on this machine."""
+    """HOST:PORT of host 0, reachable for the others; None: all hosts are started on this machine."""
     host_timeout: float = 30.0
     """Seconds without a sign of life after which a host counts as gone, and the run ends."""
 
@@ -240,7 +240,7 @@ class ShardSettings(Group):
     shards: int = 1
     """Parts of the parameters, each of which takes gradients by itself."""
     max_staleness: int | None = None
-    """Most gradients that a shard may have taken since the parameters of a gradient; None: the architecture's own."""
+    """Most gradients that a shard took since the parameters of a gradient; None: the architecture's own."""
     stale_gradients: Literal["drop", "scale"] = "drop"
     """Treatment of a gradient that is staler: drop it, or scale down its change."""
 
@@ -255,7 +255,7 @@ class ShardProcessSettings(ShardSettings):
     """Shards in processes of their own."""
 
     outlier_deviations: float | None = None
-    """Standard deviations above the mean loss from which a gradient is not pushed; None: the architecture's own."""
+    """Standard deviations above the mean loss that make an outlier; None: the architecture's own."""
     shard_snapshot_seconds: float = 10.0
     """Seconds between two snapshots of a shard, from which it goes on if its process dies."""
 

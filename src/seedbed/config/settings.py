@@ -35,16 +35,15 @@ class Network:
     """The network of the policy."""
 
     network: str = "auto"
-    """Torso: auto, mlp, tiny, small, pooled, nature, shallow, deep, or module:Class of your
-    own."""
+    """Torso: auto, mlp, tiny, small, pooled, nature, shallow, deep, or module:Class of your own."""
     hidden: tuple[int, ...] = ()
     """Sizes of the torso's dense layers; none given: the network's own."""
     lstm: int | None = None
-    """Size of an LSTM between torso and heads; 0 for none; None for the agent's own (r2d2: 512, the others: 0)."""
+    """Size of an LSTM between torso and heads; 0: none; None: the agent's own (r2d2: 512, others: 0)."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """Dtype of the torso's convolutions; auto: bfloat16 where the device has it (see seedbed doctor)."""
     observations: Literal["auto", "bytes"] = "auto"
-    """Entry of observations into the network; auto: by declared bounds; bytes: every uint8 by 255, as version 0.1."""
+    """Scaling of observations; auto: by declared bounds; bytes: every uint8 by 255, as in version 0.1."""
 
     def __post_init__(self) -> None:
         at_least(self, 0, "lstm")
@@ -77,7 +76,7 @@ class Safety:
     keep_checkpoints: int = 3
     """Checkpoints kept."""
     env_timeout: float = 60.0
-    """Seconds an environment may take to start or step, and a part of the run be silent, before it is restarted."""
+    """Seconds for an environment to start or step, and for a silent part, before it is restarted."""
     max_skipped_updates: int = 10
     """Updates in a row that may be skipped because they are not finite before the run stops."""
 
@@ -95,7 +94,7 @@ class RunConfig:
     """
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
-    """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
+    """A Gymnasium id, envpool:TASK, gymnax:, brax:, craftax: or toy:NAME, or module:factory of your own."""
     arch: str = ARCHITECTURES.default
     """Architecture (where the parts run), or module:NAME of your own."""
     agent: str = AGENTS.default
@@ -105,9 +104,9 @@ class RunConfig:
     seed: int = 0
     """Root of all randomness."""
     deterministic: bool = False
-    """Reproducible bit by bit, and resumed exactly: an exact lag, fixed batches, environments brought back."""
+    """Reproducible bit by bit and resumed exactly: exact lag, fixed batches, environments brought back."""
     env_options: tuple[str, ...] = ()
-    """Options of the environment as name=value, read by the type of the default (name:=JSON: as JSON says)."""
+    """Options of the environment: name=value, read by the default's type, or name:=JSON."""
     run_dir: str | None = None
     """Folder of the run; None for a new one under runs/."""
     json: bool = False

@@ -28,8 +28,7 @@ class OptimizerSettings:
     """Step size of the optimizer."""
 
     anneal_to_zero: bool = False
-    """Lower the learning rate linearly to 0 over the whole run, which needs a stated length; an update that is left out
-    or skipped lowers nothing, and a transition that only resets an environment lowers nothing."""
+    """Lower the learning rate linearly to 0 over the whole run, which needs a stated length."""
 
     optimizer: Literal["adam", "rmsprop", "adagrad"] = "adam"
     """The optimizer."""
