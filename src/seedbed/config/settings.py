@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from seedbed.acting.lag import ExactLag, Lag, lag_of
 from seedbed.config.placement import (
     HostSettings,
     LearnerSettings,
@@ -138,17 +139,17 @@ class RunConfig:
                 )
 
         _require_finite(self)
-        if isinstance(self.placement, RemoteSettings) and self.placement.listen and self.lag != "free":
+        if isinstance(self.placement, RemoteSettings) and self.placement.listen and self.lag.exact:
             raise ConfigError(
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: leave "
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
             )
 
     @property
-    def lag(self) -> int | Literal["free"]:
-        """Rounds between the weights that act and the newest, or free; a deterministic run has an exact one."""
-        lag = self.placement.lag if isinstance(self.placement, LearnerSettings) else "free"
-        return 0 if self.deterministic and lag == "free" else lag
+    def lag(self) -> Lag:
+        """The lag of the weights that act; a deterministic run has an exact one."""
+        lag = lag_of(self.placement.lag if isinstance(self.placement, LearnerSettings) else "free")
+        return ExactLag(0) if self.deterministic and not lag.exact else lag
 
     @property
     def cluster(self) -> HostSettings:
