@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seedbed"
 
-VOCABULARY = {"types", "errors", "seeding"}
+VOCABULARY = {"types", "errors", "faults", "seeding"}
 ARITHMETIC = {"ops", "nets", "agents"}
 STAGES = {"envs", "transport", "acting", "replay", "learning", "weights", "serving", "parameter_server"}
 
@@ -23,6 +23,7 @@ _STAGE = VOCABULARY | {"metrics", "ops", "transport"}
 _LOOP = VOCABULARY | ARITHMETIC | STAGES | {"metrics"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "faults": {"errors"},
     "types": {"errors"},
     "seeding": {"errors", "types"},
     "plugins": {"errors"},

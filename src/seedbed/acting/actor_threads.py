@@ -27,6 +27,7 @@ from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
 from seedbed.errors import RunFailed, SpecError
+from seedbed.faults import Fault
 from seedbed.metrics.ledger import Ledger
 from seedbed.types import TimeStep, Tree, Weights
 from seedbed.weights.store import WeightStore
@@ -168,11 +169,11 @@ class ActorThread:
 
     # What whoever watches it asks.
 
-    def ended(self) -> str | None:
-        """Why it ended, in one line; None while it lives."""
+    def ended(self) -> Fault | None:
+        """Why it ended; None while it lives."""
         if self._thread.is_alive():
             return None
-        return f"{type(self._error).__name__}: {self._error}" if self._error else "ended"
+        return Fault.of(self._error) if self._error else Fault("ended")
 
     def ask_to_end(self) -> None:
         """It hears it at its gate."""

@@ -12,11 +12,11 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from seedbed import faults
 from seedbed.architectures.distbelief import Replica
 from seedbed.architectures.gorila import GorilaWorker
 from seedbed.architectures.with_shards import PATIENCE_SECONDS, shapes_of
@@ -135,9 +135,7 @@ def main() -> None:
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201
     except BaseException as error:
-        traceback.print_exc()
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        status = 3
+        status = faults.leave(error)
     # An environment that hangs in a thread would keep the process from ending.
     sys.stderr.flush()
     os._exit(status)
