@@ -78,7 +78,15 @@ class Refused(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """The other side is gone."""
+    """The other side is gone.
+
+    Attributes:
+      said: its own words for the end; None if it said nothing.
+    """
+
+    def __init__(self, message: str, said: str | None = None) -> None:
+        super().__init__(message)
+        self.said = said
 
 
 class RunFailed(SeedbedError):
