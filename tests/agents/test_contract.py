@@ -9,6 +9,7 @@ from jax import lax
 
 from seedbed.agents import a2c, bc, dqn, ppo, r2d2
 from seedbed.agents.vtrace import VTraceSettings, make_agent
+from seedbed.nets.network import Network
 from seedbed.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
 
 _SETTINGS = VTraceSettings(unroll_length=8, batch_size=4)
@@ -73,16 +74,16 @@ _BC_MEMORY = bc.BCSettings(
 )
 AGENTS = {
     "vtrace": lambda spec: make_agent(_SETTINGS, spec),
-    "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, lstm=16, hidden=(32,)),
+    "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, Network(hidden=(32,), lstm=16)),
     "ppo": lambda spec: ppo.make_agent(_PPO, spec),
-    "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, lstm=16, hidden=(32,)),
+    "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, Network(hidden=(32,), lstm=16)),
     "a2c": lambda spec: a2c.make_agent(_A2C, spec),
     "dqn": lambda spec: dqn.make_agent(_DQN, spec),
     "dqn-plain": lambda spec: dqn.make_agent(_PLAIN_DQN, spec),
-    "r2d2": lambda spec: r2d2.make_agent(_R2D2, spec, lstm=16),
-    "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, lstm=16),
+    "r2d2": lambda spec: r2d2.make_agent(_R2D2, spec, Network(lstm=16)),
+    "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, Network(lstm=16)),
     "bc": lambda spec: bc.make_agent(_BC, spec),
-    "bc-lstm": lambda spec: bc.make_agent(_BC_MEMORY, spec, lstm=16, hidden=(32,)),
+    "bc-lstm": lambda spec: bc.make_agent(_BC_MEMORY, spec, Network(hidden=(32,), lstm=16)),
 }
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import jax
 
 from seedbed.nets.actor_critic import ActorCritic
+from seedbed.nets.network import AUTO, Network
 from seedbed.ops import distributions
 from seedbed.ops.batches import over_batch, transitions
 from seedbed.ops.distributions import Distribution
@@ -97,12 +98,7 @@ class ActorCriticSettings(PolicySettings):
 def make_model(
     settings: PolicySettings,
     env_spec: EnvSpec,
-    *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 0,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
+    network: Network = AUTO,
 ) -> tuple[ActorCritic, Distribution]:
     """The network and the distribution of the actions.
 
@@ -116,10 +112,6 @@ def make_model(
         num_params=distribution.num_params,
         encode_action=distribution.encode,
         network=network,
-        hidden=tuple(hidden),
-        lstm=lstm,
-        compute_dtype=compute_dtype,
-        observations=observations,
         previous_action=settings.previous_action,
         previous_reward=settings.previous_reward,
     )

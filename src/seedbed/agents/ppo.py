@@ -19,6 +19,7 @@ from seedbed.agents.actor_critic import ActorCriticSettings, generalized_advanta
 from seedbed.agents.interface import AgentDefinition
 from seedbed.nets import normalizer
 from seedbed.nets.actor_critic import ActorCritic, acting
+from seedbed.nets.network import AUTO, Network
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, explained_variance, mean_over_batch
 from seedbed.ops.distributions import Distribution
@@ -83,12 +84,8 @@ class PPOSettings(ActorCriticSettings):
 def make_agent(
     settings: PPOSettings,
     env_spec: EnvSpec,
+    network: Network = AUTO,
     *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 0,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The PPO agent for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -104,11 +101,7 @@ def make_agent(
     model, distribution = make_model(
         settings,
         replace(env_spec, observation=read_by_network),
-        network=network,
-        hidden=hidden,
-        lstm=lstm,
-        compute_dtype=compute_dtype,
-        observations=observations,
+        network,
     )
 
     def init(key: jax.Array) -> Tree:
