@@ -37,7 +37,19 @@ _PPO_MEMORY = ppo.PPOSettings(
     normalize_observations=True,
     normalize_values=True,
     normalize_advantages=False,
+    value_network="own",
 )
+_PPO_SCALED = ppo.PPOSettings(
+    unroll_length=8,
+    batch_size=4,
+    minibatches=8,
+    scale_rewards=True,
+    value_network="shared",
+    normalize_observations=True,
+    previous_action=True,
+    deviation="state",
+)
+_VTRACE_SCALED = VTraceSettings(unroll_length=8, batch_size=4, scale_rewards=True, target_entropy=0.5)
 _A2C = a2c.A2CSettings(unroll_length=8, batch_size=4)
 _DQN = dqn.DQNSettings(unroll_length=8, batch_size=4, head_size=16)
 _PLAIN_DQN = dqn.DQNSettings(
@@ -77,6 +89,8 @@ AGENTS = {
     "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, Network(hidden=(32,), lstm=16)),
     "ppo": lambda spec: ppo.make_agent(_PPO, spec),
     "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, Network(hidden=(32,), lstm=16)),
+    "ppo-scaled": lambda spec: ppo.make_agent(_PPO_SCALED, spec, Network(activation="relu")),
+    "vtrace-scaled": lambda spec: make_agent(_VTRACE_SCALED, spec),
     "a2c": lambda spec: a2c.make_agent(_A2C, spec),
     "dqn": lambda spec: dqn.make_agent(_DQN, spec),
     "dqn-plain": lambda spec: dqn.make_agent(_PLAIN_DQN, spec),
@@ -99,6 +113,9 @@ PAIRS = [
         ("ppo", "image"),
         ("ppo", "continuous"),
         ("ppo-lstm", "tree"),
+        ("ppo-scaled", "vector"),
+        ("ppo-scaled", "continuous"),
+        ("vtrace-scaled", "vector"),
         ("a2c", "vector"),
         ("a2c", "continuous"),
         ("dqn", "image"),

@@ -13,7 +13,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from seedbed.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
+from seedbed.agents.actor_critic import (
+    ActorCriticSettings,
+    generalized_advantages,
+    make_model,
+    with_scaled_rewards,
+)
 from seedbed.agents.interface import AgentDefinition
 from seedbed.nets.actor_critic import ActorCritic, acting
 from seedbed.nets.network import AUTO, Network
@@ -65,7 +70,7 @@ def make_agent(
     """
     model, distribution = make_model(settings, env_spec, network)
     act, mode = acting(model, distribution)
-    return Agent(
+    agent = Agent(
         name="a2c",
         init=lambda key: {"network": model.init(key)},
         initial_state=model.initial_state,
@@ -76,6 +81,7 @@ def make_agent(
         data=DataPlan(settings.unroll_length, settings.batch_size, on_policy=True),
         mode=mode,
     )
+    return with_scaled_rewards(settings, agent)
 
 
 def _make_loss(

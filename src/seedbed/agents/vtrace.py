@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from seedbed.agents.actor_critic import ActorCriticSettings, make_model
+from seedbed.agents.actor_critic import ActorCriticSettings, make_model, with_scaled_rewards
 from seedbed.agents.interface import AgentDefinition
 from seedbed.nets.actor_critic import ActorCritic, acting
 from seedbed.nets.network import AUTO, Network
@@ -100,7 +100,7 @@ def make_agent(
         return params
 
     act, mode = acting(model, distribution)
-    return Agent(
+    agent = Agent(
         name="vtrace",
         init=init,
         initial_state=model.initial_state,
@@ -111,6 +111,7 @@ def make_agent(
         data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.minibatches),
         mode=mode,
     )
+    return with_scaled_rewards(settings, agent)
 
 
 def _make_loss(
@@ -202,7 +203,8 @@ def _make_optimizer(settings: VTraceSettings, total_updates: int | None) -> opta
     bound = policy_losses.ENTROPY_COEFFICIENT_RANGE / settings.entropy_adjustment_speed
     entropy = optax.chain(make_optimizer(settings, total_updates), _keep_within(bound))
     return optax.partition(
-        {"network": network, "entropy": entropy}, {"network": "network", "entropy": "entropy"}
+        {"network": network, "entropy": entropy},
+        lambda params: {name: "entropy" if name == "entropy" else "network" for name in params},
     )
 
 

@@ -92,11 +92,20 @@ class Body(ABC):
     def _heads(self, features: jax.Array) -> Any:
         """What comes out, of features float32 ``[T, B, D]``; called where modules with weights can be made."""
 
-    def _module(self) -> Layers:
+    @property
+    def seen(self) -> Tree:
+        """Spec of the observations as the torso reads them, frames stacked."""
         shown = spec_as_read(self.spec.observation, self.network.observations)
-        seen = frame_stack.stacked_spec(shown, self.spec.frame_stack)
-        torso = build_torso(self.network, seen)
-        return Layers(torso, self._heads, self.network.lstm or 0)
+        return frame_stack.stacked_spec(shown, self.spec.frame_stack)
+
+    def _layers(self, heads: Callable[[jax.Array], Any]) -> Layers:
+        return Layers(build_torso(self.network, self.seen), heads, self.network.lstm or 0)
+
+    def _module(self) -> nn.Module:
+        return self._layers(self._heads)
+
+    def _initial_core(self, batch: int) -> Tree:
+        return recurrent.initial_state(self.network.lstm or 0, batch)
 
     def check(self) -> None:
         """Tries the network on an observation, of which only the shapes are computed.
@@ -123,7 +132,7 @@ class Body(ABC):
         if stack:
             state["frames"] = stack
         if self.network.lstm:
-            state["core"] = recurrent.initial_state(self.network.lstm, batch)
+            state["core"] = self._initial_core(batch)
         return state
 
     def init(self, key: jax.Array) -> Tree:

@@ -29,6 +29,7 @@ IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
 NETWORKS = ("auto", "mlp", *IMAGE_TORSOS)
 """Every name that :func:`build_torso` knows; ``module:Class`` is taken as well."""
 
+_ACTIVATIONS = {"auto": nn.tanh, "tanh": nn.tanh, "relu": nn.relu, "silu": nn.silu}
 COMPUTE_DTYPES = ("float32", "bfloat16", "auto")
 """In what images go through convolutions, by name."""
 
@@ -56,13 +57,18 @@ def build_torso(settings: Network, observation: Tree) -> nn.Module:
         raise ConfigError(
             unknown_name("network", network, NETWORKS) + " (or module:Class, a flax module of your own)"
         )
-    images = [entry for _, entry in entries(observation, observations) if _may_be_image(entry, network)]
-    if network == "mlp" or (network == "auto" and not images):
-        dense = functools.partial(torsos.MLP, hidden or (64, 64))
+    images = _images(settings, observation)
+    if is_mlp(settings, observation):
+        dense = functools.partial(torsos.MLP, hidden or (64, 64), _ACTIVATIONS[settings.activation])
         return torsos.Encoder(observation, None, dense, rule=observations)
     if not images:
         raise ConfigError(
             f"network {network!r} needs an image, and the observation has none: use 'mlp' or 'auto'"
+        )
+    if settings.activation != "auto":
+        raise ConfigError(
+            f"activation is {settings.activation}, and is of an MLP's layers, but the observation goes through "
+            "convolutions: leave it out, or use --network mlp"
         )
 
     def torso(name: str) -> Callable[[], nn.Module]:
@@ -82,6 +88,16 @@ def build_torso(settings: Network, observation: Tree) -> nn.Module:
         by_size=True,
         rule=observations,
     )
+
+
+def is_mlp(settings: Network, observation: Tree) -> bool:
+    """Returns whether the torso is dense layers alone."""
+    return settings.network == "mlp" or (settings.network == "auto" and not _images(settings, observation))
+
+
+def _images(settings: Network, observation: Tree) -> list[Entry]:
+    found = entries(observation, settings.observations)
+    return [entry for _, entry in found if _may_be_image(entry, settings.network)]
 
 
 def _may_be_image(entry: Entry, network: str) -> bool:

@@ -17,6 +17,8 @@ class Network:
     own."""
     hidden: tuple[int, ...] = ()
     """Sizes of the torso's dense layers; none given: the network's own."""
+    activation: Literal["auto", "tanh", "relu", "silu"] = "auto"
+    """Activation of the MLP's layers; auto: tanh. (Convolutions, and the dense layers after them, are rectified.)"""
     lstm: int | None = None
     """Size of an LSTM between torso and heads; 0 for none; None for the agent's own (r2d2: 512, the others: 0)."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
