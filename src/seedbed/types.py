@@ -325,7 +325,9 @@ class DataPlan:
       unroll_length: T, transitions in an unroll that were in none before.
       batch_size: B, unrolls (of a replay: items) in a batch, over all training devices.
       reuse: how often each batch is trained on.
-      minibatches: parts of a batch, of whole unrolls; each pass over the batch makes one update with each of them.
+      minibatches: parts of a batch, each row in one of them; each pass makes one update with each part.
+      transitions: whether ``prepare`` turns a batch of B unrolls into B * T rows of one transition each (``timestep``
+        ``[2, B * T]``, but its observation is for the loss alone); the rows are whole unrolls otherwise.
       most_kl: the passes over a batch end when the metric ``kl`` of an update is above this; None: never.
       on_policy: whether the weights that act have to be those that are trained (a lag of 0).
       overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
@@ -339,6 +341,7 @@ class DataPlan:
     batch_size: int
     reuse: int = 1
     minibatches: int = 1
+    transitions: bool = False
     most_kl: float | None = None
     on_policy: bool = False
     overlap: int = 0
@@ -362,6 +365,11 @@ class DataPlan:
     def trained_length(self) -> int:
         """Transitions in each column of what the loss is given: of an unroll, or of an item of the replay."""
         return self.replay.window if self.replay else self.overlap + self.unroll_length
+
+    @property
+    def rows(self) -> int:
+        """Rows of a prepared batch."""
+        return self.batch_size * (self.unroll_length if self.transitions else 1)
 
     @property
     def items(self) -> int:

@@ -17,6 +17,7 @@ from seedbed.config.placement import (
     at_least,
 )
 from seedbed.errors import ConfigError
+from seedbed.nets.network import Network
 from seedbed.registry import AGENTS, ARCHITECTURES
 from seedbed.seeding import MOST_SEED
 
@@ -29,29 +30,6 @@ def _require_finite(settings: object) -> None:
             _require_finite(value)
         elif isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{part.name} is {value}, and has to be a finite number")
-
-
-@dataclass(frozen=True)
-class Network:
-    """What the policy looks like."""
-
-    network: str = "auto"
-    """Torso: auto, mlp, tiny, small, pooled, nature, shallow, deep, or module:Class of your
-    own."""
-    hidden: tuple[int, ...] = ()
-    """Sizes of the torso's dense layers; none given: the network's own."""
-    lstm: int | None = None
-    """Size of an LSTM between torso and heads; 0 for none; None for the agent's own (r2d2: 512, the others: 0)."""
-    compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Dtype of the torso's convolutions; auto: bfloat16 where the device has it (see seedbed doctor)."""
-    observations: Literal["auto", "bytes"] = "auto"
-    """Entry of observations into the network; auto: by declared bounds; bytes: every uint8 by 255, as version 0.1."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "lstm")
-        for size in self.hidden:
-            if size < 1:
-                raise ConfigError(f"hidden has a layer of size {size}, and has to have sizes of 1 or more")
 
 
 @dataclass(frozen=True)
