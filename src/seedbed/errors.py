@@ -6,8 +6,8 @@
     ├── ConfigError           a setting, a name or a file that the user gave is wrong
     │   ├── CheckpointError   a checkpoint cannot be written or read
     │   ├── DatasetError      a data set cannot be written or read, or does not fit
-    │   └── Damaged           files are not what was written
-    ├── SpecError             shapes or dtypes do not fit what was agreed
+    │   └── Damaged           files differ from the written ones
+    ├── SpecError             shapes or dtypes differ from the agreed ones
     ├── EnvironmentFault      an environment raised, hung or broke its contract
     ├── TransportError        arrays could not travel
     │   ├── ProtocolError     a peer sent something malformed
@@ -15,7 +15,7 @@
     │   └── ConnectionLost    the other side is gone
     └── RunFailed             a run cannot go on; names the component, the cause and the log
 
-Each message says what was given, what is needed and what to do. Errors of the operating system and of gRPC
+Each message names the given value, the needed one and the remedy. Errors of the operating system and of gRPC
 are translated where they enter (``transport/``, ``learning/checkpoint.py``, ``replay/dataset.py``), never passed
 through.
 """
@@ -48,11 +48,11 @@ class DatasetError(ConfigError):
 
 
 class Damaged(ConfigError):
-    """Files are not what was written; the message says which, and how."""
+    """Files differ from the written ones; the message names the file and the difference."""
 
 
 class SpecError(SeedbedError):
-    """Shapes or dtypes do not fit what was agreed."""
+    """Shapes or dtypes differ from the agreed ones."""
 
 
 class EnvironmentFault(SeedbedError):
@@ -128,7 +128,7 @@ def extra_line(extra: str) -> str:
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
-    """One line for a name that does not exist: what was given, the nearest names, and all of them if few."""
+    """Returns one line about a name that does not exist: the name, the nearest ones, and all of them if few."""
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
     if near:

@@ -1,4 +1,4 @@
-"""What users bring along: functions and classes named as ``module:name``."""
+"""Functions and classes of users, named as ``module:name``."""
 
 from __future__ import annotations
 

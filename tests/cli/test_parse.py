@@ -78,7 +78,7 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("collect", "The run folder"),
         ("collect runs/x", "--frames"),
         ("collect runs/x --frames few", "--frames"),
-        ("actor", "Where the learner listens"),
+        ("actor", "Address of the learner"),
         ("actor unix:/x --envs many", "--envs"),
         ("doctor --nonsense", "--nonsense"),
         ("tran", "unknown command 'tran': did you mean train?"),

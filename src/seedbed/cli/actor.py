@@ -18,13 +18,13 @@ class ActorFlags:
     """An actor for a learner that runs elsewhere."""
 
     address: Annotated[str, tyro.conf.Positional]
-    """Where the learner listens: HOST:PORT, unix:PATH or shm:PATH, as it printed."""
+    """Address of the learner, as it printed: HOST:PORT, unix:PATH or shm:PATH."""
     token: str = ""
     """The token that the learner printed."""
     envs: int | None = None
     """Environments to step; none: as many as the learner's own actors."""
     platform: str = "cpu"
-    """Where the policy runs if actors run it themselves (impala, apex): cpu, or an accelerator as JAX names it."""
+    """Device of actors that run the policy (impala, apex): cpu, or an accelerator as JAX names it."""
 
 
 def run(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""``seedbed bench [ENV] …``: every stage alone, the whole, and what holds it back."""
+"""``seedbed bench [ENV] …``: times every stage alone and the whole, and names the bottleneck."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class BenchFlags:
-    """How to time."""
+    """Settings of the timing."""
 
     seconds: float = 3.0
     """Length of a window of each stage, in seconds; the whole runs ten times as long."""
@@ -36,7 +36,7 @@ class BenchFlags:
     impala and apex have none in common. Or all:
     every agent under every architecture that can run it, each as its preset has it, for as many --frames."""
     rounds: int = 1
-    """How often each run of a comparison is made, in turn."""
+    """Repetitions of each run of a comparison, in turn."""
     picture: str | None = None
     """PNG that a comparison is drawn to."""
     run: RunConfig = field(default_factory=RunConfig)

@@ -1,4 +1,4 @@
-"""How a run ends on the terminal: what came of it, where it is, and the next command to type."""
+"""The end of a run on the terminal: its result, its folder, and the next command to type."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(summary: Summary, config: RunConfig) -> int:
 
 
 def _seedbed() -> str:
-    """What is typed here to call ``seedbed``: the name alone only if the shell finds this very command by it."""
+    """Returns the word that calls ``seedbed`` here: the name alone only if the shell finds this very command by it."""
     called, found = Path(sys.argv[0]), shutil.which("seedbed")
     if called.name != "seedbed" or (found is not None and called.exists() and called.samefile(found)):
         return "seedbed"
@@ -55,7 +55,7 @@ def _seedbed() -> str:
 
 
 def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:
-    """How the agents did that were trained side by side; nothing if there was one."""
+    """Yields lines about the agents that were trained side by side; none if there was one."""
     if "variants" not in values:
         return
     agents = values["variants"]

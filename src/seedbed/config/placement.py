@@ -1,4 +1,4 @@
-"""Groups of settings of which architectures are composed: each architecture's ``Settings`` derive from those it reads.
+"""Groups of settings of which architectures are composed: an architecture's ``Settings`` derive from the ones it reads.
 
 A group knows no architecture. A field with :data:`FOR_QUEUES` or :data:`FOR_EXPLORERS` as metadata has a meaning for
 some agents only: it is shown, and may be given, where the agent's ``Settings`` have the same values.
@@ -111,7 +111,7 @@ class RemoteSettings(EnvironmentSettings):
     listen: tuple[str, ...] = ()
     """Addresses (HOST:PORT, port 0 for a free one) where actors of other machines may join by gRPC."""
     max_envs: int | None = None
-    """Most environments that inference keeps slots for; None for those of this run's actors plus 256."""
+    """Most environments that inference keeps slots for; None for this run's own plus 256."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,7 +146,7 @@ class BatchingSettings(EnvironmentSettings):
     """Inference batches over actors."""
 
     inference_batch: int | None = None
-    """Environments in a full inference batch; None for half of those of this run's actors. (Free lag only.)"""
+    """Environments in a full inference batch; None for half of this run's own. (Free lag only.)"""
     inference_wait_ms: float = 2.0
     """Milliseconds that a partial batch waits for more. (Free lag only.)"""
 

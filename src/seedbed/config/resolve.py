@@ -35,7 +35,7 @@ class Preset:
     """Tuned settings for some environments.
 
     Attributes:
-      name: as in ``--preset``.
+      name: name for ``--preset``.
       about: one sentence.
       match: patterns of environment ids that it is chosen for by itself.
       settings: setting names and values, for every agent.
@@ -150,8 +150,8 @@ def flat(config: RunConfig) -> dict[str, Any]:
 def replace(config: RunConfig, **settings: Any) -> RunConfig:
     """Returns ``config`` with other values, by flat names; unknown names and wrong types are refused.
 
-    Another agent brings its own settings, with their built-in defaults. Another architecture keeps those that both
-    have.
+    Another agent brings its own settings, with their built-in defaults. Another architecture keeps the settings that
+    both have.
     """
     config = _with_agent(config, _checked("agent", settings.get("agent", config.agent), str))
     config = _with_architecture(config, _checked("arch", settings.get("arch", config.arch), str))
@@ -214,7 +214,7 @@ def _is_of_others(name: str, agent: str, arch: str) -> bool:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """``value`` as the type of its field; numbers, lists, paths, and what NumPy has, converted without loss."""
+    """Returns ``value`` as the type of its field; numbers, lists, paths and NumPy's types, converted without loss."""
     value = _plain_value(name, value)
     options = typing.get_args(hint) if is_union(hint) else (hint,)
     for option in options:
@@ -254,8 +254,8 @@ def to_json(config: RunConfig) -> dict[str, Any]:
 def from_json(record: Mapping[str, Any]) -> RunConfig:
     """Reads a record of :func:`to_json`.
 
-    Records of version 0.1 have the settings of all architectures: those of others are left out. What they could not
-    set goes on as it was.
+    Records of version 0.1 have the settings of all architectures: the others' are left out. Settings that it had not
+    go on as they were.
     """
     agent, arch = record.get("agent", AGENTS.default), record.get("arch", ARCHITECTURES.default)
     own = {name: value for name, value in record.items() if not _is_of_others(name, agent, arch)}

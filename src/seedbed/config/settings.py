@@ -23,7 +23,7 @@ from seedbed.seeding import MOST_SEED
 
 
 def _require_finite(settings: object) -> None:
-    """Refuses nan and inf, in whichever section; None is no limit."""
+    """Refuses nan and inf in any section; None is no limit."""
     for part in fields(settings):  # type: ignore[arg-type]
         value = getattr(settings, part.name)
         if is_dataclass(value):
@@ -34,7 +34,7 @@ def _require_finite(settings: object) -> None:
 
 @dataclass(frozen=True)
 class Stop:
-    """When the run ends: at whichever comes first."""
+    """The end of the run: the limit that comes first."""
 
     frames: int | None = None
     """Environment frames (agent steps times frame skip)."""
@@ -49,7 +49,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Safety:
-    """What happens when something breaks."""
+    """Checkpoints, and limits for faults."""
 
     checkpoint_minutes: float = 5.0
     """Minutes between checkpoints; one more is written at the end, also after Ctrl-C."""
@@ -76,9 +76,9 @@ class RunConfig:
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
     """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
     arch: str = ARCHITECTURES.default
-    """Where the parts run: an architecture, or module:NAME of your own."""
+    """Architecture (where the parts run), or module:NAME of your own."""
     agent: str = AGENTS.default
-    """What is computed: an agent, or module:NAME of your own; a preset may name another one to start from."""
+    """Agent (what is computed), or module:NAME of your own; a preset may name another default."""
     preset: str = "auto"
     """Defaults to start from: auto (by the environment), none, or a name."""
     seed: int = 0

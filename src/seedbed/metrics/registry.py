@@ -2,7 +2,7 @@
 
 The same name stands in ``metrics.jsonl``, in TensorBoard, on the console and in ``docs/metrics.md``, which is
 generated from here. A name that ends in ``/*`` is a family: any name that begins like it belongs to it, so
-that an agent's loss may report what it likes under ``loss/``.
+that an agent's loss may report anything under ``loss/``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Metric:
     """One thing that is measured.
 
     Attributes:
-      name: as written in a row; ``"prefix/*"`` for a family.
-      unit: what one of it is (``"steps"``, ``"frames/s"``); ``"1"`` for plain numbers and fractions.
-      sentence: what it means.
+      name: key in a row; ``"prefix/*"`` for a family.
+      unit: unit of the number (``"steps"``, ``"frames/s"``); ``"1"`` for plain numbers and fractions.
+      sentence: meaning, for the docs.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Metric:
 
     @property
     def is_family(self) -> bool:
-        """Whether it stands for every name with its prefix."""
+        """True if it stands for every name with its prefix."""
         return self.name.endswith("/*")
 
 

@@ -1,6 +1,6 @@
 """Distributions over actions, made from the spec of an action.
 
-A network puts out ``num_params`` numbers for every state; a distribution says what they mean. Parameters are
+A network puts out ``num_params`` numbers for every state; a distribution says their meaning. Parameters are
 float ``[..., P]``, actions ``[..., *shape]``; every function works on any leading axes, but ``sample`` uses
 one key for all of them: vmap it where every row has a key of its own.
 
@@ -99,7 +99,7 @@ class Categorical:
     Parameters are the logits of all elements, one after the other in C order.
 
     Attributes:
-      num_values: how many values each element may take.
+      num_values: number of values that each element may take.
       shape: the shape of an action.
       dtype: its dtype.
     """

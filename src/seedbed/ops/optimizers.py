@@ -15,14 +15,14 @@ from seedbed.types import Tree
 
 
 def require(holds: bool, name: str, given: object, needed: str) -> None:
-    """Raises :class:`ConfigError`, which says what setting ``name`` is and what it has to be, unless it holds."""
+    """Raises :class:`ConfigError`, with the given and the needed value of setting ``name``, unless ``holds``."""
     if not holds:
         raise ConfigError(f"{name} is {given}, and has to be {needed}")
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How gradients become updates. Epsilons and clips are for gradients of a *mean* over a batch."""
+    """Settings of the optimizer. Epsilons and clips are for gradients of a *mean* over a batch."""
 
     learning_rate: float = 4.8e-4
     """Step size of the optimizer."""
@@ -32,7 +32,7 @@ class OptimizerSettings:
     or skipped lowers nothing, and a transition that only resets an environment lowers nothing."""
 
     optimizer: Literal["adam", "rmsprop", "adagrad"] = "adam"
-    """Which optimizer."""
+    """The optimizer."""
 
     adam_b1: float = 0.9
     """Adam: decay of the mean of gradients (SEED used 0 on DeepMind Lab)."""
@@ -59,7 +59,7 @@ class OptimizerSettings:
     """RMSProp: divide by the deviation of gradients instead of their size (DQN and Ape-X did)."""
 
     adagrad_start: float = 0.1
-    """Adagrad: what the sum of squared gradients begins with (0 in Dean et al. 2012)."""
+    """Adagrad: start of the sum of squared gradients (0 in Dean et al. 2012)."""
 
     adagrad_eps: float = 1e-7
     """Adagrad: added inside the root."""
@@ -91,10 +91,10 @@ def make_clip(settings: OptimizerSettings) -> Callable[[Tree], Tree] | None:
 
 
 def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> optax.GradientTransformation:
-    """The optimizer, see :attr:`seedbed.types.Agent.optimizer`.
+    """Makes the optimizer, see :attr:`seedbed.types.Agent.optimizer`.
 
     Args:
-      settings: which one.
+      settings: the optimizer's settings.
       total_updates: updates in the whole run, for a rate that is annealed over it; None if that is not known.
 
     Raises:

@@ -1,7 +1,7 @@
 """The parts of an actor-critic loss, each over one trajectory ``[T]``.
 
 Each is a mean over all T steps, the invalid ones included as zeros: with a constant denominator the average
-over equal shards of a batch is exactly the loss of the whole batch, whatever its masks.
+over equal shards of a batch is exactly the loss of the whole batch, with any masks.
 """
 
 from __future__ import annotations
