@@ -24,8 +24,8 @@ class RobustSettings(VTraceSettings):
     """Error of the value from which its loss grows linearly (Huber 1964)."""
 
 
-def make_agent(settings, spec, *, total_updates=None, **net):
-    model, distribution = make_model(settings, spec, **net)
+def make_agent(settings, spec, network, *, total_updates=None):
+    model, distribution = make_model(settings, spec, network)
 
     def value_loss(values, targets, valid):
         return (valid * optax.huber_loss(values, targets, delta=settings.huber_delta)).mean()
@@ -46,7 +46,7 @@ def make_agent(settings, spec, *, total_updates=None, **net):
         total = policy_part + settings.baseline_cost * value_part + settings.entropy_cost * entropy_part
         return total, ({**parts, "value": average(values[:-1], valid)}, None)
 
-    return dataclasses.replace(VTRACE.make(settings, spec, total_updates=total_updates, **net), loss=loss)
+    return dataclasses.replace(VTRACE.make(settings, spec, network, total_updates=total_updates), loss=loss)
 
 
 ROBUST = AgentDefinition("robust", RobustSettings, make_agent)

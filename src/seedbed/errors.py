@@ -23,7 +23,12 @@ through.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_COMMAND_LINES = ("argparse", "optparse")
+"""Modules of Python that end a program whose command line is another than they expect."""
 
 
 class SeedbedError(Exception):
@@ -51,7 +56,13 @@ class SpecError(SeedbedError):
 
 
 class EnvironmentFault(SeedbedError):
-    """An environment raised, hung or broke its contract."""
+    """An environment raised, hung or broke its contract.
+
+    Attributes:
+      step: batched steps that it had taken by then; None if that is not known.
+    """
+
+    step: int | None = None
 
 
 class TransportError(SeedbedError):
@@ -67,24 +78,43 @@ class Refused(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """The other side is gone."""
+    """The other side is gone.
+
+    Attributes:
+      said: its own words for the end; None if it said nothing.
+    """
+
+    def __init__(self, message: str, said: str | None = None) -> None:
+        super().__init__(message)
+        self.said = said
 
 
 class RunFailed(SeedbedError):
     """A run cannot go on; the message names the component, the cause and the log."""
 
 
-def cause_of(error: Exception) -> str:
-    """An error's message, with its type before it unless Seedbed raised it on purpose.
+def cause_of(error: BaseException) -> str:
+    """An error's message, with its type before it unless Seedbed raised it on purpose."""
+    return str(error) if isinstance(error, SeedbedError) else described(error)
 
-    Of a message that carries a whole traceback (a callback that failed on a device) the first and the last line.
+
+def described(error: BaseException) -> str:
+    """An error's type and message in one line.
+
+    Of a message that carries a whole traceback (a callback that failed on a device) the first and the last line; for
+    want of a message, the line of code that raised the error.
     """
-    if isinstance(error, SeedbedError):
-        return str(error)
-    told = str(error)
-    if "Traceback (most recent call last)" in told:
-        told = f"{told.splitlines()[0]} … {told.splitlines()[-1]}"
-    return f"{type(error).__name__}: {told}"
+    kind, text = type(error).__name__, str(error).strip()
+    if "Traceback (most recent call last)" in text:
+        text = f"{text.splitlines()[0]} … {text.splitlines()[-1]}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SystemExit):
+        reads = any(Path(frame.filename).stem in _COMMAND_LINES for frame in frames)
+        why = ", since it reads the command line: do that under if __name__ == '__main__'" if reads else ""
+        return f"it ended the program ({' '.join(f'{kind}: {text}'.split()).rstrip(':')}){why}"
+    if not text:
+        return f"{kind} in the line '{frames[-1].line}'" if frames and frames[-1].line else kind
+    return " ".join(f"{kind}: {text}".split())
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:

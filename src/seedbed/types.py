@@ -342,7 +342,9 @@ class DataPlan:
       unroll_length: T, transitions in an unroll that were in none before.
       batch_size: B, unrolls (of a replay: items) in a batch, over all training devices.
       reuse: number of passes over each batch.
-      minibatches: parts of a batch, of whole unrolls; each pass over the batch makes one update with each of them.
+      minibatches: parts of a batch, each row in one of them; each pass makes one update with each part.
+      transitions: whether ``prepare`` turns a batch of B unrolls into B * T rows of one transition each (``timestep``
+        ``[2, B * T]``, but its observation is for the loss alone); the rows are whole unrolls otherwise.
       most_kl: the passes over a batch end when the metric ``kl`` of an update is above this; None: never.
       on_policy: whether the weights that act have to be the trained ones (a lag of 0).
       overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
@@ -356,6 +358,7 @@ class DataPlan:
     batch_size: int
     reuse: int = 1
     minibatches: int = 1
+    transitions: bool = False
     most_kl: float | None = None
     on_policy: bool = False
     overlap: int = 0
@@ -379,6 +382,11 @@ class DataPlan:
     def trained_length(self) -> int:
         """Transitions in each column of the loss's argument: of an unroll, or of an item of the replay."""
         return self.replay.window if self.replay else self.overlap + self.unroll_length
+
+    @property
+    def rows(self) -> int:
+        """Rows of a prepared batch."""
+        return self.batch_size * (self.unroll_length if self.transitions else 1)
 
     @property
     def items(self) -> int:

@@ -29,13 +29,13 @@ from small_runs import params
 
 import seedbed
 from seedbed.architectures.compatibility import why_not
-from seedbed.architectures.rapid import Rapid
 from seedbed.envs.make import spec_of
 from seedbed.errors import RunFailed
 from seedbed.launch.build import build_agent
 from seedbed.launch.forward_pool import ForwardPool
 from seedbed.launch.train import resume, train
 from seedbed.learning.checkpoint import load_latest
+from seedbed.learning.loop import LearnerLoop
 from seedbed.serving.unroll_service import UnrollService
 from seedbed.weights.store import WeightStore
 
@@ -118,15 +118,15 @@ def test_passes_that_are_left_out_do_not_put_publication_off(
 ) -> None:
     """Versions leap by them, so that hardly any is a multiple of anything."""
     published: list[int] = []
-    publish = Rapid._publish
+    publish = LearnerLoop._publish
 
-    def watch(self: Rapid) -> None:
+    def watch(self: LearnerLoop) -> None:
         before = self._published
         publish(self)
         if self._published != before:
             published.append(self.version)
 
-    monkeypatch.setattr(Rapid, "_publish", watch)
+    monkeypatch.setattr(LearnerLoop, "_publish", watch)
     settings = {**RAPID, "reuse": 4, "target_kl": 1e-12, "publish_updates": 5, "transport": "inproc"}
     run = train(tiny("toy:catch", tmp_path / "run", **settings, frames=1500)).to_json()
     assert run["weights_version"] > 100

@@ -27,7 +27,7 @@ from harness import (
     words_of,
 )
 
-from seedbed.acting.pace import Free
+from seedbed.acting.lag_control import FreeControl
 from seedbed.acting.unrolls import step_fields
 from seedbed.envs.make import spec_of
 from seedbed.errors import Refused, RunFailed, SpecError
@@ -79,13 +79,13 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
     stopped: list[bool] = []
     lost: list[int] = []
     hand_over, put, serve, leave = (
-        Free.hand_over,
+        FreeControl.hand_over,
         Learner.put,
         InferenceService._serve,
         InferenceService._leave,
     )
 
-    def watch_hand_over(self: Free, lane: Any) -> bool:
+    def watch_hand_over(self: FreeControl, lane: Any) -> bool:
         unroll = lane.outbox
         if not hand_over(self, lane):
             return False
@@ -114,7 +114,7 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
         trained.append(unroll.timestep.observation.copy())
         return put(self, unroll)
 
-    monkeypatch.setattr(Free, "hand_over", watch_hand_over)
+    monkeypatch.setattr(FreeControl, "hand_over", watch_hand_over)
     monkeypatch.setattr(Learner, "put", watch_put)
     monkeypatch.setattr(InferenceService, "_serve", watch_serve)
     monkeypatch.setattr(InferenceService, "_leave", watch_leave)
@@ -153,7 +153,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
     """Killed whenever an unroll of its own has just come, with the next ones under way: none is torn or repeated."""
     handed: dict[tuple[int, int, int], list[np.ndarray[Any, Any]]] = {}
     killed: list[psutil.Process] = []
-    arrive, hand_over = UnrollService._arrive, Free.hand_over
+    arrive, hand_over = UnrollService._arrive, FreeControl.hand_over
 
     def watch_arrive(self: UnrollService, lane: Any, arrays: Any, now: float) -> None:
         arrive(self, lane, arrays, now)
@@ -161,7 +161,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
             killed.append(own_actor(0))
             killed[-1].kill()
 
-    def watch_hand_over(self: Free, lane: Any) -> bool:
+    def watch_hand_over(self: FreeControl, lane: Any) -> bool:
         unroll = lane.outbox
         if not hand_over(self, lane):
             return False
@@ -172,7 +172,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
         return True
 
     monkeypatch.setattr(UnrollService, "_arrive", watch_arrive)
-    monkeypatch.setattr(Free, "hand_over", watch_hand_over)
+    monkeypatch.setattr(FreeControl, "hand_over", watch_hand_over)
     run = train(
         tiny("toy:count", tmp_path / "run", arch="impala", transport=transport, batch_size=6)
     ).to_json()

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seedbed"
 
-VOCABULARY = {"types", "errors", "seeding"}
+VOCABULARY = {"types", "errors", "faults", "seeding"}
 ARITHMETIC = {"ops", "nets", "agents"}
 STAGES = {"envs", "transport", "acting", "replay", "learning", "weights", "serving", "parameter_server"}
 
@@ -24,6 +24,7 @@ _LOOP = VOCABULARY | ARITHMETIC | STAGES | {"metrics"}
 MAY_IMPORT: dict[str, set[str]] = {
     "public": set(),
     "errors": set(),
+    "faults": {"errors"},
     "types": {"errors"},
     "seeding": {"errors", "types"},
     "plugins": {"errors"},
@@ -37,8 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": _STAGE,
     "acting": _STAGE | {"envs", "weights"},
     "replay": _STAGE | {"atomic_folder"},
-    "learning": _STAGE | {"replay", "weights", "atomic_folder"},
     "weights": _STAGE,
+    "learning": _STAGE | {"acting", "replay", "weights", "atomic_folder"},
     "serving": _STAGE | {"envs", "weights", "acting"},
     "parameter_server": _STAGE | {"learning", "weights"},
     "config": _LOOP | {"registry"},

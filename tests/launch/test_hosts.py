@@ -93,7 +93,7 @@ def test_a_host_whose_jax_does_not_come_is_told_of_by_its_own_reason(
 
     def second() -> None:
         with ExitStack() as stack:
-            follow(address, 1, None, stack)
+            follow(address, 1, None, stack, token=(tmp_path / "run/token").read_text)
 
     with ThreadPoolExecutor(2) as threads, ExitStack() as stack:
         stack.callback(waits.set)  # so that a failure is one, and no wait

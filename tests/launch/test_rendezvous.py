@@ -6,20 +6,37 @@ import contextlib
 import json
 import queue
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
+import grpc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from seedbed import __version__
-from seedbed.errors import ConfigError, RunFailed
-from seedbed.launch.rendezvous import Rendezvous, free_port, go_to, only_here, receive_hosts, split
+from seedbed.errors import ConfigError, ConnectionLost, RunFailed
+from seedbed.launch.rendezvous import (
+    EXCHANGE,
+    LANES,
+    Rendezvous,
+    free_port,
+    go_to,
+    only_here,
+    piece_of,
+    read,
+    receive_hosts,
+    split,
+)
+from seedbed.transport.connect import connect, listen
+from seedbed.transport.framing import Kind, header, pack
+from seedbed.transport.interface import PROTOCOL, Client, Peer
 
 PATIENCE = 60.0
+TOKEN = "5ecret5ecret5ecret"
 Meet = Callable[..., list[Rendezvous]]
 
 
@@ -34,10 +51,14 @@ def address() -> str:
     return f"127.0.0.1:{free_port('127.0.0.1')}"
 
 
+def come(address: str, index: int, **told: Any) -> tuple[Rendezvous, dict[str, Any]]:
+    return go_to(address, index, **{"token": lambda: TOKEN, "patience": PATIENCE, "hello": {}, **told})
+
+
 def host_zero(
     threads: ThreadPoolExecutor, address: str, count: int, timeout: float = PATIENCE, **told: Any
 ) -> Future[Rendezvous]:
-    told = {"judge": lambda hello: None, "welcome": dict, "patience": PATIENCE, **told}
+    told = {"token": TOKEN, "judge": lambda hello: None, "welcome": dict, "patience": PATIENCE, **told}
     return threads.submit(receive_hosts, address, count, timeout=timeout, **told)
 
 
@@ -47,10 +68,7 @@ def meet(threads: ThreadPoolExecutor, address: str) -> Iterator[Meet]:
 
         def together(count: int, timeout: float = PATIENCE) -> list[Rendezvous]:
             first = host_zero(threads, address, count, timeout)
-            others = [
-                threads.submit(go_to, address, index, patience=PATIENCE, hello={})
-                for index in range(1, count)
-            ]
+            others = [threads.submit(come, address, index) for index in range(1, count)]
             several = [first.result(PATIENCE), *(other.result(PATIENCE)[0] for other in others)]
             for rendezvous in several:
                 stack.enter_context(closing(rendezvous))
@@ -105,9 +123,8 @@ def test_the_loss_of_a_host_is_told_to_all_others(meet: Meet, threads: ThreadPoo
     for index, future in told.items():
         several[index].watch(future.set_result)
     waiting = [threads.submit(several[index].exchange, b"") for index in told]
-    # As the system does when a process is killed.
     several[1]._closed.set()
-    several[1]._lines[0].close()
+    several[1]._client._channel.close()  # type: ignore[attr-defined]  # as the system does when a process is killed
     for future in told.values():
         assert future.result(PATIENCE) == "host 1 is gone: the connection was closed"
     for one in waiting:
@@ -145,27 +162,62 @@ def test_hosts_that_have_finished_are_not_missed(meet: Meet) -> None:
     assert not lost
 
 
+def introduced(address: str, index: int, **told: Any) -> Client:
+    """A host that has come, and does nothing more by itself."""
+    hello = {"version": __version__, "protocol": PROTOCOL, "token": TOKEN, "host": index, **told}
+    client = connect(address, timeout=PATIENCE)
+    client.ask(hello)
+    client.open(LANES)
+    return client
+
+
 def test_silence_is_a_loss(threads: ThreadPoolExecutor, address: str) -> None:
     first = host_zero(threads, address, 2, timeout=0.5)
-    with closing(dialled(address)) as mute:
-        send(mute, 1, json.dumps({"version": __version__, "host": 1}).encode())
+    with closing(introduced(address, 1)) as mute:
+        mute.send(EXCHANGE, piece_of(b""))
         with closing(first.result(PATIENCE)) as rendezvous:
             assert rendezvous.wait_for_loss(PATIENCE) == "host 1 is gone: no sign of life for 0.5 s"
 
 
-def test_the_silence_of_host_zero_is_a_loss(threads: ThreadPoolExecutor, address: str) -> None:
-    with socket.create_server(split(address)) as server:
-        told = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
-        with closing(server.accept()[0]) as mute:
-            send(mute, 2, json.dumps({"timeout": 0.5}).encode())
-            with closing(told.result(PATIENCE)[0]) as rendezvous:
-                assert rendezvous.wait_for_loss(PATIENCE / 2) == "host 0 is gone: no sign of life for 0.5 s"
+class Mute:
+    """A host 0 that welcomes one, and is silent from then on."""
+
+    def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
+        peer.open(LANES)
+        return {}
+
+    def deliver(self, peer: Peer, lane: int, arrays: list[Any]) -> None:
+        welcome = json.dumps({"timeout": 0.5}).encode()
+        if lane == EXCHANGE:
+            peer.reply(lane, piece_of(len(welcome).to_bytes(8, "big") + welcome))
+
+    def left(self, peer: Peer, reason: str) -> None:
+        pass
+
+
+def test_the_silence_of_host_zero_is_a_loss(address: str) -> None:
+    with closing(listen(address, Mute())), closing(come(address, 1)[0]) as rendezvous:
+        assert rendezvous.wait_for_loss(PATIENCE / 2) == "host 0 is gone: no sign of life for 0.5 s"
 
 
 def test_hosts_that_are_busy_are_not_missed(meet: Meet, threads: ThreadPoolExecutor) -> None:
     several = meet(2, timeout=3.0)
     assert several[0].wait_for_loss(4.0) is None
     assert exchanged(threads, several, lambda index: b"%d" % index) == [[b"0", b"1"]] * 2
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 9, b"\1", b"[" * 100_000])
+def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, address: str) -> None:
+    first = host_zero(threads, address, 2)
+    # It may be shown the door before it has finished.
+    with closing(dialled(address)) as stranger, contextlib.suppress(OSError):
+        stranger.sendall(noise)
+        stranger.shutdown(socket.SHUT_WR)
+        while stranger.recv(1 << 12):
+            pass
+    second = threads.submit(come, address, 1)
+    with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)) as rendezvous:
+        assert rendezvous.lost is None
 
 
 def dialled(address: str) -> socket.socket:
@@ -177,48 +229,104 @@ def dialled(address: str) -> socket.socket:
             over.wait(0.01)
 
 
-def send(connection: socket.socket, kind: int, content: bytes) -> None:
-    connection.sendall(struct.pack("!BQ", kind, len(content)) + content)
+HELLO = {"version": __version__, "protocol": PROTOCOL, "token": TOKEN, "host": 1}
 
 
 @pytest.mark.parametrize(
-    "noise",
+    ("change", "says"),
     [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\0" * 9,
-        struct.pack("!BQ", 1, 1 << 40),
-        struct.pack("!BQ", 1, 3) + b"{}}",
-        struct.pack("!BQ", 1, 2) + b"[]",
-        struct.pack("!BQ", 1, 13) + b'{"host": "1"}',
-        struct.pack("!BQ", 1, 27) + b'{"host": 1, "settings": []}',
-        struct.pack("!BQ", 1, 100_000) + b"[" * 100_000,
-        struct.pack("!BQ", 4, 11) + b'{"host": 1}',
-        b"\1",
+        ({"host": "1"}, "not what a host says"),
+        ({"settings": []}, "not what a host says"),
+        ({"protocol": 0}, "protocol 0"),
     ],
 )
-def test_strangers_disturb_nobody(noise: bytes, threads: ThreadPoolExecutor, address: str) -> None:
+def test_what_is_no_host_is_turned_away(
+    change: dict[str, Any], says: str, threads: ThreadPoolExecutor, address: str
+) -> None:
     first = host_zero(threads, address, 2)
-    # It may be shown the door before it has finished.
-    with closing(dialled(address)) as stranger, contextlib.suppress(OSError):
-        stranger.sendall(noise)
-        stranger.shutdown(socket.SHUT_WR)
-        assert stranger.recv(1) == b""
-    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
-    with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)) as rendezvous:
+    with pytest.raises(ConfigError, match=says):
+        come(address, 1, hello=change)
+    with closing(come(address, 1)[0]), closing(first.result(PATIENCE)) as rendezvous:
         assert rendezvous.lost is None
 
 
-def test_a_stranger_who_announces_too_much_is_not_listened_to(
+def test_a_host_without_the_token_is_refused_and_takes_no_place(
+    threads: ThreadPoolExecutor, address: str
+) -> None:
+    first = host_zero(threads, address, 2)
+    for wrong in ("", "other" * 5):
+        with pytest.raises(ConfigError, match="wrong token"):
+            come(address, 1, token=lambda wrong=wrong: wrong)
+    with closing(come(address, 1)[0]) as second, closing(first.result(PATIENCE)):
+        assert second.lost is None
+
+
+MESSAGES = st.one_of(
+    st.binary(max_size=40),
+    st.builds(pack, st.integers(0, 9), st.integers(0, 3), st.binary(max_size=20)),
+    st.just(pack(Kind.ASK, 0, json.dumps(HELLO).encode())),
+    st.just(pack(Kind.ASK, 0, json.dumps({**HELLO, "host": 2, "token": "x"}).encode())),
+    st.just(pack(Kind.STEP, 1)),
+    st.builds(
+        lambda head: header(Kind.STEP, 0, LANES[0].up.nbytes) + head.ljust(LANES[0].up.nbytes, b"\xff"),
+        st.binary(max_size=140),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def waiting() -> Iterator[tuple[str, list[bool]]]:
+    """A host 0 that waits for hosts, and a way to end that."""
+    over: list[bool] = []
+
+    def look() -> None:
+        if over:
+            raise RunFailed("over")
+
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    with ThreadPoolExecutor(1) as threads:
+        ended = host_zero(threads, address, 3, look=look)
+        yield address, over
+        over.append(True)
+        with pytest.raises(RunFailed, match="over"):
+            ended.result(PATIENCE)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(MESSAGES, max_size=6))
+def test_any_messages_before_all_are_there(waiting: tuple[str, list[bool]], messages: list[bytes]) -> None:
+    address, _ = waiting
+    with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        call = channel.stream_stream("/seedbed.Transport/Converse")(iter(messages), timeout=PATIENCE)
+        with contextlib.suppress(grpc.RpcError):
+            list(call)
+        assert call.code().name in ("OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION")
+    # Host 0 goes on: another may come, and leave again.
+    introduced(address, 2).close()
+
+
+def test_a_host_that_ends_a_message_too_late_is_sent_away(
     threads: ThreadPoolExecutor, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seedbed.launch.rendezvous._STRANGER_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr("seedbed.launch.rendezvous._MOST_BYTES", 100_000)
     first = host_zero(threads, address, 2)
-    with closing(dialled(address)) as stranger:  # who waits for an answer, for as long as it likes
-        stranger.sendall(struct.pack("!BQ", 1, 1 << 40))
-        assert stranger.recv(1) == b""
-    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
-    with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)):
-        pass
+    endless = piece_of(bytes(1 << 16))
+    with closing(introduced(address, 1)) as greedy, pytest.raises(ConnectionLost, match="more than 100000"):
+        while True:
+            greedy.send(EXCHANGE, endless)
+            greedy.receive()
+    with closing(first.result(PATIENCE)) as rendezvous:
+        assert rendezvous.wait_for_loss(PATIENCE) == "host 1 is gone: the connection was closed"
+
+
+@pytest.mark.parametrize("size", [0, 1, 32_767, 32_768, 32_769, 100_000])
+def test_pieces_make_a_message(size: int) -> None:
+    message, whole, left = bytes(range(256)) * 400, b"", 1
+    while left:
+        piece, left = read(piece_of(message[:size], len(whole)))
+        whole += piece
+        assert left == size - len(whole)
+    assert whole == message[:size]
 
 
 @pytest.mark.parametrize(
@@ -239,8 +347,8 @@ def test_a_host_that_does_not_fit_is_turned_away_with_the_reason(
 
     first = host_zero(threads, address, 2, judge=judge, welcome=lambda: {"told": 7})
     with pytest.raises(ConfigError, match=says):
-        go_to(address, 1, patience=PATIENCE, hello=hello)
-    rendezvous, told = go_to(address, 1, patience=PATIENCE, hello={"hosts": 2})
+        come(address, 1, hello=hello)
+    rendezvous, told = come(address, 1, hello={"hosts": 2})
     assert told["told"] == 7
     with closing(rendezvous), closing(first.result(PATIENCE)):
         pass
@@ -248,14 +356,14 @@ def test_a_host_that_does_not_fit_is_turned_away_with_the_reason(
 
 def test_two_hosts_with_one_index(threads: ThreadPoolExecutor, address: str) -> None:
     first = host_zero(threads, address, 3)
-    second = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
-    twin = threads.submit(go_to, address, 1, patience=PATIENCE, hello={})
+    second = threads.submit(come, address, 1)
+    twin = threads.submit(come, address, 1)
     third: Future[Any] = Future()
     for done in (second, twin):
         done.add_done_callback(lambda one: third.done() or third.set_result(one))
     with pytest.raises(ConfigError, match="another has come with that index"):
         third.result(PATIENCE).result()
-    last = threads.submit(go_to, address, 2, patience=PATIENCE, hello={})
+    last = threads.submit(come, address, 2)
     with closing(first.result(PATIENCE)), closing(last.result(PATIENCE)[0]):
         (came,) = (one.result()[0] for one in (second, twin) if one.exception(PATIENCE) is None)
         came.close()
@@ -266,12 +374,11 @@ def test_a_host_that_went_away_may_come_back_before_all_are_there(
 ) -> None:
     came: queue.SimpleQueue[int] = queue.SimpleQueue()
     first = host_zero(threads, address, 3, judge=lambda hello: came.put(hello["host"]))
-    with closing(dialled(address)) as gone:
-        send(gone, 1, json.dumps({"version": __version__, "host": 1}).encode())
+    with closing(introduced(address, 1)):
         assert came.get(timeout=PATIENCE) == 1
     others = []
     for index in (2, 1):  # when the second is there, two have come and one of them has gone
-        others.append(threads.submit(go_to, address, index, patience=PATIENCE, hello={}))
+        others.append(threads.submit(come, address, index))
         assert came.get(timeout=PATIENCE) == index
     with closing(first.result(PATIENCE)) as rendezvous:
         for other in others:
@@ -281,21 +388,25 @@ def test_a_host_that_went_away_may_come_back_before_all_are_there(
 
 
 def test_hosts_that_do_not_come_are_named(address: str, threads: ThreadPoolExecutor) -> None:
-    second = threads.submit(go_to, address, 2, patience=PATIENCE, hello={})
+    second = threads.submit(come, address, 2)
     with pytest.raises(RunFailed, match="host 1, 3 did not come to "):
-        receive_hosts(address, 4, timeout=PATIENCE, patience=1.5, judge=lambda hello: None, welcome=dict)
+        receive_hosts(
+            address, 4, token=TOKEN, timeout=PATIENCE, patience=1.5, judge=lambda hello: None, welcome=dict
+        )
     with pytest.raises(ConfigError, match="not all hosts came"):
         second.result(PATIENCE)
 
 
 def test_a_host_zero_that_is_not_there(address: str) -> None:
     with pytest.raises(RunFailed, match=f"host 0 is not at {address}"):
-        go_to(address, 1, patience=0.3, hello={})
+        come(address, 1, patience=0.3)
 
 
 def test_an_address_that_is_taken(address: str) -> None:
     with socket.create_server(split(address)), pytest.raises(ConfigError, match="host 0 cannot listen at"):
-        receive_hosts(address, 2, timeout=1.0, patience=1.0, judge=lambda hello: None, welcome=dict)
+        receive_hosts(
+            address, 2, token=TOKEN, timeout=1.0, patience=1.0, judge=lambda hello: None, welcome=dict
+        )
 
 
 @pytest.mark.parametrize("wrong", ["nowhere", ":70", "host:", "host:0", "host:99999", "host:x"])

@@ -8,7 +8,7 @@ kept one that was ``burn_in`` steps late).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
 from seedbed.errors import ConfigError
+from seedbed.nets.network import AUTO, Network
 from seedbed.nets.q_network import QNetwork, one_of
 from seedbed.ops import distributions
 from seedbed.ops.batches import average, over_batch, transitions
@@ -23,6 +24,9 @@ from seedbed.ops.optimizers import make_clip, make_optimizer, require
 from seedbed.ops.priorities import sequence_priority
 from seedbed.ops.q_values import in_rewards, of_actions, td_errors
 from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, TimeStep, Tree, Unroll, map_leaves
+
+_LSTM = 512
+"""Size of the memory, unless another one is chosen."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,8 @@ class R2D2Settings(ValueBasedSettings):
 def make_agent(
     settings: R2D2Settings,
     env_spec: EnvSpec,
+    network: Network = AUTO,
     *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 512,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The R2D2 agent for one environment; arguments as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -110,16 +110,13 @@ def make_agent(
     Raises:
       ConfigError: no LSTM, actions that are no choice among a few, or an unknown network.
     """
+    lstm = _LSTM if network.lstm is None else network.lstm
     if not lstm:
         raise ConfigError("lstm is 0, but r2d2 is an agent with a memory: use --lstm 512, or --agent dqn")
     model = QNetwork(
         spec=env_spec,
         encode_action=distributions.from_spec(env_spec.action).encode,
-        network=network,
-        hidden=tuple(hidden),
-        lstm=lstm,
-        compute_dtype=compute_dtype,
-        observations=observations,
+        network=replace(network, lstm=lstm),
         previous_action=settings.previous_action,
         previous_reward=settings.previous_reward,
         previous_reward_clip=0.0,

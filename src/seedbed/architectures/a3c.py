@@ -24,7 +24,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -38,12 +37,11 @@ from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.checks import acts, acts_and_queues, no_actors, not_exact
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
-from seedbed.architectures.one_agent import assignment_of
-from seedbed.architectures.run import records, restore
+from seedbed.architectures.parts import assignment_of
 from seedbed.config.placement import InferenceDeviceSettings, InstanceSettings, ShardSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed
-from seedbed.learning.checkpoint import Checkpoint, Contents
+from seedbed.learning.checkpoint import Contents
 from seedbed.learning.update import Gradient, TrainState, Update, require_finite
 from seedbed.metrics.ledger import Ledger, carried_out
 from seedbed.parameter_server.shards import Bound, Fetched, LocalShards, Part, Receipt
@@ -63,34 +61,23 @@ class A3CRun(Asynchronous):
     """One run of A3C: everything but what starts and watches its threads.
 
     Args:
-      config: the run's settings.
-      agent: what is computed.
-      spec: of the environments.
-      log: where the last words of threads are.
-      checkpoint: where to go on from; None to begin.
-      first_epoch: of the first thread at each index, or a higher one if the checkpoint has come further.
+      setup: what the run is built from.
+
+    Attributes:
+      threads: act and learn.
+      gate: where they fetch parameters and push gradients.
     """
 
-    threads: ActorThreads
-
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        spec: EnvSpec,
-        *,
-        log: Path,
-        checkpoint: Checkpoint | None = None,
-        first_epoch: int = 0,
-    ) -> None:
-        super().__init__(config, agent, spec)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        config, agent, spec, checkpoint = setup.config, setup.agent, setup.spec, setup.checkpoint
         place = config.placement
         [device] = pick("inference", place.inference_devices)
         update = Update(agent, [device])
         state: TrainState = jax.jit(update.begin)(key(config.seed, "learner"))
         if checkpoint is not None:
             state = checkpoint.tree("train", state)
-            restore(self, checkpoint.meta, open_steps=False)
+            self.books.restore(checkpoint.meta, open_steps=False)
         state = jax.device_put(state, device)
         self._key = state.key
         whole = Part(state.params, state.opt_state, int(state.updates), int(state.skipped))
@@ -104,16 +91,16 @@ class A3CRun(Asynchronous):
             self._gradient_of,
             self._learned,
             self._tell,
-            OpenSteps(self.ledger, unroll_steps, _steps(config.stop.frames, spec)),
+            OpenSteps(self.books.ledger, unroll_steps, _steps(config.stop.frames, spec)),
         )
         self.threads = ActorThreads(
             assignment=assignment_of(config, agent, spec, "", envs=agent.data.batch_size),
             program=Program(agent, spec, agent.data.batch_size, key(config.seed, "acting")),
             devices=[device],
             gate=self.gate,
-            ledger=self.ledger,
-            log=str(log),
-            first_epoch=max(first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
+            ledger=self.books.ledger,
+            log=str(setup.log),
+            first_epoch=max(setup.first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
         )
         self._not_finite = self._not_finite_in_row = 0
 
@@ -152,15 +139,15 @@ class A3CRun(Asynchronous):
         """Books an unroll and its gradient, which was not pushed if it was not finite, or could not be computed."""
         taken = any(receipt.taken for receipt in receipts)
         # What was acted with is what the gradient was computed at.
-        for tally in (self.lag, self.staleness):
+        for tally in (self.books.policy_lag, self.staleness):
             tally.add([receipt.staleness for receipt in receipts])
         with self._news:
             steps = delivery.unroll.version.size
             if taken:
-                self.ledger.train(steps)
+                self.books.ledger.train(steps)
             else:
-                self.ledger.drop(queued_steps=steps)
-            self._count(delivery.episodes)
+                self.books.ledger.drop(queued_steps=steps)
+            self.books.count(delivery.episodes)
             self._dropped += len(receipts) > 0 and not taken
             self._not_finite += found is not None and not receipts
             skipped = not receipts or any(receipt.skipped for receipt in receipts)
@@ -200,7 +187,7 @@ class A3CRun(Asynchronous):
         """Parameters, optimizer and counters; the threads go on."""
         del alone
         # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
-        meta = {**records(self), "exact": False, "last_epoch": self.threads.last_epoch}
+        meta = {**self.books.kept(self.version), "exact": False, "last_epoch": self.threads.last_epoch}
         return Contents({"train": self.train_state}, meta)
 
 
@@ -330,16 +317,4 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     )
 
 
-def build(setup: Setup) -> A3CRun:
-    """Puts the run's parts together."""
-    return A3CRun(
-        setup.config,
-        setup.agent,
-        setup.spec,
-        log=setup.log,
-        checkpoint=setup.checkpoint,
-        first_epoch=setup.first_epoch,
-    )
-
-
-A3C = Architecture("a3c", A3CSettings, build, refuses=refuses, check=check)
+A3C = Architecture("a3c", A3CSettings, A3CRun, refuses=refuses, check=check)

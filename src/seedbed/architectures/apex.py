@@ -21,9 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seedbed.architectures.checks import acts_and_samples
-from seedbed.architectures.impala import Impala, check
-from seedbed.architectures.interface import Architecture
-from seedbed.architectures.with_actors import with_actors
+from seedbed.architectures.impala import check, learning_from_actors
+from seedbed.architectures.interface import Architecture, Setup
 from seedbed.config.placement import (
     FetchSettings,
     LearnerSettings,
@@ -31,6 +30,7 @@ from seedbed.config.placement import (
     TrainingDeviceSettings,
     TransportSettings,
 )
+from seedbed.learning.loop import LearnerLoop
 
 FETCH_FRAMES = 400
 """Environment frames between two fetches of the weights (Horgan et al. 2018, appendix C)."""
@@ -41,15 +41,11 @@ class ApexSettings(FetchSettings, LearnerSettings, TrainingDeviceSettings, Remot
     """Placement of Ape-X's parts."""
 
 
-class Apex(Impala):
-    """One run of Ape-X: everything but the actors; see :class:`~seedbed.architectures.with_actors.WithActors`."""
-
-    @property
-    def _fetch_steps(self) -> int:
-        given = self._config.placement.fetch_steps
-        return -(-FETCH_FRAMES // self._spec.frames_per_step) if given is None else given
+def build(setup: Setup) -> LearnerLoop:
+    """Puts together everything but the actors: IMPALA's parts, and the agent's replay is their memory."""
+    given = setup.config.placement.fetch_steps
+    steps = -(-FETCH_FRAMES // setup.spec.frames_per_step) if given is None else given
+    return learning_from_actors(setup, fetch_steps=steps)
 
 
-APEX = Architecture(
-    "apex", ApexSettings, with_actors(Apex), refuses=acts_and_samples, check=check, policy="actor"
-)
+APEX = Architecture("apex", ApexSettings, build, refuses=acts_and_samples, check=check, policy="actor")

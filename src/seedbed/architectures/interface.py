@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seedbed.acting.lanes import Member
-from seedbed.architectures.run import Run
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
+from seedbed.learning.run import Run
 from seedbed.types import Agent, DataPlan, EnvSpec
+
+
+def _no_variants(values: Mapping[str, Any]) -> Agent:
+    raise NotImplementedError(f"there is one agent, and {dict(values)} are not its numbers")
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,10 @@ class Setup:
     config: RunConfig
     agent: Agent
     spec: EnvSpec
-    token: str
-    log: Path
-    checkpoint: Checkpoint | None
-    agent_with: Callable[[Mapping[str, Any]], Agent]
+    token: str = ""
+    log: Path = Path("the log of this process")
+    checkpoint: Checkpoint | None = None
+    agent_with: Callable[[Mapping[str, Any]], Agent] = _no_variants
     first_epoch: int = 0
     on_join: Callable[[Member], None] = lambda member: None
     on_leave: Callable[[Member, str], None] = lambda member, reason: None

@@ -15,11 +15,11 @@ import jax
 import numpy as np
 
 from seedbed.architectures.asynchronous import Asynchronous
-from seedbed.architectures.run import env_frames, records, restore
+from seedbed.architectures.interface import Setup
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.errors import SeedbedError
-from seedbed.learning.checkpoint import Checkpoint, Contents
+from seedbed.learning.checkpoint import Contents
 from seedbed.learning.update import TrainState, Update
 from seedbed.metrics.ledger import COLUMNS, carried_out
 from seedbed.parameter_server.server import RemoteShards
@@ -28,7 +28,7 @@ from seedbed.parameter_server.workers import Worker, WorkerRegistry
 from seedbed.seeding import key
 from seedbed.transport.connect import listen
 from seedbed.transport.interface import Server
-from seedbed.types import Agent, EnvSpec
+from seedbed.types import Agent
 
 _log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
@@ -42,35 +42,22 @@ def bound_of(config: RunConfig) -> Bound:
     return Bound(place.max_staleness, place.stale_gradients)
 
 
-class WithShards(Asynchronous):
-    """One run: everything but its processes.
+class ParameterServerRun(Asynchronous):
+    """A :class:`~seedbed.learning.run.Run` of shards and workers: everything but their processes.
 
     Args:
-      config: the run's settings.
-      agent: what is computed.
-      spec: of the environments.
-      token: what workers and shards must know.
-      checkpoint: where to go on from; None to begin.
-      first_epoch: of the first worker at each index, or a higher one if the checkpoint has come further.
+      setup: what the run is built from.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        spec: EnvSpec,
-        *,
-        token: str,
-        checkpoint: Checkpoint | None = None,
-        first_epoch: int = 0,
-    ) -> None:
-        super().__init__(config, agent, spec)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        config, agent, token, checkpoint = setup.config, setup.agent, setup.token, setup.checkpoint
         self._token = token
         update = Update(agent, jax.local_devices()[:1])
         state: TrainState = jax.jit(update.begin)(key(config.seed, "learner"))
         if checkpoint is not None:
             state = checkpoint.tree("train", state)
-            restore(self, checkpoint.meta, open_steps=False)
+            self.books.restore(checkpoint.meta, open_steps=False)
         self._state: TrainState = jax.device_get(state)
         self._like = jax.eval_shape(lambda: state.params)
         self._version = int(state.updates)
@@ -82,7 +69,7 @@ class WithShards(Asynchronous):
         self._resting = False
         self._server: Server | None = None
         self._newest: Mapping[str, Any] = {}
-        self._gone = self.ledger.counts()
+        self._gone = self.books.ledger.counts()
         self._books: dict[int, dict[str, int]] = {}
         self._made = dict.fromkeys(range(config.placement.actors), 0)
         self._outliers = 0
@@ -95,7 +82,7 @@ class WithShards(Asynchronous):
             job=self._job,
             on_report=self._on_report,
             on_leave=self._on_leave,
-            first_epoch=max(first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
+            first_epoch=max(setup.first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
         )
 
     # Shards.
@@ -116,7 +103,7 @@ class WithShards(Asynchronous):
             self._token,
             patience=PATIENCE_SECONDS,
             takes=True,
-            given_up=lambda: self._failure,
+            given_up=lambda: self._failure.error,
         )
 
     # Workers.
@@ -170,7 +157,7 @@ class WithShards(Asynchronous):
         """Environment frames of the sessions before this one."""
         with self._news:
             made = sum(self._made.values()) + sum(carried_out(books) for books in self._books.values())
-        return env_frames(self) - made * self.frames_per_step
+        return (self.books.agent_steps - made) * self.frames_per_step
 
     def _on_report(self, worker: Worker, told: Mapping[str, Any]) -> None:
         pushed = told["pushed"]
@@ -178,7 +165,7 @@ class WithShards(Asynchronous):
         with self._news:
             self._books[worker.index] = dict(told["books"])
             self._balance()
-            self._count((float(earned), int(length)) for earned, length in told["episodes"])
+            self.books.count((float(earned), int(length)) for earned, length in told["episodes"])
             self._version = max(self._version, int(pushed["version"]))
             self._dropped += int(pushed["dropped"])
             self._outliers += int(pushed["outliers"])
@@ -209,7 +196,7 @@ class WithShards(Asynchronous):
         total = {
             name: self._gone[name] + sum(books[name] for books in self._books.values()) for name in COLUMNS
         }
-        self.ledger.restore(total)
+        self.books.ledger.restore(total)
 
     # What others read.
 
@@ -260,7 +247,7 @@ class WithShards(Asynchronous):
         del alone
         # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
         with self._news:
-            meta = {**records(self), "exact": False, "positions": dict(self._positions)}
+            meta = {**self.books.kept(self.version), "exact": False, "positions": dict(self._positions)}
         meta["last_epoch"] = self.workers.last_epoch
         state = self.train_state
         meta["version"], meta["shard_versions"] = int(state.updates), self._versions

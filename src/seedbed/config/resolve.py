@@ -21,6 +21,14 @@ from seedbed.envs.reading import Written, is_union, plain, words
 from seedbed.errors import ConfigError, listed, unknown_name
 from seedbed.registry import AGENTS, ARCHITECTURES, Registry
 
+_AS_BEFORE = {
+    "observations": "bytes",
+    "value_network": "shared",
+    "deviation": "state",
+    "shuffle": "unrolls",
+}
+"""How version 0.1 did what a record of it does not say."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
@@ -246,12 +254,13 @@ def to_json(config: RunConfig) -> dict[str, Any]:
 def from_json(record: Mapping[str, Any]) -> RunConfig:
     """Reads a record of :func:`to_json`.
 
-    Records of version 0.1 have the settings of all architectures: the others' are left out. Observations go on
-    entering the network as they did.
+    Records of version 0.1 have the settings of all architectures: the others' are left out. Settings that it had not
+    go on as they were.
     """
     agent, arch = record.get("agent", AGENTS.default), record.get("arch", ARCHITECTURES.default)
     own = {name: value for name, value in record.items() if not _is_of_others(name, agent, arch)}
-    return replace(RunConfig(), **{"observations": "bytes", **own})
+    before = {name: value for name, value in _AS_BEFORE.items() if not _is_of_others(name, agent, arch)}
+    return replace(RunConfig(), **{**before, **own})
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:

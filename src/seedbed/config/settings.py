@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
+from seedbed.acting.lag import ExactLag, Lag, lag_of
 from seedbed.config.placement import (
     HostSettings,
     LearnerSettings,
@@ -16,6 +17,7 @@ from seedbed.config.placement import (
     at_least,
 )
 from seedbed.errors import ConfigError
+from seedbed.nets.network import Network
 from seedbed.registry import AGENTS, ARCHITECTURES
 from seedbed.seeding import MOST_SEED
 
@@ -28,28 +30,6 @@ def _require_finite(settings: object) -> None:
             _require_finite(value)
         elif isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{part.name} is {value}, and has to be a finite number")
-
-
-@dataclass(frozen=True)
-class Network:
-    """The network of the policy."""
-
-    network: str = "auto"
-    """Torso: auto, mlp, tiny, small, pooled, nature, shallow, deep, or module:Class of your own."""
-    hidden: tuple[int, ...] = ()
-    """Sizes of the torso's dense layers; none given: the network's own."""
-    lstm: int | None = None
-    """Size of an LSTM between torso and heads; 0: none; None: the agent's own (r2d2: 512, others: 0)."""
-    compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Dtype of the torso's convolutions; auto: bfloat16 where the device has it (see seedbed doctor)."""
-    observations: Literal["auto", "bytes"] = "auto"
-    """Scaling of observations; auto: by declared bounds; bytes: every uint8 by 255, as in version 0.1."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "lstm")
-        for size in self.hidden:
-            if size < 1:
-                raise ConfigError(f"hidden has a layer of size {size}, and has to have sizes of 1 or more")
 
 
 @dataclass(frozen=True)
@@ -137,17 +117,17 @@ class RunConfig:
                 )
 
         _require_finite(self)
-        if isinstance(self.placement, RemoteSettings) and self.placement.listen and self.lag != "free":
+        if isinstance(self.placement, RemoteSettings) and self.placement.listen and self.lag.exact:
             raise ConfigError(
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: leave "
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
             )
 
     @property
-    def lag(self) -> int | Literal["free"]:
-        """Rounds between the weights that act and the newest, or free; a deterministic run has an exact one."""
-        lag = self.placement.lag if isinstance(self.placement, LearnerSettings) else "free"
-        return 0 if self.deterministic and lag == "free" else lag
+    def lag(self) -> Lag:
+        """The lag of the weights that act; a deterministic run has an exact one."""
+        lag = lag_of(self.placement.lag if isinstance(self.placement, LearnerSettings) else "free")
+        return ExactLag(0) if self.deterministic and not lag.exact else lag
 
     @property
     def cluster(self) -> HostSettings:

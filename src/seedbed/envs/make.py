@@ -17,7 +17,7 @@ from seedbed.envs.pool import PREFIX, Pool
 from seedbed.envs.rules import NOT_FINITE, broken_array, value_rule
 from seedbed.envs.standard import make_standard
 from seedbed.envs.toys import TOYS
-from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, unknown_name
+from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, described, unknown_name
 from seedbed.types import EnvSpec, TimeStep, leaves
 
 _log = logging.getLogger(__name__)
@@ -54,9 +54,9 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
         return Guarded(_maker(env_id)(env_id, num_envs, options, render=render))
     except SeedbedError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         given = f" with {options}" if options else ""
-        raise ConfigError(f"{env_id} cannot be made{given}: {_one_line(error)}") from error
+        raise ConfigError(f"{env_id} cannot be made{given}: {described(error)}") from error
 
 
 def spec_of(env_id: str, options: Options = (), num_envs: int = 1) -> EnvSpec:
@@ -86,6 +86,7 @@ class Guarded:
         ]
         self._told: set[str] = set()
         self._started = self._under_way = False
+        self._steps = 0
 
     def __repr__(self) -> str:
         return f"<{self.num_envs} × {self.spec.id}>"
@@ -115,6 +116,7 @@ class Guarded:
         if not self._under_way:
             raise EnvironmentFault(f"{self.spec.id}: receive() without send()")
         self._under_way = False
+        self._steps += 1
         step: TimeStep = self._call("receive", self._environment.receive)
         return self._as_declared(step, "step")
 
@@ -140,7 +142,7 @@ class Guarded:
         return step
 
     def _broken(self, moment: str, broken: str) -> EnvironmentFault:
-        return EnvironmentFault(f"{self.spec.id}: {moment}() shows what is not declared: {broken}")
+        return self._fault(f": {moment}() shows what is not declared: {broken}")
 
     def render(self) -> Any:
         """The picture of environment 0."""
@@ -156,10 +158,18 @@ class Guarded:
     def _call(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return method(*arguments)
+        except EnvironmentFault as fault:
+            fault.step = self._steps
+            raise
         except SeedbedError:
             raise
-        except Exception as error:
-            raise EnvironmentFault(f"{self.spec.id} failed in {name}(): {_one_line(error)}") from error
+        except (Exception, SystemExit) as error:
+            raise self._fault(f" failed in {name}(): {described(error)}") from error
+
+    def _fault(self, text: str) -> EnvironmentFault:
+        fault = EnvironmentFault(self.spec.id + text)
+        fault.step = self._steps
+        return fault
 
 
 def _maker(env_id: str) -> Callable[..., Environment]:
@@ -191,7 +201,3 @@ def _make_native(env_id: str, num_envs: int, options: Options, *, render: bool) 
     from seedbed.envs.on_device.makers import make_native
 
     return NativeBatch(make_native(env_id, options), num_envs)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -11,12 +11,13 @@ import logging
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
+from seedbed import faults
 from seedbed.acting import actor
-from seedbed.errors import ConnectionLost, SeedbedError
+from seedbed.errors import ConnectionLost
+from seedbed.faults import Fault
 from seedbed.launch.surroundings import held
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
@@ -67,10 +68,9 @@ def main() -> None:
         act(client, token=os.environ.get("SEEDBED_TOKEN", ""), index=arguments.index)
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201
-    except SeedbedError as error:
-        traceback.print_exc()
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        raise SystemExit(3) from None
+        faults.note(Fault.of(error))
+    except BaseException as error:
+        raise SystemExit(faults.leave(error)) from None
 
 
 if __name__ == "__main__":

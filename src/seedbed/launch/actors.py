@@ -20,7 +20,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from seedbed import faults
 from seedbed.errors import ConnectionLost, RunFailed
+from seedbed.faults import Fault
 from seedbed.launch.actor import act
 from seedbed.launch.allocator import without_tuning
 from seedbed.transport.connect import connect
@@ -36,10 +38,10 @@ class Actor(Protocol):
     """One started actor."""
 
     log: str
-    """Where its last words are."""
+    """Where its traceback is, and its last words."""
 
-    def ended(self) -> str | None:
-        """Why it ended, in one line; None while it lives."""
+    def ended(self) -> Fault | None:
+        """Why it ended; None while it lives."""
 
     def ask_to_end(self) -> None:
         """Tells it that it is over, if it does not hear that otherwise."""
@@ -96,7 +98,7 @@ class ProcessActor:
     Args:
       words: a module and its arguments.
       token: what to say where it connects.
-      log: file that takes what it prints.
+      log: file that takes what it prints; its fault comes as a file beside it.
       guard: who ends it should this process be killed.
       beside: variables of its environment, beside this process's. An environment that is a JAX function runs on the
         processor; accelerators are the learner's.
@@ -111,6 +113,8 @@ class ProcessActor:
         beside: Mapping[str, str] = MappingProxyType({"JAX_PLATFORMS": "cpu"}),
     ) -> None:
         self.log = str(log)
+        self._fault = log.with_suffix(".fault").absolute()
+        self._fault.unlink(missing_ok=True)
         self._guard = guard
         command = [sys.executable, "-P", "-m", *words]
         with log.open("ab") as output:
@@ -121,18 +125,23 @@ class ProcessActor:
                 command,
                 stdout=output,
                 stderr=output,
-                env=without_tuning({**os.environ, "SEEDBED_TOKEN": token, **beside}),
+                env=without_tuning(
+                    {**os.environ, "SEEDBED_TOKEN": token, faults.FILE: str(self._fault), **beside}
+                ),
             )
 
-    def ended(self) -> str | None:
+    def ended(self) -> Fault | None:
         """See :class:`Actor`."""
         code = self._process.poll()
         if code is None:
             return None
         self._kill_group()
+        if (fault := faults.read(self._fault)) is not None:
+            return fault
         if code < 0:
-            return f"killed by signal {-code}"
-        return self._last_line() or f"ended with status {code}"
+            return Fault(f"killed by signal {-code}")
+        last = self._last_line()
+        return Fault(f"ended with status {code}" + (f"; its last line: {last}" if last else ""))
 
     def _last_line(self) -> str:
         with Path(self.log).open("rb") as file:
@@ -158,6 +167,7 @@ class ProcessActor:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         self.kill()
+        self._fault.unlink(missing_ok=True)
 
     def _kill_group(self) -> None:
         """Kills what the actor's environments have started and left behind."""
@@ -188,11 +198,11 @@ class ThreadActor:
             _log.exception("actor %d", self._index)
             self._error = error
 
-    def ended(self) -> str | None:
+    def ended(self) -> Fault | None:
         """See :class:`Actor`."""
         if self._thread.is_alive():
             return None
-        return f"{type(self._error).__name__}: {self._error}" if self._error else "ended"
+        return Fault.of(self._error) if self._error else Fault("ended")
 
     def ask_to_end(self) -> None:
         """See :class:`Actor`; a thread hears it by its connection."""
@@ -247,6 +257,7 @@ class Supervisor:
         self.actors: dict[int, Actor] = {}
         self.restarts = 0
         self._history: dict[int, deque[float]] = {index: deque() for index in range(count)}
+        self._faults: dict[int, Fault] = {}
         self._stopping = threading.Event()
         self._looked = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"supervisor of {noun}s", daemon=True)
@@ -285,7 +296,7 @@ class Supervisor:
             if (reason := actor.ended()) is not None:
                 self._replace(index, actor, reason)
             elif index in stalled:
-                reason = self._late_with(stalled[index])
+                reason = Fault(self._late_with(stalled[index]))
                 if not actor.kill():
                     raise RunFailed(
                         f"{self._noun} {index}: {reason}, and a thread cannot be killed and started again: an "
@@ -298,7 +309,7 @@ class Supervisor:
         before, self._looked = self._looked, time.monotonic()
         return {} if self._looked - before > 10 * WATCH_SECONDS else self._stalled()
 
-    def _replace(self, index: int, actor: Actor, reason: str) -> None:
+    def _replace(self, index: int, actor: Actor, reason: Fault) -> None:
         if self._stopping.is_set():
             return
         now = time.monotonic()
@@ -310,12 +321,18 @@ class Supervisor:
                 f"{self._noun} {index}: {reason} (log: {actor.log}); a run with an exact lag cannot go on "
                 "without it: 'seedbed resume' goes on from the last checkpoint"
             )
+        if reason.repeats(self._faults.get(index)):
+            raise RunFailed(
+                f"{self._noun} {index}: {reason} (log: {actor.log}); it was the same before its restart, so that "
+                "another one would come to the same: mend what the log shows, then 'seedbed resume'"
+            )
         if len(history) >= self._most_restarts:
             raise RunFailed(
                 f"{self._noun} {index}: {reason} (log: {actor.log}); it was restarted {len(history)} times already, "
                 "and --actor-restarts allows no more: mend what the log shows, then 'seedbed resume'"
             )
         history.append(now)
+        self._faults[index] = reason
         self.restarts += 1
         self._note(f"{self._noun} {index}: {reason}; restart {len(history)} of {self._most_restarts}")
         self._begin(index)

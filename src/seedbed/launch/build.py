@@ -66,17 +66,12 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
       ConfigError: a setting does not fit the environment, or JAX has no device.
     """
     require_devices()
-    lstm = {} if config.net.lstm is None else {"lstm": config.net.lstm}
     definition = cast(AgentDefinition, AGENTS.load(config.agent))
     return definition.make(
         with_values(config.settings, values) if values else config.settings,
         spec,
-        network=config.net.network,
-        hidden=config.net.hidden,
-        compute_dtype=config.net.compute_dtype,
-        observations=config.net.observations,
+        config.net,
         total_updates=_total_updates(config, spec),
-        **lstm,
     )
 
 

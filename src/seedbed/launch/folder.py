@@ -140,8 +140,15 @@ class RunFolder:
         except ValueError as error:
             raise ConfigError(f"{self._config} is damaged: {error}") from error
 
+    def known_token(self) -> str:
+        """The run's secret; empty if it is not here, or another user's."""
+        try:
+            return self._token.read_text().strip()
+        except OSError:
+            return ""
+
     def token(self) -> str:
-        """What actors must know to join; made once, readable only by the owner."""
+        """The secret that actors and hosts must know to join; made once, readable only by the owner."""
         if not self._token.exists():
             # Letters and digits only: it is pasted behind a flag, where "-…" would be taken for another flag.
             self._write(self._token, secrets.token_hex(16), 0o600)

@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from pathlib import Path
 from typing import Any
 
+from seedbed import faults
 from seedbed.architectures.rapid import ForwardServer
 from seedbed.config.resolve import from_json
 from seedbed.errors import ConnectionLost
@@ -65,10 +65,8 @@ def main() -> None:
         serve(json.loads(parser.parse_args().job.read_text()), os.environ.get("SEEDBED_TOKEN", ""), over)
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201
-    except Exception as error:
-        traceback.print_exc()
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        raise SystemExit(3) from None
+    except BaseException as error:
+        raise SystemExit(faults.leave(error)) from None
 
 
 if __name__ == "__main__":

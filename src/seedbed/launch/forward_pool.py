@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from seedbed.acting.reporting import REPORT_SECONDS
-from seedbed.architectures.rapid import ForwardServer, Rapid
+from seedbed.architectures.rapid import ForwardServer
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed
@@ -43,7 +44,7 @@ class ForwardPool:
 
     def __init__(
         self,
-        arch: Rapid,
+        arch: Any,
         config: RunConfig,
         agent: Agent,
         spec: EnvSpec,
@@ -64,7 +65,7 @@ class ForwardPool:
             late_with="it gave no sign of life for {:.0f} s (--env-timeout allows more)".format,
             stalled=self._silent,
             most_restarts=config.placement.actor_restarts,
-            restart=config.lag == "free",
+            restart=not config.lag.exact,
             on_failure=arch.fail,
             note=note,
             noun="forward-pass server",
@@ -120,7 +121,7 @@ class ForwardPool:
 
     def _silence(self, index: int) -> tuple[float, bool]:
         """For how long nothing was heard of a server that was started, in s, and whether it is ready."""
-        begun, heard = self._begun[index], self._arch.registry.server_heard(index)
+        begun, heard = self._begun[index], self._arch.source.registry.server_heard(index)
         return time.monotonic() - max(begun, heard), heard > begun
 
     def _silent(self) -> dict[int, float]:

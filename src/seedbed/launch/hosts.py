@@ -27,13 +27,13 @@ from seedbed.config.placement import RemoteSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed, cause_of
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.rendezvous import Rendezvous, dial, free_port, go_to, joined, receive_hosts, split
+from seedbed.launch.rendezvous import Rendezvous, free_port, go_to, joined, receive_hosts, split
 from seedbed.learning.checkpoint import Checkpoint, any_saved, intact_steps, load, pack, unpack
 
 _PATIENCE_SECONDS = 600.0
 _JAX_PATIENCE_SECONDS = 120
 _FAREWELL_SECONDS = 60.0
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS, _DIAL_SECONDS = 0.05, 0.2
 _ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video")
 """Settings in which the hosts of a run may differ."""
 
@@ -115,7 +115,9 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
     started: dict[int, subprocess.Popen[bytes]] = {}
     if cluster.coordinator is None:
         for index in range(1, cluster.hosts):
-            started[index] = stack.enter_context(_started(address, index, folder.logs / f"host-{index}.log"))
+            started[index] = stack.enter_context(
+                _started(address, index, folder.token(), folder.logs / f"host-{index}.log")
+            )
 
     def look() -> None:
         for index, process in started.items():
@@ -136,6 +138,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
     rendezvous = receive_hosts(
         address,
         cluster.hosts,
+        token=folder.token(),
         timeout=cluster.host_timeout,
         patience=_PATIENCE_SECONDS,
         judge=lambda hello: _difference(mine, hello.get("settings")),
@@ -149,7 +152,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
 
 
 def follow(
-    address: str, index: int, config: RunConfig | None, stack: ExitStack
+    address: str, index: int, config: RunConfig | None, stack: ExitStack, *, token: Callable[[], str]
 ) -> tuple[Hosts, RunConfig, Path, bool]:
     """Another host: goes to host 0.
 
@@ -158,6 +161,7 @@ def follow(
       index: which host this is.
       config: as it was told, to be compared; None to be told by host 0.
       stack: closes what is opened.
+      token: gives the secret that host 0 wants to be told, once host 0 is there.
 
     Returns:
       The hosts, the settings, the run folder of host 0, and whether the run goes on from checkpoints.
@@ -167,7 +171,7 @@ def follow(
       RunFailed: host 0 is not there.
     """
     hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
-    rendezvous, told = go_to(address, index, patience=_PATIENCE_SECONDS, hello=hello)
+    rendezvous, told = go_to(address, index, token=token, patience=_PATIENCE_SECONDS, hello=hello)
     settings = resolve.replace(
         resolve.from_json(told["settings"]), host=index, coordinator=address, video=False
     )
@@ -207,11 +211,17 @@ def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> st
 
 
 @contextlib.contextmanager
-def _started(address: str, index: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _started(address: str, index: int, token: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another host on this machine."""
     command = [sys.executable, "-P", "-m", "seedbed.launch.host", address, str(index)]
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, "SEEDBED_TOKEN": token},
+        )
     try:
         yield process
     finally:
@@ -282,13 +292,24 @@ def _relay(server: socket.socket, address: str) -> None:
         while True:
             near, _ = server.accept()
             # Host 0 may not have begun to listen for JAX yet.
-            far = dial(address, time.monotonic() + _JAX_PATIENCE_SECONDS)
+            far = _dial(address, time.monotonic() + _JAX_PATIENCE_SECONDS)
             far.settimeout(None)
             kept += [near, far]
             for source, sink, last in ((near, far, True), (far, near, False)):
                 threading.Thread(
                     target=_pass_on, args=(source, sink, last), name="relay", daemon=True
                 ).start()
+
+
+def _dial(address: str, over: float) -> socket.socket:
+    """A connection to ``address``, where nobody may listen yet; raises :class:`OSError` when it is ``over``, in s."""
+    while True:
+        try:
+            return socket.create_connection(split(address), timeout=max(0.1, over - time.monotonic()))
+        except OSError:
+            if time.monotonic() + _DIAL_SECONDS > over:
+                raise
+            time.sleep(_DIAL_SECONDS)
 
 
 def _pass_on(source: socket.socket, sink: socket.socket, ends_too: bool) -> None:

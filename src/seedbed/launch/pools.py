@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from seedbed.architectures.with_shards import WithShards
+from seedbed.architectures.with_shards import ParameterServerRun
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.errors import CheckpointError
@@ -31,7 +31,7 @@ class Pools:
 
     def __init__(
         self,
-        arch: WithShards,
+        arch: ParameterServerRun,
         config: RunConfig,
         spec: EnvSpec,
         folder: RunFolder,

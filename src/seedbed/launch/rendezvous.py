@@ -1,13 +1,14 @@
-"""Where the hosts of a run meet: they tell each other what they know, and notice when one of them is gone.
+"""Where the hosts of a run meet: they exchange messages, and notice when one of them is gone.
 
 ::
 
     host 1 ──► host 0 ◄── host 2      each sends its message, host 0 sends all of them back
 
-JAX carries what the devices exchange. This connection carries what it has no way for: what the host programs decide
-together (whether to stop, whether to save), and the loss of a host, which is told at once and in words, while the
-devices of the others still wait for it. Messages are bytes with a length before them; nothing in them is executed.
-Hosts of one run trust each other, as JAX's own connections between them do: keep them in a network of their own.
+JAX carries what the devices exchange. This conversation carries the rest: what the host programs decide together (to
+stop, to save), and the loss of a host, which is told at once and in words, while the devices of the others still wait
+for it. Host 0 is a :class:`~seedbed.transport.interface.Handler` on the transport of actors, with its admission, its
+limits and its parser. Messages travel on one lane, in pieces; an empty step on another, answered after a while, is a
+sign of life of both sides.
 """
 
 from __future__ import annotations
@@ -16,227 +17,92 @@ import contextlib
 import json
 import logging
 import queue
-import select
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from seedbed import __version__
-from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, RunFailed, cause_of
+from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, Refused, RunFailed, TransportError
+from seedbed.transport.admission import require_admission
+from seedbed.transport.connect import connect, listen
+from seedbed.transport.conversation import Arrays
+from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts, Peer
 
 _log = logging.getLogger(__name__)
-_HEADER = struct.Struct("!BQ")
 _LENGTH = struct.Struct("!Q")
 _MOST_BYTES = 1 << 36
-_MOST_OF_A_STRANGER = 1 << 20
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 15
 _BEATS = 5
-_RETRY_SECONDS = 0.2
-_STRANGER_SECONDS = 15.0
+_LOOK_SECONDS, _ATTEMPT_SECONDS = 0.2, 2.0
 _CLOSED = "the connection was closed"
+_ENDED = "this host has ended"
+_DISMISSED = "host 0 did not begin: not all hosts came"
+_BEGUN = "the run has begun without it"
 
 
-class _Kind(IntEnum):
-    HELLO = 1
-    WELCOME = 2
-    REFUSED = 3
-    MINE = 4
-    ALL = 5
-    BEAT = 6
-    LEAVE = 7
-    FAILED = 8
+_PIECE = Layout((((), "int64"), ((), "int64"), ((_PIECE_BYTES,), "uint8")))
+"""Bytes that come after this piece, bytes that count of it, and its bytes."""
+EXCHANGE, BEAT = range(2)
+LANES = (Layouts(_PIECE, _PIECE), Layouts(Layout(()), Layout(())))
 
 
-class _Line:
-    """A connection that carries whole messages; may be written by several threads and is read by one."""
-
-    def __init__(self, connection: socket.socket, timeout: float) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(timeout)
-        self._connection = connection
-        self._timeout = timeout
-        self._writing = threading.Lock()
-
-    def send(self, kind: _Kind, content: bytes = b"") -> None:
-        """Sends a message; raises :class:`ConnectionLost`."""
-        with self._writing:
-            self._send(kind, content)
-
-    def send_unless_busy(self, kind: _Kind) -> None:
-        """Sends a message without content, unless one is being sent; raises :class:`ConnectionLost`."""
-        if self._writing.acquire(blocking=False):
-            try:
-                self._send(kind, b"")
-            finally:
-                self._writing.release()
-
-    def _send(self, kind: _Kind, content: bytes) -> None:
-        with self._told():
-            self._connection.sendall(_HEADER.pack(kind, len(content)))
-            # In pieces: the time limit is that of a piece.
-            for start in range(0, len(content), _PIECE_BYTES):
-                self._connection.sendall(memoryview(content)[start : start + _PIECE_BYTES])
-
-    def receive(self, most: int = _MOST_BYTES) -> tuple[_Kind, bytes]:
-        """The next message; raises :class:`ConnectionLost` or, if it is none, :class:`ProtocolError`."""
-        with self._told():
-            kind, length = _HEADER.unpack(self._exactly(_HEADER.size))
-            if kind not in _Kind.__members__.values() or length > most:
-                raise ProtocolError(
-                    f"a message of kind {kind} with {length} bytes, where at most {most} may come"
-                )
-            return _Kind(kind), self._exactly(length)
-
-    def _exactly(self, length: int) -> bytes:
-        content = bytearray()
-        while len(content) < length:
-            piece = self._connection.recv(min(_PIECE_BYTES, length - len(content)))
-            if not piece:
-                raise ConnectionLost(_CLOSED)
-            content += piece
-        return bytes(content)
-
-    def is_open(self) -> bool:
-        """Whether the other side is still there, or has left something to be read."""
-        try:
-            if not select.select([self._connection], [], [], 0)[0]:
-                return True
-            return bool(self._connection.recv(1, socket.MSG_PEEK))
-        except OSError:
-            return False
-
-    @contextlib.contextmanager
-    def _told(self) -> Any:
-        try:
-            yield
-        except TimeoutError as error:
-            raise ConnectionLost(f"no sign of life for {self._timeout:g} s") from error
-        except ConnectionError as error:
-            raise ConnectionLost(_CLOSED) from error
-        except OSError as error:
-            raise ConnectionLost(error.strerror or str(error)) from error
-
-    def wait_at_most(self, seconds: float) -> None:
-        """How long the other side may be silent."""
-        self._timeout = seconds
-        self._connection.settimeout(seconds)
-
-    def close(self) -> None:
-        """Closes it; whoever reads it is told."""
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
+def piece_of(content: bytes, start: int = 0) -> Arrays:
+    """Returns the piece of a message that begins at ``start``, as it travels."""
+    piece = np.frombuffer(content[start : start + _PIECE_BYTES], np.uint8)
+    room = np.zeros(_PIECE_BYTES, np.uint8)
+    room[: piece.size] = piece
+    left = max(0, len(content) - start - _PIECE_BYTES)
+    return [np.array(left, np.int64), np.array(piece.size, np.int64), room]
 
 
-class Rendezvous:
+def read(arrays: Sequence[NDArray[Any]]) -> tuple[bytes, int]:
+    """Returns the bytes of a piece, and how many come after it."""
+    left, size, room = arrays
+    return room[: max(0, int(size))].tobytes(), int(left)
+
+
+class Rendezvous(ABC):
     """One host's place among the hosts of a run; :meth:`exchange` belongs to one thread.
 
     Args:
-      index: which host this is.
-      lines: to the others, by their index: host 0 has all of them, each other only that to host 0.
-      timeout: seconds without a sign of life after which a host counts as gone.
+      index: number of this host.
     """
 
-    def __init__(self, index: int, lines: Mapping[int, _Line], timeout: float) -> None:
+    def __init__(self, index: int) -> None:
         self.index = index
-        self._lines = dict(lines)
         self._lock = threading.Lock()
         self._lost: str | None = None
         self._gone = threading.Event()
         self._on_loss: Callable[[str], None] | None = None
         self._closed = threading.Event()
-        # What a host has sent; None once nothing more will come from it.
-        self._inboxes: dict[int, queue.SimpleQueue[bytes | None]] = {
-            other: queue.SimpleQueue() for other in lines
-        }
-        for other in lines:
-            # A heart for each: one that is held up must not make this host seem dead to the others.
-            self._start(f"heart for host {other}", self._beat, self._lines[other], timeout / _BEATS)
-            self._start(f"ear for host {other}", self._listen, other)
 
-    @staticmethod
-    def _start(name: str, function: Callable[..., None], *arguments: Any) -> None:
-        threading.Thread(target=function, args=arguments, name=name, daemon=True).start()
-
-    # What is said.
-
+    @abstractmethod
     def exchange(self, message: bytes) -> list[bytes]:
         """Every host's message, in the order of the hosts; waits for all of them.
 
         Raises:
           RunFailed: a host is gone, or has left.
         """
-        if self.index:
-            self._send(0, _Kind.MINE, message)
-            return _unpack(self._next(0))
-        messages = [message, *(self._next(other) for other in sorted(self._lines))]
-        for other in self._lines:
-            self._send(other, _Kind.ALL, _pack(messages))
-        return messages
 
-    def _send(self, other: int, kind: _Kind, content: bytes) -> None:
-        try:
-            self._lines[other].send(kind, content)
-        except ConnectionLost as error:
-            # Its ear may know more: what the other said before it went.
-            self._lose(self._inboxes[other], f"host {other} is gone: {error}", patience=1.0)
-            raise RunFailed(self.lost or "") from error
+    @abstractmethod
+    def _leave(self, failure: str | None) -> None:
+        """Tells the others that this host has ended, or failed, and frees everything."""
 
-    def _next(self, other: int) -> bytes:
-        message = self._inboxes[other].get()
-        if message is None:
-            raise RunFailed(self.lost or f"host {other} ended before host {self.index} did")
-        return message
+    @abstractmethod
+    def _wake(self, reason: str) -> None:
+        """Tells the others of a loss, and the thread that waits in ``exchange``."""
 
-    # What is heard.
-
-    def _listen(self, other: int) -> None:
-        line, inbox = self._lines[other], self._inboxes[other]
-        try:
-            while True:
-                kind, content = line.receive()
-                if kind is _Kind.LEAVE:
-                    inbox.put(None)
-                    return
-                if kind is _Kind.FAILED:
-                    self._lose(inbox, content.decode(errors="replace"))
-                    return
-                if kind is not _Kind.BEAT:
-                    inbox.put(content)
-        except Exception as error:
-            if not self._closed.is_set():
-                self._lose(inbox, f"host {other} is gone: {cause_of(error)}")
-
-    def _beat(self, line: _Line, seconds: float) -> None:
-        with contextlib.suppress(ConnectionLost):  # whoever listens notices too
-            while not self._closed.wait(seconds):
-                line.send_unless_busy(_Kind.BEAT)
-
-    def _lose(self, inbox: queue.SimpleQueue[bytes | None], reason: str, patience: float = 0.0) -> None:
-        """Notes the loss of a host, tells the others, and whoever waits here."""
-        if patience:
-            self._closed.wait(patience)
-        with self._lock:
-            first, on_loss = self._lost is None, self._on_loss
-            if first:
-                self._lost = reason
-        if first:
-            self._gone.set()
-            _log.error("%s", reason)
-            self._tell(_Kind.FAILED, reason)
-        for other in (*self._inboxes.values(), inbox):
-            other.put(None)
-        if first and on_loss is not None:
-            self._start("loss", on_loss, reason)
-
-    def _tell(self, kind: _Kind, content: str = "") -> None:
-        for line in self._lines.values():
-            with contextlib.suppress(ConnectionLost):
-                line.send(kind, content.encode())
+    @abstractmethod
+    def _beat(self) -> Iterator[tuple[int, float]]:
+        """Gives a sign of life; yields each other host and when it gave its last one."""
 
     @property
     def lost(self) -> str | None:
@@ -254,26 +120,324 @@ class Rendezvous:
         with self._lock:
             self._on_loss, lost = on_loss, self._lost
         if lost is not None:
-            self._start("loss", on_loss, lost)
+            _start("loss", on_loss, lost)
 
     def close(self, failure: str | None = None) -> None:
         """Leaves; with the reason if this host failed. Safe to call twice."""
-        if self._closed.is_set():
-            return
+        with self._lock:
+            first = not self._closed.is_set()
+            self._closed.set()
+            told = None if failure is None or self._lost else f"host {self.index} failed: {failure}"
+        if first:
+            self._leave(told)
+
+    def begin(self, timeout: float) -> None:
+        """Begins to give signs of life, and to miss those of the others for longer than ``timeout`` s."""
+        _start(f"pulse of host {self.index}", self._pulse, timeout)
+
+    def _pulse(self, timeout: float) -> None:
+        while not self._closed.wait(timeout / _BEATS):
+            now = time.monotonic()
+            for other, heard in self._beat():
+                if now - heard > timeout:
+                    self._lose(f"host {other} is gone: no sign of life for {timeout:g} s")
+
+    def _lose(self, reason: str) -> None:
+        """Notes the loss of a host, once, and tells whoever has to know."""
+        with self._lock:
+            if self._lost is not None or self._closed.is_set():
+                return
+            self._lost, on_loss = reason, self._on_loss
+        _log.error("%s", reason)
+        self._gone.set()
+        self._wake(reason)
+        if on_loss is not None:
+            _start("loss", on_loss, reason)
+
+
+def _start(name: str, function: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=function, args=arguments, name=name, daemon=True).start()
+
+
+# Host 0.
+
+
+@dataclass
+class _Guest:
+    """Another host, as host 0 knows it.
+
+    Attributes:
+      peer: the conversation with it.
+      inbox: its messages; None once nothing more will come.
+      pieces: what has come of a message.
+      answer: all messages, while it fetches them; None while it sends its own.
+      fetched: bytes of the answer that it has.
+      heard: time of its last sign of life.
+      owed: whether it waits for the reply to a beat.
+      ended: whether it has left as it should.
+    """
+
+    peer: Peer
+    inbox: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    pieces: bytearray = field(default_factory=bytearray)
+    answer: bytes | None = None
+    fetched: int = 0
+    heard: float = field(default_factory=time.monotonic)
+    owed: bool = False
+    ended: bool = False
+
+    def give(self, answer: bytes) -> None:
+        """Sends the next piece of all messages."""
+        piece = piece_of(answer, self.fetched)
+        self.fetched += int(piece[1])
+        self.answer = answer if piece[0] else None
+        self.peer.reply(EXCHANGE, piece)
+
+
+class _Center(Rendezvous):
+    """Host 0's place: the handler that the others talk to.
+
+    Args:
+      address: ``HOST:PORT`` to listen at.
+      count: hosts of the run.
+      token: what the others have to know.
+      judge: given a host's hello, returns why it is turned away, or None.
+    """
+
+    def __init__(
+        self, address: str, count: int, token: str, judge: Callable[[Mapping[str, Any]], str | None]
+    ) -> None:
+        super().__init__(0)
+        self._count = count
+        self._token = token
+        self._judge = judge
+        self._guests: dict[int, _Guest] = {}
+        self._begun = False
+        self._came = threading.Condition(self._lock)
+        self._server = listen(address, self, keepalive=False)
+
+    def wait_for_hosts(self, patience: float, look: Callable[[], None]) -> list[int]:
+        """Waits until all hosts are there, at most ``patience`` s; returns those that are not."""
+        over = time.monotonic() + patience
+        while True:
+            look()
+            with self._came:
+                missing = [index for index in range(1, self._count) if index not in self._guests]
+                self._begun = not missing
+                if self._begun or time.monotonic() > over:
+                    return missing
+                self._came.wait(_LOOK_SECONDS)
+
+    def dismiss(self) -> None:
+        """Sends the hosts away that have come, because others have not."""
         self._closed.set()
-        if failure is None:
-            self._tell(_Kind.LEAVE)
-        elif self.lost is None:
-            self._tell(_Kind.FAILED, f"host {self.index} failed: {failure}")
-        for line in self._lines.values():
-            line.close()
+        self._leave(_DISMISSED)
+
+    def begin(self, timeout: float) -> None:
+        """See :class:`Rendezvous`."""
+        for guest in self._guests.values():
+            guest.heard = time.monotonic()
+        super().begin(timeout)
+
+    def exchange(self, message: bytes) -> list[bytes]:
+        """See :class:`Rendezvous`."""
+        messages = [message, *(self._next(other) for other in sorted(self._guests))]
+        content = _packed(messages)
+        for guest in self._guests.values():
+            guest.fetched = 0
+            guest.give(content)
+        return messages
+
+    def _next(self, other: int) -> bytes:
+        inbox = self._guests[other].inbox
+        message = None if self.lost else inbox.get()
+        if message is None:
+            inbox.put(None)  # the end stays the end
+            raise RunFailed(self.lost or f"host {other} ended before host 0 did")
+        return message
+
+    # The handler, called by the server.
+
+    def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
+        """Lets a host in that says ``hello``, and opens its lanes."""
+        require_admission(message, self._token)
+        index = message.get("host")
+        if type(index) is not int or not isinstance(message.get("settings"), dict | None):
+            raise Refused("not what a host says to host 0")
+        if (reason := self._against(index, message)) is not None:
+            _log.warning("host %s was turned away: %s", index, reason)
+            raise Refused(f"host 0 turns host {index} away: {reason}")
+        with self._came:
+            begun = self._begun
+            if not begun:
+                self._guests[index] = _Guest(peer)
+                self._came.notify_all()
+        if begun:
+            peer.close(_BEGUN)
+        else:
+            peer.open(LANES)
+        return {}
+
+    def _against(self, index: int, hello: Mapping[str, Any]) -> str | None:
+        """The reason to turn a host away; None if it may come in."""
+        if hello.get("version") != __version__:
+            return f"it has version {hello.get('version')} of Seedbed, host 0 has {__version__}"
+        if hello.get("hosts") not in (self._count, None):
+            return f"it was told of {hello['hosts']} hosts, host 0 of {self._count}"
+        if not 0 < index < self._count:
+            return f"there are {self._count} hosts, 0 to {self._count - 1}"
+        if index in self._guests and not self._begun:
+            return "another has come with that index"
+        return self._judge(hello)
+
+    def deliver(self, peer: Peer, lane: int, arrays: Arrays) -> None:
+        """Takes a beat or a piece of a message, or gives the next piece of all messages."""
+        _, guest = self._whose(peer)
+        if guest is None:
+            return
+        guest.heard = time.monotonic()
+        if lane == BEAT:
+            guest.owed = True
+        elif guest.answer is not None:
+            guest.give(guest.answer)
+        else:
+            self._take(guest, *read(arrays))
+
+    def _take(self, guest: _Guest, piece: bytes, left: int) -> None:
+        guest.pieces += piece
+        if len(guest.pieces) > _MOST_BYTES:
+            guest.peer.close(f"a message of more than {_MOST_BYTES} bytes")
+        elif left > 0:
+            guest.peer.reply(EXCHANGE, piece_of(b""))
+        else:
+            guest.inbox.put(bytes(guest.pieces))
+            guest.pieces.clear()
+
+    def left(self, peer: Peer, reason: str) -> None:
+        """Notices the loss of a host; before the run has begun it may come again."""
+        other, guest = self._whose(peer)
+        if guest is None:
+            return
+        with self._came:
+            if not self._begun:
+                del self._guests[other]
+                return
+        guest.ended = reason == _ENDED
+        if not guest.ended:
+            _log.warning("host %d: %s", other, reason)
+            told = reason.startswith(f"host {other} failed")
+            self._lose(reason if told else f"host {other} is gone: {_CLOSED}")
+        guest.inbox.put(None)
+
+    def _whose(self, peer: Peer) -> tuple[int, _Guest | None]:
+        with self._lock:
+            found = ((other, guest) for other, guest in self._guests.items() if guest.peer is peer)
+            return next(found, (0, None))
+
+    # What it tells.
+
+    def _beat(self) -> Iterator[tuple[int, float]]:
+        for other, guest in self._guests.items():
+            if guest.owed:
+                guest.owed = False
+                guest.peer.reply(BEAT, [])
+            if not guest.ended:
+                yield other, guest.heard
+
+    def _wake(self, reason: str) -> None:
+        for guest in self._guests.values():
+            guest.peer.close(reason)
+            guest.inbox.put(None)
+
+    def _leave(self, failure: str | None) -> None:
+        with self._lock:
+            guests = list(self._guests.values())
+        for guest in guests:
+            guest.peer.close(failure or _ENDED)
+        self._server.close()
 
 
-def _pack(messages: Sequence[bytes]) -> bytes:
+# The others.
+
+
+class _Follower(Rendezvous):
+    """Another host's place: a client of host 0.
+
+    Args:
+      index: number of this host.
+      client: an open conversation.
+    """
+
+    def __init__(self, index: int, client: Client) -> None:
+        super().__init__(index)
+        self._client = client
+        self._sending = threading.Lock()
+        self._heard = time.monotonic()
+        self._may_beat = True
+        self._replies: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
+        _start(f"ear of host {index}", self._listen)
+
+    def exchange(self, message: bytes) -> list[bytes]:
+        """See :class:`Rendezvous`."""
+        for start in range(0, max(1, len(message)), _PIECE_BYTES):
+            piece, left = self._call(piece_of(message, start))
+        whole = bytearray(piece)
+        while left > 0:
+            piece, left = self._call(piece_of(b""))
+            whole += piece
+        return _unpacked(bytes(whole))
+
+    def _call(self, piece: Arrays) -> tuple[bytes, int]:
+        """Sends a piece and waits for the one that is its reply."""
+        if self.lost is None:
+            with contextlib.suppress(ConnectionLost):  # the ear hears why
+                self._send(EXCHANGE, piece)
+        reply = self._replies.get()
+        if reply is None:
+            self._replies.put(None)  # the end stays the end
+            raise RunFailed(self.lost or f"host 0 ended before host {self.index} did")
+        return reply
+
+    def _send(self, lane: int, arrays: Arrays) -> None:
+        with self._sending:
+            self._client.send(lane, arrays)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                reply = self._client.receive(idle=True)
+                assert reply is not None
+                lane, arrays = reply
+                self._heard = time.monotonic()
+                if lane == BEAT:
+                    self._may_beat = True
+                else:
+                    self._replies.put(read(arrays))
+        except TransportError as error:
+            said = error.said if isinstance(error, ConnectionLost) else str(error)
+            if said != _ENDED:
+                self._lose(said or f"host 0 is gone: {_CLOSED}")
+            self._replies.put(None)
+
+    def _beat(self) -> Iterator[tuple[int, float]]:
+        if self._may_beat:
+            self._may_beat = False
+            with contextlib.suppress(ConnectionLost):
+                self._send(BEAT, [])
+        yield 0, self._heard
+
+    def _wake(self, reason: str) -> None:
+        self._replies.put(None)
+
+    def _leave(self, failure: str | None) -> None:
+        self._client.close(failure or _ENDED)
+
+
+def _packed(messages: Sequence[bytes]) -> bytes:
     return b"".join(part for message in messages for part in (_LENGTH.pack(len(message)), message))
 
 
-def _unpack(content: bytes) -> list[bytes]:
+def _unpacked(content: bytes) -> list[bytes]:
     messages, at = [], 0
     while at < len(content):
         (length,) = _LENGTH.unpack_from(content, at)
@@ -288,13 +452,9 @@ def _unpack(content: bytes) -> list[bytes]:
 
 def free_port(host: str) -> int:
     """A port of ``host``, one of this machine's addresses, that nobody listens at."""
-    with _server(host, 0) as server:
-        return int(server.getsockname()[1])
-
-
-def _server(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family)
+    with socket.create_server((host, 0), family=family) as server:
+        return int(server.getsockname()[1])
 
 
 def joined(host: str, port: int) -> str:
@@ -334,6 +494,7 @@ def receive_hosts(
     address: str,
     count: int,
     *,
+    token: str,
     timeout: float,
     patience: float,
     judge: Callable[[Mapping[str, Any]], str | None],
@@ -345,9 +506,10 @@ def receive_hosts(
     Args:
       address: ``HOST:PORT`` to listen at.
       count: hosts of the run, this one too.
-      timeout: see :class:`Rendezvous`.
+      token: secret that the others have to know.
+      timeout: seconds without a sign of life after which a host counts as gone.
       patience: seconds in which all have to come.
-      judge: the reason to turn a host away that says so and so of itself; None if it may come in.
+      judge: given a host's hello, returns why it is turned away, or None.
       welcome: gives what all are told when they are complete.
       look: called now and then while they come; what it raises ends the waiting.
 
@@ -355,103 +517,42 @@ def receive_hosts(
       ConfigError: nobody can listen at that address.
       RunFailed: a host did not come.
     """
-    host, port = split(address)
+    split(address)
     try:
-        server = _server(host, port)
-    except OSError as error:
+        center = _Center(address, count, token, judge)
+    except ConfigError as error:
         raise ConfigError(
-            f"host 0 cannot listen at {address}: {error.strerror}; "
-            "--coordinator is an address of host 0, with a free port"
+            f"host 0 cannot listen at {address}: {error}; --coordinator is an address of host 0, with a free port"
         ) from error
-    lines: dict[int, _Line] = {}
-    over = time.monotonic() + patience
-    with server:
-        server.settimeout(_RETRY_SECONDS)
-        try:
-            while missing := [index for index in range(1, count) if not _is_here(lines.get(index))]:
-                look()
-                if time.monotonic() > over:
-                    named = ", ".join(map(str, missing))
-                    raise RunFailed(
-                        f"host {named} did not come to {address} within {patience:g} s: start the same command "
-                        "there with its --host"
-                    )
-                with contextlib.suppress(TimeoutError):
-                    line = _Line(server.accept()[0], _STRANGER_SECONDS)
-                    index = _introduction(line, count, lines, judge)
-                    if index is not None:
-                        if index in lines:  # it went away, and came back
-                            lines[index].close()
-                        lines[index] = line
-        except BaseException:
-            _dismiss(lines, "host 0 did not begin: not all hosts came")
-            raise
-    told = json.dumps({**welcome(), "timeout": timeout}).encode()
-    for line in lines.values():
-        line.wait_at_most(timeout)
-        with contextlib.suppress(ConnectionLost):  # whoever listens to it will notice
-            line.send(_Kind.WELCOME, told)
-    return Rendezvous(0, lines, timeout)
-
-
-def _is_here(line: _Line | None) -> bool:
-    """Whether a host has come, and has not gone away since."""
-    return line is not None and line.is_open()
-
-
-def _introduction(
-    line: _Line, count: int, known: Mapping[int, _Line], judge: Callable[[Mapping[str, Any]], str | None]
-) -> int | None:
-    """The index of the host that calls; None if it was turned away."""
-    # However slowly a stranger speaks.
-    patience = threading.Timer(_STRANGER_SECONDS, line.close)
-    patience.start()
     try:
-        kind, content = line.receive(_MOST_OF_A_STRANGER)
-        hello = json.loads(content)
-        index = hello["host"]
-        if (
-            kind is not _Kind.HELLO
-            or type(index) is not int
-            or not isinstance(hello.get("settings"), dict | None)
-        ):
-            raise ProtocolError("no introduction")
-    except Exception as error:  # anything may come from a stranger
-        _log.warning("somebody who is no host called: %s", error)
-        line.close()
-        return None
-    finally:
-        patience.cancel()
-    if hello.get("version") != __version__:
-        reason: str | None = f"it has version {hello.get('version')} of Seedbed, host 0 has {__version__}"
-    elif hello.get("hosts") not in (count, None):
-        reason = f"it was told of {hello['hosts']} hosts, host 0 of {count}"
-    elif not 0 < index < count:
-        reason = f"there are {count} hosts, 0 to {count - 1}"
-    elif _is_here(known.get(index)):
-        reason = "another has come with that index"
-    else:
-        reason = judge(hello)
-    if reason is None:
-        return index
-    _log.warning("host %s was turned away: %s", index, reason)
-    with contextlib.suppress(ConnectionLost):
-        line.send(_Kind.REFUSED, f"host 0 turns host {index} away: {reason}".encode())
-    line.close()
-    return None
-
-
-def _dismiss(lines: Mapping[int, _Line], reason: str) -> None:
-    for line in lines.values():
-        with contextlib.suppress(ConnectionLost):
-            line.send(_Kind.FAILED, reason.encode())
-        line.close()
+        if missing := center.wait_for_hosts(patience, look):
+            named = ", ".join(map(str, missing))
+            raise RunFailed(
+                f"host {named} did not come to {address} within {patience:g} s: start the same command "
+                "there with its --host"
+            )
+        told = json.dumps({**welcome(), "timeout": timeout}).encode()
+    except BaseException:
+        center.dismiss()
+        raise
+    center.begin(timeout)
+    # One that is lost by now is told of when the hosts exchange something.
+    with contextlib.suppress(RunFailed):
+        center.exchange(told)
+    return center
 
 
 def go_to(
-    address: str, index: int, *, patience: float, hello: Mapping[str, Any]
+    address: str, index: int, *, token: Callable[[], str], patience: float, hello: Mapping[str, Any]
 ) -> tuple[Rendezvous, dict[str, Any]]:
     """Another host's side: goes to host 0, introduces itself and waits until all have come.
+
+    Args:
+      address: where host 0 is.
+      index: number of this host.
+      token: gives the secret that host 0 wants to be told; asked for when host 0 is there.
+      patience: seconds in which host 0 has to be there.
+      hello: what this host was told, to be compared.
 
     Returns:
       The rendezvous and what host 0 tells.
@@ -460,32 +561,41 @@ def go_to(
       ConfigError: host 0 turned it away; the message is the reason.
       RunFailed: host 0 is not there.
     """
+    over = time.monotonic() + patience
+    greeting = {"version": __version__, "protocol": PROTOCOL, "host": index, **hello}
+    client = _introduced(address, lambda: {**greeting, "token": token()}, over)
+    rendezvous = _Follower(index, client)
     try:
-        line = _Line(dial(address, time.monotonic() + patience), patience)
-    except OSError as error:
-        raise RunFailed(
-            f"host 0 is not at {address}: {error.strerror or error}; start it with the same --coordinator"
-        ) from error
-    try:
-        line.send(_Kind.HELLO, json.dumps({"version": __version__, "host": index, **hello}).encode())
-        kind, content = line.receive()
-    except (ConnectionLost, ProtocolError) as error:
-        line.close()
-        raise RunFailed(f"host 0 at {address} is gone: {error}") from error
-    if kind is not _Kind.WELCOME:
-        line.close()
-        raise ConfigError(content.decode(errors="replace"))
-    told = json.loads(content)
-    line.wait_at_most(told["timeout"])
-    return Rendezvous(index, {0: line}, told["timeout"]), told
+        told = json.loads(rendezvous.exchange(b"")[0])
+    except RunFailed as error:
+        rendezvous.close()
+        raise (ConfigError if str(error) == _DISMISSED else RunFailed)(str(error)) from error
+    rendezvous.begin(told["timeout"])
+    return rendezvous, told
 
 
-def dial(address: str, over: float) -> socket.socket:
-    """A connection to ``address``, where nobody may listen yet; raises :class:`OSError` when it is ``over``, in s."""
+def _introduced(address: str, hello: Callable[[], dict[str, Any]], over: float) -> Client:
+    """An open conversation with host 0, which may not be there before it is ``over``."""
+    split(address)
     while True:
         try:
-            return socket.create_connection(split(address), timeout=max(0.1, over - time.monotonic()))
-        except OSError:
-            if time.monotonic() + _RETRY_SECONDS > over:
-                raise
-            time.sleep(_RETRY_SECONDS)
+            client = connect(address, timeout=_ATTEMPT_SECONDS, keepalive=False)
+        except ConnectionLost as error:
+            if time.monotonic() < over:
+                continue
+            raise RunFailed(
+                f"host 0 is not at {address}: {error}; start it with the same --coordinator"
+            ) from error
+        try:
+            client.ask(hello())
+            client.open(LANES)
+            return client
+        except Refused as error:
+            client.close()
+            raise ConfigError(str(error)) from error
+        except (ConnectionLost, ProtocolError) as error:
+            client.close()
+            # A run that ends at that address has begun without this host; the one that resumes it comes.
+            if getattr(error, "said", None) != _BEGUN or time.monotonic() > over:
+                raise RunFailed(f"host 0 at {address} is gone: {error}") from error
+            time.sleep(_LOOK_SECONDS)

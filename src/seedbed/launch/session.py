@@ -21,9 +21,7 @@ from seedbed.acting.assignment import EPOCHS_A_SESSION
 from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.interface import Setup
-from seedbed.architectures.rapid import Rapid
-from seedbed.architectures.run import Run, agent_steps, counts, env_frames, progress
-from seedbed.architectures.with_shards import WithShards
+from seedbed.architectures.with_shards import ParameterServerRun
 from seedbed.config.placement import RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
@@ -39,6 +37,7 @@ from seedbed.launch.pools import Pools
 from seedbed.launch.saver import Saver
 from seedbed.launch.signals import heeding_signals
 from seedbed.learning.checkpoint import Checkpoint, Contents, digest
+from seedbed.learning.run import Run
 from seedbed.metrics.console import Budget, display
 from seedbed.metrics.ledger import carried_out
 from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
@@ -375,24 +374,24 @@ class Session:
         if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
             return reason, self._standing(arch)
         self._write_where_it_begins(arch, sinks)
-        if isinstance(arch, WithShards):
+        if isinstance(arch, ParameterServerRun):
             self._start_shards(arch)
         addresses = self._open(arch)
         self.folder.keep(self.config)
         if self.pools is not None:
             self.pools.start_workers(addresses[0])
         joins = addresses[:1]
-        if isinstance(arch, Rapid):
+        if self.config.arch == "rapid":
             joins = self._start_forward_servers(arch, addresses[0])
-        if arch.registry is not None:
-            self._start_actors(arch, arch.registry, joins)
-        if arch.threads is not None:
+        if (registry := _registry(arch)) is not None:
+            self._start_actors(arch, registry, joins)
+        if (threads := _threads(arch)) is not None:
             timeout = self.config.safety.env_timeout
-            self._supervise(arch, arch.threads.start, partial(arch.threads.stalled, timeout))
+            self._supervise(arch, threads.start, partial(threads.stalled, timeout))
         self.begun = self.row_at = self.saver.saved_at = time.monotonic()
         if not _has_actors(arch):
             # All is compiled, and no actor has to come first.
-            self.steady.start(agent_steps(arch))
+            self.steady.start(arch.books.agent_steps)
         # One of several hosts stops with the others, after the same update.
         stop = self.interrupted if self.hosts.count == 1 else threading.Event()
         reason = "interrupted"
@@ -402,7 +401,7 @@ class Session:
                 ending = self._while_waiting()
             else:
                 ending = self._after_update(arch)
-                self.steady.start(agent_steps(arch))
+                self.steady.start(arch.books.agent_steps)
                 latest = metrics
             if self._row_is_due(arch):
                 self._write(arch, sinks, metrics or {})
@@ -451,7 +450,15 @@ class Session:
     def _write_where_it_begins(self, arch: Run, sinks: Record) -> None:
         """Writes a row, if the run goes on: rows of a session before that went further are history no more."""
         if self.resumed:
-            self._write_row(arch, sinks, {**progress(arch), "seconds": self.seconds, "session": self.session})
+            self._write_row(
+                arch,
+                sinks,
+                {
+                    **arch.books.progress(arch.version, arch.frames_per_step),
+                    "seconds": self.seconds,
+                    "session": self.session,
+                },
+            )
 
     def _write_row(self, arch: Run, sinks: Record, row: Mapping[str, Any]) -> None:
         sinks.write(row)
@@ -481,11 +488,11 @@ class Session:
             self.display.note(f"more actors: seedbed actor {dialled} --token {self.folder.token()}")
         return addresses
 
-    def _start_shards(self, arch: WithShards) -> None:
+    def _start_shards(self, arch: ParameterServerRun) -> None:
         self.pools = Pools(arch, self.placed, self.spec, self.folder, self.display.note)
         self.pools.start_shards(CARRIERS[self.config.placement.transport])
 
-    def _start_forward_servers(self, arch: Rapid, address: str) -> list[str]:
+    def _start_forward_servers(self, arch: Any, address: str) -> list[str]:
         """Starts them; returns where rollout workers join, in turn."""
         self.forward = ForwardPool(arch, self.placed, self.agent, self.spec, self.folder, self.display.note)
         self.forward.start(address)
@@ -533,7 +540,7 @@ class Session:
             late_with=late_with,
             stalled=stalled,
             most_restarts=self.placed.placement.actor_restarts,
-            restart=self.placed.lag == "free",
+            restart=not self.placed.lag.exact,
             on_failure=arch.fail,
             note=self.display.note,
         )
@@ -553,15 +560,15 @@ class Session:
         stop = self.config.stop
         if any(wish["interrupted"] for wish in wishes):
             return "interrupted"
-        mean = arch.episodes.mean_return
+        mean = arch.books.episodes.mean_return
         if (
             stop.until_return is not None
-            and arch.episodes.full
+            and arch.books.episodes.full
             and mean is not None
             and mean >= stop.until_return
         ):
             return f"mean return {mean:.4g} reached {stop.until_return:g}"
-        if stop.frames is not None and env_frames(arch) >= stop.frames:
+        if stop.frames is not None and arch.books.agent_steps * arch.frames_per_step >= stop.frames:
             return f"{stop.frames} frames spent"
         return next((wish["time"] for wish in wishes if wish["time"]), None)
 
@@ -573,7 +580,7 @@ class Session:
 
     def _standing(self, arch: Run) -> dict[str, Any]:
         """What changes while actors act, all at one moment."""
-        books, episodes = counts(arch), arch.episodes.row()
+        books, episodes = arch.books.counts(), arch.books.episodes.row()
         steps = carried_out(books)
         return {
             "seconds": self.seconds,
@@ -596,12 +603,12 @@ class Session:
             env=config.env,
             arch=config.arch,
             agent=config.agent,
-            transport=self.placed.placement.transport if arch.registry else "none",
+            transport=self.placed.placement.transport if _registry(arch) else "none",
             seed=config.seed,
             **standing,
             weights_version=arch.version,
-            policy_lag_mean=arch.lag.mean,
-            policy_lag_max=arch.lag.maximum,
+            policy_lag_mean=arch.books.policy_lag.mean,
+            policy_lag_max=arch.books.policy_lag.maximum,
             params_sha256=_digest(arch),
             stopped_because=reason,
             more={
@@ -636,10 +643,10 @@ class Session:
         for variant, found in zip(self.variants, agents, strict=True):
             if "mean_return" in found:  # an episode has ended
                 groups.setdefault(variant.swept, []).append(found["mean_return"])
-        assert isinstance(arch.episodes, EpisodesOfSeveral)
+        assert isinstance(arch.books.episodes, EpisodesOfSeveral)
         return {
             "variants": agents,
-            "best_variant": arch.episodes.best,
+            "best_variant": arch.books.episodes.best,
             "compared": {name: asdict(estimate(means)) for name, means in groups.items()},
         }
 
@@ -709,7 +716,15 @@ class Session:
 
 
 def _has_actors(arch: Run) -> bool:
-    return arch.registry is not None or arch.threads is not None or isinstance(arch, WithShards)
+    return _registry(arch) is not None or _threads(arch) is not None or isinstance(arch, ParameterServerRun)
+
+
+def _registry(arch: Run) -> ActorRegistry | None:
+    return getattr(getattr(arch, "source", arch), "registry", None)
+
+
+def _threads(arch: Run) -> Any:
+    return getattr(getattr(arch, "source", arch), "threads", None)
 
 
 def _digest(arch: Run) -> str:

@@ -17,9 +17,10 @@ from typing import Any
 
 import jax
 
+from seedbed import faults
 from seedbed.architectures.with_shards import bound_of, shapes_of
 from seedbed.config.resolve import from_json
-from seedbed.errors import CheckpointError, SeedbedError
+from seedbed.errors import CheckpointError
 from seedbed.launch.build import build_agent
 from seedbed.learning.checkpoint import Contents, load_latest, save
 from seedbed.parameter_server.server import ShardHandler, empty_part
@@ -78,9 +79,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
         serve(json.loads(parser.parse_args().job.read_text()), os.environ.get("SEEDBED_TOKEN", ""), over)
-    except SeedbedError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        raise SystemExit(3) from None
+    except BaseException as error:
+        raise SystemExit(faults.leave(error)) from None
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -130,8 +131,11 @@ def take_part(address: str, index: int, config: RunConfig | None = None, path: P
       RunFailed: as for :func:`train`.
     """
     with contextlib.ExitStack() as stack:
-        hosts, settings, theirs, resumed = follow(address, index, config, stack)
-        run = path or Path((config and config.run_dir) or theirs)
+        known = path or (Path(config.run_dir) if config and config.run_dir else None)
+        hosts, settings, theirs, resumed = follow(
+            address, index, config, stack, token=lambda: _token_of(known)
+        )
+        run = known or theirs
         folder = RunFolder(run / "hosts" / str(index))
         settings = resolve.replace(settings, run_dir=str(folder.path))
         if not (resumed and folder.begun):
@@ -142,6 +146,12 @@ def take_part(address: str, index: int, config: RunConfig | None = None, path: P
         except ConfigError:
             folder.discard()
             raise
+
+
+def _token_of(run: Path | None) -> str:
+    """Returns the secret of a run whose host 0 may be on another machine."""
+    token = os.environ.get("SEEDBED_TOKEN", "")
+    return token or (RunFolder(run).known_token() if run else "")
 
 
 def _coordinator(path: str, changes: Mapping[str, Any]) -> str:

@@ -12,11 +12,11 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from seedbed import faults
 from seedbed.architectures.distbelief import Replica
 from seedbed.architectures.gorila import GorilaWorker
 from seedbed.architectures.with_shards import PATIENCE_SECONDS, shapes_of
@@ -91,13 +91,13 @@ def _gorila(
 ) -> _Begun:
     """A worker that acts, and what raises :class:`RunFailed` if its environments have failed, or hang."""
     mine = GorilaWorker(config, agent, spec, server=shards, index=job["index"], epoch=job["epoch"])
-    [address] = mine.open([f"inproc:worker-{os.getpid()}"])
+    [address] = mine.loop.open([f"inproc:worker-{os.getpid()}"])
     actor = ThreadActor(0, address, "", Path("the log of this worker"))
 
     def require_alive() -> None:
         if (reason := actor.ended()) is not None:
             raise RunFailed(reason)
-        for _, seconds in mine.registry.stalled(config.safety.env_timeout):
+        for _, seconds in mine.source.registry.stalled(config.safety.env_timeout):
             raise RunFailed(
                 f"its environments took more than {seconds:.0f} s for one step (--env-timeout allows more)"
             )
@@ -105,7 +105,7 @@ def _gorila(
     try:
         yield mine, require_alive
     finally:
-        mine.close()
+        mine.loop.close()
         actor.finish(GRACE_SECONDS)
 
 
@@ -135,9 +135,7 @@ def main() -> None:
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201
     except BaseException as error:
-        traceback.print_exc()
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        status = 3
+        status = faults.leave(error)
     # An environment that hangs in a thread would keep the process from ending.
     sys.stderr.flush()
     os._exit(status)

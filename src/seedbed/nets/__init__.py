@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from seedbed.nets.convolutions import Conv, convolve, max_pool
     from seedbed.nets.dense import Dense
     from seedbed.nets.heads import Head
+    from seedbed.nets.network import Network
     from seedbed.nets.q_network import QNetwork
     from seedbed.nets.recurrent import LSTM
 
@@ -23,6 +24,7 @@ __all__ = [
     "Conv",
     "Dense",
     "Head",
+    "Network",
     "QNetwork",
     "build_torso",
     "convolve",
@@ -38,6 +40,7 @@ __getattr__, __dir__ = lazily(
         "Dense": "seedbed.nets.dense:Dense",
         "Head": "seedbed.nets.heads:Head",
         "LSTM": "seedbed.nets.recurrent:LSTM",
+        "Network": "seedbed.nets.network:Network",
         "QNetwork": "seedbed.nets.q_network:QNetwork",
         "build_torso": "seedbed.nets.build:build_torso",
         "convolve": "seedbed.nets.convolutions:convolve",

@@ -48,6 +48,9 @@ class OptimizerSettings:
     rmsprop_eps: float = 1e-5
     """RMSProp: added inside the root."""
 
+    rmsprop_start: float = 1.0
+    """RMSProp: first mean of squared gradients (1 in TensorFlow, Baselines, A3C and IMPALA; 0 in DQN)."""
+
     rmsprop_momentum: float = 0.0
     """RMSProp: momentum; 0 is off."""
 
@@ -65,7 +68,14 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
-        for name in ("adam_eps", "rmsprop_eps", "adagrad_start", "adagrad_eps", "gradient_clip"):
+        for name in (
+            "adam_eps",
+            "rmsprop_eps",
+            "rmsprop_start",
+            "adagrad_start",
+            "adagrad_eps",
+            "gradient_clip",
+        ):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("adam_b1", "adam_b2", "rmsprop_decay", "rmsprop_momentum"):
             require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to less than 1")
@@ -110,6 +120,7 @@ def _optimizer(settings: OptimizerSettings, rate: float | optax.Schedule) -> opt
         rate,
         settings.rmsprop_decay,
         settings.rmsprop_eps,
+        initial_scale=settings.rmsprop_start,
         centered=settings.rmsprop_centered,
         momentum=settings.rmsprop_momentum or None,
     )

@@ -49,6 +49,12 @@ def backward_sum(increments: jax.Array, decays: jax.Array) -> jax.Array:
     return jnp.asarray(sums)
 
 
+def forward_sum(increments: jax.Array, decays: jax.Array, start: jax.Array) -> jax.Array:
+    """Solves ``y[t] = increments[t] + decays[t] * y[t - 1]`` with ``y[-1] = start``, arrays ``[T]`` and ``[]``."""
+    increments = increments.at[0].add(decays[0] * start)
+    return jnp.flip(backward_sum(jnp.flip(increments), jnp.flip(decays)))
+
+
 def vtrace(
     log_rhos: jax.Array,
     discounts: jax.Array,

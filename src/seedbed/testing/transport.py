@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from seedbed.errors import ConnectionLost, ProtocolError, Refused, SeedbedError, SpecError, TransportError
 from seedbed.transport.connect import connect, listen
+from seedbed.transport.framing import MAX_REASON_BYTES
 from seedbed.transport.interface import Client, Handler, Layout, Layouts, Peer, Server
 
 PATIENCE = 20.0
@@ -565,6 +566,18 @@ def a_client_that_closes_has_left_once(stage: Stage) -> None:
     assert handler.departed.empty()
 
 
+def a_client_may_say_why_it_closes(stage: Stage) -> None:
+    """The handler hears the client's reason, cut where it is too long."""
+    handler = FakeHandler()
+    for reason, heard in (("out of disk: ☃", "out of disk: ☃"), ("x" * 5000, "x" * MAX_REASON_BYTES)):
+        inner = Stage(stage.carrier, stage.directory)
+        try:
+            inner.pair(handler).close(reason)
+            assert _departure(handler)[1] == heard
+        finally:
+            inner.close()
+
+
 def a_peer_that_is_closed_is_told_why(stage: Stage) -> None:
     """The reason reaches a client that waits; ``left`` comes once, not inside ``close``."""
     handler = FakeHandler()
@@ -699,6 +712,7 @@ CHECKS: tuple[Callable[[Stage], None], ...] = (
     one_thread_may_send_while_another_receives,
     eight_clients_at_once,
     a_client_that_closes_has_left_once,
+    a_client_may_say_why_it_closes,
     a_peer_that_is_closed_is_told_why,
     a_server_that_closes_ends_everything,
     closing_wakes_a_waiting_client,

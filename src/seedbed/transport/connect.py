@@ -20,7 +20,7 @@ _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port
 _EVERY_INTERFACE = ("0.0.0.0", "[::]")
 
 
-def listen(address: str, handler: Handler) -> Server:
+def listen(address: str, handler: Handler, *, keepalive: bool = True) -> Server:
     """Starts a server.
 
     Args:
@@ -31,6 +31,7 @@ def listen(address: str, handler: Handler) -> Server:
         - ``unix:PATH``: another process of this machine, a gRPC stream over a Unix socket;
         - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one).
       handler: who answers.
+      keepalive: whether a gRPC stream's silent client is missed; False where the handler does it.
 
     Raises:
       ConfigError: the address is none, or cannot be listened at.
@@ -42,7 +43,7 @@ def listen(address: str, handler: Handler) -> Server:
         return SharedMemoryServer(place, handler)
     from seedbed.transport.streams import StreamServer  # gRPC takes a while to import
 
-    return StreamServer(address, handler)
+    return StreamServer(address, handler, keepalive=keepalive)
 
 
 def seen_from_elsewhere(address: str) -> str:
@@ -51,12 +52,13 @@ def seen_from_elsewhere(address: str) -> str:
     return f"{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
 
 
-def connect(address: str, *, timeout: float) -> Client:
+def connect(address: str, *, timeout: float, keepalive: bool = True) -> Client:
     """Reaches a server.
 
     Args:
       address: the server's ``address``.
       timeout: seconds to wait for it to appear.
+      keepalive: whether a gRPC stream's silent server is missed.
 
     Raises:
       ConfigError: the address is none.
@@ -69,7 +71,7 @@ def connect(address: str, *, timeout: float) -> Client:
         return SharedMemoryClient(place, timeout=timeout)
     from seedbed.transport.streams import StreamClient
 
-    return StreamClient(address, timeout=timeout)
+    return StreamClient(address, timeout=timeout, keepalive=keepalive)
 
 
 def _parse(address: str) -> tuple[str, str]:

@@ -43,6 +43,9 @@ def next_of(mailbox: queue.SimpleQueue[_T], wait: bool) -> _T | None:
                 return None
 
 
+CLOSED_BY_CLIENT = "the client closed the conversation"
+
+
 class Ending(Enum):
     """Why a conversation is over."""
 
@@ -176,7 +179,7 @@ class Conversation(ABC):
         elif frame.kind == Kind.ASK:
             self._answer(frame)
         elif frame.kind == Kind.CLOSED:
-            self.end(Ending.GONE, "the client closed the conversation")
+            self.end(Ending.GONE, decode_reason(frame.body or b"") or CLOSED_BY_CLIENT)
         else:
             raise ProtocolError(f"a client does not send frames of kind {frame.kind}")
 
@@ -252,8 +255,8 @@ class Caller(ABC):
         """The next frame of the server; raises ``TransportError`` when there will be none."""
 
     @abstractmethod
-    def _shut(self) -> None:
-        """Frees everything and wakes a thread that waits in ``_next``; called once."""
+    def _shut(self, reason: str) -> None:
+        """Says why, frees everything and wakes a thread that waits in ``_next``; called once."""
 
     def _furnish(self, terms: Terms) -> None:  # noqa: B027 (most carriers need nothing)
         """Makes what the agreed terms need."""
@@ -324,14 +327,14 @@ class Caller(ABC):
         self._owed[frame.lane] = False
         return frame.lane, arrays
 
-    def close(self) -> None:
+    def close(self, reason: str = "") -> None:
         """See :class:`~seedbed.transport.interface.Client`."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
             self._lost = self._lost or "this side closed the conversation"
-        self._shut()
+        self._shut(reason)
 
     # -- deciding --
 
@@ -363,7 +366,8 @@ class Caller(ABC):
             elif frame.kind == Kind.REFUSED:
                 raise self._failed(Refused(decode_reason(frame.body)))
             elif frame.kind == Kind.CLOSED:
-                raise self._failed(ConnectionLost(f"{self.address}: {decode_reason(frame.body)}"))
+                reason = decode_reason(frame.body)
+                raise self._failed(ConnectionLost(f"{self.address}: {reason}", said=reason))
             else:
                 return frame
 

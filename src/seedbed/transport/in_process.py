@@ -156,8 +156,8 @@ class InProcessClient(Caller):
             raise ConnectionLost(f"{self.address}: the conversation is over")
         return frame
 
-    def _shut(self) -> None:
-        self._conversation.post(Frame(Kind.CLOSED, 0, b""))
+    def _shut(self, reason: str) -> None:
+        self._conversation.post(Frame(Kind.CLOSED, 0, encode_reason(reason)))
         self._mailbox.put(_END)
 
 

@@ -229,8 +229,11 @@ class Client(Protocol):
         what another thread sends meanwhile or for the end.
         """
 
-    def close(self) -> None:
-        """Ends the conversation; safe to call twice, and from any thread: it wakes one that waits."""
+    def close(self, reason: str = "") -> None:
+        """Ends the conversation, and tells the handler why.
+
+        Safe to call twice, and from any thread: it wakes one that waits.
+        """
 
 
 class Peer(Protocol):

@@ -360,9 +360,9 @@ class SharedMemoryClient(Caller):
         if handle is not None:
             os.close(handle)
 
-    def _shut(self) -> None:
+    def _shut(self, reason: str) -> None:
         with suppress(OSError):
-            self._socket.send(pack(Kind.CLOSED), socket.MSG_DONTWAIT)
+            self._socket.send(pack(Kind.CLOSED, 0, encode_reason(reason)), socket.MSG_DONTWAIT)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
         with self._reading, self._writing:

@@ -32,7 +32,14 @@ import grpc
 import grpc.aio
 
 from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, Refused, SpecError, TransportError
-from seedbed.transport.conversation import Arrays, Caller, Conversation, Ending, next_of
+from seedbed.transport.conversation import (
+    CLOSED_BY_CLIENT,
+    Arrays,
+    Caller,
+    Conversation,
+    Ending,
+    next_of,
+)
 from seedbed.transport.framing import (
     HEADER_BYTES,
     Frame,
@@ -63,11 +70,9 @@ _STATUS = {
 }
 
 
-def _options(max_message_bytes: int) -> list[tuple[str, int]]:
-    longest = HEADER_BYTES + max(max_message_bytes, MAX_QUESTION_BYTES)
+def _pings() -> list[tuple[str, int]]:
+    """The options by which a silent peer is missed."""
     return [
-        ("grpc.max_receive_message_length", longest),
-        ("grpc.max_send_message_length", longest),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),
         # That of every other ping, one of which may be on its way when the peer vanishes; a minute by default.
@@ -76,6 +81,15 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
+    ]
+
+
+def _options(max_message_bytes: int, keepalive: bool) -> list[tuple[str, int]]:
+    longest = HEADER_BYTES + max(max_message_bytes, MAX_QUESTION_BYTES)
+    return [
+        *(_pings() if keepalive else []),
+        ("grpc.max_receive_message_length", longest),
+        ("grpc.max_send_message_length", longest),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
@@ -96,12 +110,21 @@ class StreamServer:
         Raises ``ConfigError`` if it cannot be used.
       handler: who answers.
       max_message_bytes: longest step or reply.
+      keepalive: whether silent clients are missed; False where the handler does it.
     """
 
-    def __init__(self, address: str, handler: Handler, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self,
+        address: str,
+        handler: Handler,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        keepalive: bool = True,
+    ) -> None:
         self.address = address
         self._handler = handler
         self._max = max_message_bytes
+        self._keepalive = keepalive
         self._numbers = itertools.count(1)
         self._file: SocketFile | None = None
         self._peers: set[_Conversation] = set()
@@ -141,7 +164,7 @@ class StreamServer:
 
     async def _serve(self, started: Future[str]) -> None:
         try:
-            server = grpc.aio.server(options=_options(self._max))
+            server = grpc.aio.server(options=_options(self._max, self._keepalive))
             server.add_generic_rpc_handlers((_Handlers(self._converse),))
             bound = self._bind(server, self.address)
             await server.start()
@@ -246,7 +269,7 @@ class _Conversation(Conversation):
             except grpc.aio.BaseError:
                 return  # gRPC cancels the stream; why is told there
             if message is grpc.aio.EOF:
-                self.end(Ending.GONE, "the client closed the conversation")
+                self.end(Ending.GONE, CLOSED_BY_CLIENT)
                 return
             self._take_message(message)
 
@@ -311,9 +334,17 @@ class StreamClient(Caller):
       address: ``"HOST:PORT"`` or ``"unix:PATH"``.
       timeout: seconds to wait for the server to appear; raises ``ConnectionLost`` after them.
       max_message_bytes: longest step or reply.
+      keepalive: whether a silent server is missed.
     """
 
-    def __init__(self, address: str, *, timeout: float, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        keepalive: bool = True,
+    ) -> None:
         super().__init__(address)
         if address.startswith(UNIX_PREFIX):
             check_length(address.removeprefix(UNIX_PREFIX))
@@ -322,7 +353,7 @@ class StreamClient(Caller):
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Frame | TransportError] = queue.SimpleQueue()
         self._over = False
-        self._channel = grpc.insecure_channel(_target(address), _options(max_message_bytes))
+        self._channel = grpc.insecure_channel(_target(address), _options(max_message_bytes, keepalive))
         try:
             self._wait_until_ready(timeout)
         except BaseException:
@@ -382,8 +413,8 @@ class StreamClient(Caller):
             raise item
         return item
 
-    def _shut(self) -> None:
-        self._outgoing.put(pack(Kind.CLOSED, 0, encode_reason("")))
+    def _shut(self, reason: str) -> None:
+        self._outgoing.put(pack(Kind.CLOSED, 0, encode_reason(reason)))
         self._outgoing.put(None)
         self._incoming.put(ConnectionLost(f"{self.address}: this side closed the conversation"))
         # The stream ends when the server has read the last message; a server that hangs is not waited for.
@@ -407,4 +438,4 @@ def _translated(address: str, error: grpc.RpcError) -> TransportError:
         return ConnectionLost(f"{address}: something listens there, but no Seedbed server ({details})")
     if code is grpc.StatusCode.UNAVAILABLE:
         return ConnectionLost(f"{address}: the server is gone ({details})")
-    return ConnectionLost(f"{address}: {details}")
+    return ConnectionLost(f"{address}: {details}", said=details if code is _STATUS[Ending.CLOSED] else None)
