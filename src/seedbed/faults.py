@@ -1,4 +1,4 @@
-"""Why a process or a thread of a run ended, as data: it travels to the process that watches it, and is compared there.
+"""The reason for the end of a process or thread, as data: it travels to the process that watches it.
 
 A process cannot be asked once it has ended, and the last line that it printed may be a library's farewell. So the
 launcher names a file, in the variable ``SEEDBED_FAULT``, and the process writes its fault there before it ends
@@ -31,15 +31,15 @@ _LONGEST_TRACEBACK = 20_000
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a process or a thread ended.
+    """The reason for the end of a process or a thread.
 
     Attributes:
       text: the error with its message in one line, or all that is known if there was none.
       kind: type of the error that ended it; empty if it died without a word.
-      file: of the innermost frame that is neither Seedbed's nor Python's own; empty if there is none.
-      line: in that file.
+      file: file of the innermost frame that is neither Seedbed's nor Python's own; empty if there is none.
+      line: line in that file.
       step: batched steps that the environments had taken; None if it is not a fault of theirs.
-      traceback: of the error, with those of its causes.
+      traceback: traceback of the error and its causes.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Fault:
 
     @staticmethod
     def of(error: BaseException) -> Fault:
-        """The fault of what ``error`` ended, or the one that it was raised with."""
+        """Makes the fault that ``error`` is, or returns the one that it was raised with."""
         if error.args and isinstance(error.args[0], Fault):
             return error.args[0]
         frame = next(filter(None, map(_foreign, _causes(error))), None)
@@ -71,7 +71,7 @@ class Fault:
         return f"{self.text} ({', '.join(place)})" if place else self.text
 
     def repeats(self, before: Fault | None) -> bool:
-        """Whether the environments failed at the same place after the same number of steps."""
+        """Returns whether the environments failed at the same place after the same number of steps."""
         return before is not None and self.step is not None and self._place == before._place
 
     @property
@@ -87,7 +87,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _foreign(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame that is neither ours nor Python's, among those that ours have called."""
+    """Returns the innermost frame that is neither ours nor Python's, among the frames that ours have called."""
     frames = traceback.extract_tb(error.__traceback__)
     called = dropwhile(lambda frame: not frame.filename.startswith(_OURS), frames)
     return next((frame for frame in reversed([*called]) if not _is_known(frame.filename)), None)
@@ -98,7 +98,7 @@ def _is_known(file: str) -> bool:
 
 
 def leave(error: BaseException) -> int:
-    """Writes down, in the launcher's file and on standard error, what ends this process; returns its exit status."""
+    """Writes the fault of this process into the launcher's file and on standard error; returns its exit status."""
     fault = Fault.of(error)
     note(fault)
     with contextlib.suppress(OSError, ValueError):  # nobody has to read it

@@ -1,4 +1,4 @@
-"""Who is let in to a conversation: whoever speaks the same protocol and knows the run's token."""
+"""Admission to a conversation: the peer speaks the same protocol and knows the run's token."""
 
 from __future__ import annotations
 
