@@ -93,9 +93,7 @@ class ValueBasedSettings(OptimizerSettings):
         ratio = self.replay_ratio
         require(ratio is None or ratio > 0, "replay_ratio", ratio, "more than 0, or none")
         annealed = ratio is None and self.anneal_to_zero
-        require(
-            not annealed, "replay_ratio", ratio, "a number, or nobody knows over how many updates to anneal"
-        )
+        require(not annealed, "replay_ratio", ratio, "a number: annealing needs the number of updates")
 
 
 def acting(

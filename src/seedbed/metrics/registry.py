@@ -70,17 +70,15 @@ def registered() -> tuple[Metric, ...]:
 
 
 # How far the run is.
-register(
-    "seconds", "s", "Time that the run has trained, without what passed between a stop and its resumption."
-)
+register("seconds", "s", "Training time, excluding pauses between sessions.")
 register(
     "agent_steps",
     "steps",
     "Decisions that environments carried out, over all of them; one that only resets is none.",
 )
-register("session", "1", "How often the run had been resumed when the row was written.")
+register("session", "1", "Number of resumptions of the run before the row.")
 register("env_frames", "frames", "Frames that the environments simulated: agent steps times frame skip.")
-register("updates", "updates", "Gradient updates, with those that were skipped.")
+register("updates", "updates", "Gradient updates, including skipped ones.")
 register("weights_version", "updates", "Version of the newest published weights.")
 
 # How fast it goes.
@@ -95,13 +93,9 @@ register("episodes", "episodes", "Episodes that ended, by their own rules or by 
 register("episode_length", "steps", "Mean length of the last 100 episodes, in agent steps.")
 
 # How the stages keep up with one another.
-register(
-    "policy_lag_mean", "updates", "Updates between the weights that acted and those that are trained; mean."
-)
-register(
-    "policy_lag_max", "updates", "Updates between the weights that acted and those that are trained; most."
-)
-register("sample_reuse", "1", "Updates that were computed from each agent step that was learned from.")
+register("policy_lag_mean", "updates", "Updates between the weights that acted and the trained ones; mean.")
+register("policy_lag_max", "updates", "Updates between the weights that acted and the trained ones; most.")
+register("sample_reuse", "1", "Updates computed from each agent step that was learned from.")
 register("batch_fill", "1", "Observations in an inference batch, as a share of a full one.")
 register("inference_batch", "rows", "Observations in an inference batch; mean.")
 register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
@@ -173,12 +167,12 @@ register("skipped_updates", "updates", "Updates that were skipped because loss o
 register(
     "checkpoint_pause_seconds",
     "s",
-    "How long learning stood still for the newest checkpoint of this session.",
+    "Pause of learning for the newest checkpoint of this session.",
 )
 register(
     "checkpoint_seconds",
     "s",
-    "How long the newest checkpoint of this session took to be written to the disk.",
+    "Time to write the newest checkpoint of this session to the disk.",
 )
 register("memory_bytes", "bytes", "Resident memory of the learner's process.")
 register(
@@ -192,4 +186,4 @@ register("loss/value_loss", "1", "The value function's part of the loss.")
 register("loss/entropy", "nats", "Entropy of the policy; mean over steps.")
 register("loss/entropy_cost", "1", "Weight of the entropy in the loss.")
 register("loss/gradient_norm", "1", "Norm of the gradient before it is clipped.")
-register("loss/*", "1", "Whatever else the agent's loss reports.")
+register("loss/*", "1", "Other values that the agent's loss reports.")
