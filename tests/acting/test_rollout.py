@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seedbed.acting.inference import Inference
-from seedbed.acting.rollout import Program, Rollout
+from seedbed.acting.rollout import CompiledPolicy, Rollout
 from seedbed.acting.unrolls import OpenUnroll, step_arrays
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.envs.make import make
@@ -27,7 +27,7 @@ def test_it_acts_and_cuts_as_inference_and_lanes_do(env: str) -> None:
     params, device, key = agent.init(jax.random.key(3)), jax.devices()[0], jax.random.key(4)
     inference = Inference(agent, environment.spec, 8, (ROWS,), device, key)
     lane = OpenUnroll(environment.spec, ROWS, LENGTH)
-    rollout = Rollout(Program(agent, environment.spec, ROWS, key), device, SLOTS, EPOCH)
+    rollout = Rollout(CompiledPolicy(agent, environment.spec, ROWS, key), device, SLOTS, EPOCH)
     step = 0
     timestep = environment.reset(1)
     lane.observe(step_arrays(timestep))
@@ -59,7 +59,7 @@ def test_what_was_handed_over_does_not_change_afterwards() -> None:
         VTraceSettings(unroll_length=LENGTH), environment.spec, Network(network="mlp", hidden=(8,))
     )
     params = agent.init(jax.random.key(3))
-    rollout = Rollout(Program(agent, environment.spec, ROWS, jax.random.key(4)), jax.devices()[0], SLOTS, 0)
+    rollout = Rollout(CompiledPolicy(agent, environment.spec, ROWS, jax.random.key(4)), jax.devices()[0], SLOTS, 0)
     timestep = environment.reset(1)
     kept: list[tuple[Any, Any]] = []
     for step in range(3 * LENGTH):

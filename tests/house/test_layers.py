@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seedbed"
 
-VOCABULARY = {"types", "errors", "faults", "seeding"}
+VOCABULARY = {"types", "errors", "faults", "instances", "seeding"}
 ARITHMETIC = {"ops", "nets", "agents"}
 STAGES = {"envs", "transport", "acting", "replay", "learning", "weights", "serving", "parameter_server"}
 
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "public": set(),
     "errors": set(),
     "faults": {"errors"},
+    "instances": {"errors", "faults"},
     "types": {"errors"},
     "seeding": {"errors", "types"},
     "plugins": {"errors"},

@@ -21,7 +21,7 @@ from seedbed.acting.lag import Rounds
 from seedbed.acting.lag_control import HandOver, RoundBuffer
 from seedbed.acting.lanes import Script, digest_of
 from seedbed.acting.meters import Meters
-from seedbed.acting.rollout import Program, Rollout, warm_up
+from seedbed.acting.rollout import CompiledPolicy, Rollout, warm_up
 from seedbed.acting.unrolls import Delivery, resets_at, step_arrays
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
@@ -288,7 +288,7 @@ class ActorThreads:
     """
 
     assignment: Assignment
-    program: Program
+    program: CompiledPolicy
     devices: Sequence[Any]
     gate: Gate
     ledger: Ledger
@@ -316,11 +316,9 @@ class ActorThreads:
         """The highest epoch so far; a resumed run counts on from it."""
         return max(self._epochs.values(), default=self.first_epoch)
 
-    def stalled(self, timeout: float) -> dict[int, float]:
-        """The threads whose environments have taken longer than ``timeout`` s for a step, and how long."""
-        now = time.monotonic()
-        busy = {index: now - since for index, each in self.threads.items() if (since := each.busy_since)}
-        return {index: seconds for index, seconds in busy.items() if seconds > timeout}
+    def owes(self) -> dict[int, float | None]:
+        """Returns since when each thread's environments have been at one step, in s; None while they are at none."""
+        return {index: each.busy_since for index, each in list(self.threads.items())}
 
     def alive(self) -> int:
         """How many there are."""

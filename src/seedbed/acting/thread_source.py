@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from seedbed.acting.actor_threads import ActorThreads, LearnerGate
+from seedbed.instances import Instances
 from seedbed.types import Tree
 from seedbed.weights.store import WeightStore
 
@@ -30,6 +31,7 @@ class ThreadSource:
         self._gate = gate
         self._store = store
         self.wait_blocked = gate.wait_blocked
+        self.instances = {"actor": Instances(owes=threads.owes, start=threads.start)}
 
     def open(self, addresses: list[str]) -> list[str]:
         """Compiles for every device; nobody joins."""

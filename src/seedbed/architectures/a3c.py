@@ -22,7 +22,7 @@ program with an input and an output, and what it leaves is the same whichever wa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -31,17 +31,21 @@ import numpy as np
 
 from seedbed.acting.actor_threads import ActorThreads
 from seedbed.acting.example import example_unroll
-from seedbed.acting.rollout import Program
+from seedbed.acting.rollout import CompiledPolicy
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.checks import acts, acts_and_queues, no_actors, not_exact
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import assignment_of
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import learner, threads
 from seedbed.config.placement import InferenceDeviceSettings, InstanceSettings, ShardSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed
+from seedbed.instances import Instances
 from seedbed.learning.checkpoint import Contents
+from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import Gradient, TrainState, Update, require_finite
 from seedbed.metrics.ledger import Ledger, carried_out
 from seedbed.parameter_server.shards import Bound, Fetched, LocalShards, Part, Receipt
@@ -95,7 +99,7 @@ class A3CRun(Asynchronous):
         )
         self.threads = ActorThreads(
             assignment=assignment_of(config, agent, spec, "", envs=agent.data.batch_size),
-            program=Program(agent, spec, agent.data.batch_size, key(config.seed, "acting")),
+            program=CompiledPolicy(agent, spec, agent.data.batch_size, key(config.seed, "acting")),
             devices=[device],
             gate=self.gate,
             ledger=self.books.ledger,
@@ -104,9 +108,14 @@ class A3CRun(Asynchronous):
         )
         self._not_finite = self._not_finite_in_row = 0
 
-    def open(self, addresses: list[str]) -> list[str]:
+    @property
+    def instances(self) -> Mapping[str, Instances]:
+        """The threads."""
+        return {"actor": Instances(owes=self.threads.owes, start=self.threads.start)}
+
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
         """Compiles."""
-        del addresses
+        del addresses, dialled
         fetched = self._shards.fetch()
         self.threads.warm_up([_weights(fetched)])
         plan = self._agent.data
@@ -118,10 +127,12 @@ class A3CRun(Asynchronous):
         """Stops the threads; safe to call twice."""
         self.gate.close()
 
-    def rest(self, stop: Callable[[], None]) -> None:
-        """See :class:`~seedbed.architectures.asynchronous.Asynchronous`; a gradient that is under way is pushed."""
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """See :class:`~seedbed.learning.run.Run`; a gradient that is under way is pushed."""
+        stand_down()
         self.gate.close()
         stop()
+        return True
 
     # What the threads do.
 
@@ -317,4 +328,10 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     )
 
 
-A3C = Architecture("a3c", A3CSettings, A3CRun, refuses=refuses, check=check)
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the process of the shared parameters and its threads."""
+    del spec
+    return Program((learner(config, agent), threads(config)))
+
+
+A3C = Architecture("a3c", A3CSettings, A3CRun, program, refuses=refuses, check=check)

@@ -43,8 +43,10 @@ from seedbed.envs.on_device.interface import EnvState, advance, begin
 from seedbed.envs.on_device.makers import make_native
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError
+from seedbed.instances import Instances
 from seedbed.learning.books import Books
 from seedbed.learning.checkpoint import Checkpoint, Contents
+from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import DEVICES, TrainState, Update, require_finite
 from seedbed.metrics.meters import Episodes, EpisodesOfSeveral
 from seedbed.seeding import key
@@ -304,9 +306,9 @@ class Anakin:
 
     # Life.
 
-    def open(self, addresses: list[str]) -> list[str]:
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
         """Compiles."""
-        del addresses
+        del addresses, dialled
         self._call = self._call.lower(self._own, self._carry, np.int32(1)).compile()
         return []
 
@@ -405,6 +407,16 @@ class Anakin:
         return once
 
     # What hosts tell each other: nothing but the time, since one program runs on all of them.
+
+    @property
+    def instances(self) -> Mapping[str, Instances]:
+        """There is this process alone."""
+        return {}
+
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """Nobody learns but the run's own thread."""
+        del stand_down, stop
+        return False
 
     def report(self) -> dict[str, Any]:
         """How long a batch takes here."""
@@ -526,4 +538,6 @@ def build(setup: Setup) -> Anakin:
     )
 
 
-ANAKIN = Architecture("anakin", AnakinSettings, build, refuses=acts_and_queues, policy="program")
+ANAKIN = Architecture(
+    "anakin", AnakinSettings, build, refuses=acts_and_queues, policy="program", always_exact=True
+)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from seedbed.architectures.interface import Setup
+from seedbed.instances import Instances
 from seedbed.learning.books import Books
 from seedbed.learning.checkpoint import Contents
 from seedbed.learning.failure import Failure
+from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import TrainState
 from seedbed.metrics.meters import Tally
 
@@ -19,6 +21,11 @@ _POLL_SECONDS = 0.2
 
 class Asynchronous(ABC):
     """Base of a :class:`~seedbed.learning.run.Run` whose own thread watches others learn."""
+
+    @property
+    @abstractmethod
+    def instances(self) -> Mapping[str, Instances]:
+        """The instances of the roles that learn; see the protocol."""
 
     def __init__(self, setup: Setup) -> None:
         self._config, self._agent, self._spec = setup.config, setup.agent, setup.spec
@@ -43,12 +50,8 @@ class Asynchronous(ABC):
             yield metrics
 
     @abstractmethod
-    def rest(self, stop: Callable[[], None]) -> None:
-        """Ends learning, so that parameters, books and version are of one moment from now on.
-
-        Args:
-          stop: waits for those who learn, once they are told that it is over, and ends those that stay.
-        """
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """Ends learning, so that parameters, books and version are of one moment; see the protocol."""
 
     def report(self) -> dict[str, Any]:
         """There is one host."""
@@ -72,7 +75,7 @@ class Asynchronous(ABC):
         return self._spec.frames_per_step
 
     @abstractmethod
-    def open(self, addresses: list[str]) -> list[str]:
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
         """Compiles, and lets workers in, if they join; see :class:`~seedbed.learning.run.Run`."""
 
     @abstractmethod

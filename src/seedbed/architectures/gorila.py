@@ -16,19 +16,25 @@ computes nothing: it watches, counts and writes checkpoints.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as with_changes
 from typing import Any
 
+from seedbed.acting.actor import act
 from seedbed.acting.assignment import lanes_of
 from seedbed.architectures.checks import acts_and_samples, no_actors, not_exact, processes_alone, too_heavy
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import assignment_of, make_parts
+from seedbed.architectures.program import Context, Program
+from seedbed.architectures.roles import with_shards
 from seedbed.architectures.seed import SEED, central_inference
-from seedbed.architectures.with_shards import ParameterServerRun, plain
+from seedbed.architectures.with_shards import ParameterServerRun, Work, plain, push_gradients
 from seedbed.config.placement import (
     BatchingSettings,
     LearnerSettings,
@@ -37,9 +43,13 @@ from seedbed.config.placement import (
 )
 from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
+from seedbed.errors import RunFailed
+from seedbed.instances import GRACE_SECONDS, ThreadInstance
 from seedbed.metrics.ledger import carried_out
 from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
+from seedbed.parameter_server.server import RemoteShards
 from seedbed.seeding import key
+from seedbed.transport.connect import connect
 from seedbed.types import Agent, EnvSpec
 
 STALENESS_PER_WORKER = 4
@@ -83,6 +93,7 @@ class GorilaWorker:
     Attributes:
       learner: pushes gradients.
       loop: SEED's parts around it.
+      token: secret of its own actor.
     """
 
     def __init__(
@@ -97,6 +108,7 @@ class GorilaWorker:
     ) -> None:
         placed, workers = worker_config(config), config.placement.actors
         self._lag = placed.lag
+        self.token = secrets.token_hex(8)
         self._ended: list[tuple[float, int]] = []
         self._telling = threading.Lock()
         stream = index + workers * epoch
@@ -109,7 +121,7 @@ class GorilaWorker:
             Outliers(OUTLIER_DEVIATIONS if deviations is None else deviations),
         )
         # As if each were a host: their environments, and their shares of exploration, are those of one large actor.
-        assignment = with_changes(assignment_of(placed, agent, spec, ""), host=index, hosts=workers)
+        assignment = with_changes(assignment_of(placed, agent, spec, self.token), host=index, hosts=workers)
         devices = pick("inference", placed.placement.inference_devices)
         parts = make_parts(
             Setup(placed, agent, spec, first_epoch=epoch),
@@ -187,10 +199,57 @@ def updates(config: RunConfig, transitions: float) -> float:
     return learned
 
 
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the shards, the head that watches, and the workers."""
+    del spec
+    return with_shards(config, agent, "worker", "seedbed.architectures.gorila:work")
+
+
+def work(context: Context) -> None:
+    """Runs one worker until the head is gone, which raises."""
+    push_gradients(context, _begin)
+
+
+@contextlib.contextmanager
+def _begin(
+    context: Context, shards: RemoteShards, job: Mapping[str, Any]
+) -> Iterator[tuple[Work, Callable[[], None]]]:
+    """Begins to act, in a thread; with what raises :class:`RunFailed` if its environments have failed, or hang."""
+    index, epoch = context.task.index, job["epoch"]
+    mine = GorilaWorker(context.config, context.agent, context.spec, server=shards, index=index, epoch=epoch)
+    [address] = mine.loop.open([f"inproc:worker-{os.getpid()}-{index}-{epoch}"])
+
+    def step() -> None:
+        with contextlib.closing(connect(address, timeout=0.0)) as client:
+            act(client, token=mine.token, index=0, make_agent=_decided_here)
+
+    actor = ThreadInstance("actor", step, "the log of this worker")
+    patience = context.config.safety.env_timeout
+
+    def require_alive() -> None:
+        if (fault := actor.ended()) is not None:
+            raise RunFailed(fault)
+        for _, seconds in mine.source.registry.stalled(patience):
+            raise RunFailed(
+                f"its environments took more than {seconds:.0f} s for one step (--env-timeout allows more)"
+            )
+
+    try:
+        yield mine, require_alive
+    finally:
+        mine.loop.close()
+        actor.finish(GRACE_SECONDS)
+
+
+def _decided_here(policy: dict[str, Any], spec: EnvSpec) -> Agent:
+    raise AssertionError("the actor of a worker only steps")
+
+
 GORILA = Architecture(
     "gorila",
     GorilaSettings,
     ParameterServerRun,
+    program,
     refuses=acts_and_samples,
     check=check,
     place=place,

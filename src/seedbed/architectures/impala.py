@@ -17,7 +17,7 @@ open unrolls stay with the actors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seedbed.acting.assignment import lanes_of
 from seedbed.acting.lag_control import FreeControl, LagControl, RoundBuffer
@@ -25,6 +25,9 @@ from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_beh
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.traffic import snapshots, unrolls
 from seedbed.config.placement import (
     FetchSettings,
     HostSettings,
@@ -38,7 +41,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.learning.loop import LearnerLoop
 from seedbed.serving.source import ServedActors
 from seedbed.serving.unroll_service import UnrollService
-from seedbed.types import Agent
+from seedbed.types import Agent, EnvSpec
 
 
 @dataclass(frozen=True)
@@ -53,23 +56,26 @@ def build(setup: Setup) -> LearnerLoop:
     return learning_from_actors(setup, fetch_steps=setup.config.placement.fetch_steps or 0)
 
 
-def learning_from_actors(setup: Setup, *, fetch_steps: int = 0, publish_every: int = 0) -> LearnerLoop:
+def learning_from_actors(
+    setup: Setup, *, fetch_steps: int = 0, publish_every: int = 0, servers: int = 0
+) -> LearnerLoop:
     """Puts together a learner whose actors run the policy themselves.
 
     Args:
       setup: what the run is built from.
       fetch_steps: steps between two fetches of the weights, where the lag is free.
       publish_every: updates after which weights are published; 0: whenever they are due.
+      servers: number of forward-pass servers between the actors and this process.
     """
     place = setup.config.placement
     lanes = place.actors * lanes_of(place.envs_per_actor)[0]
     # The weights that actors fetch are read from one device that trains.
     devices = pick("training", place.training_devices)[:1]
     parts = make_parts(setup, devices, lanes=lanes, publish_every=publish_every)
-    return parts.loop(_unrolls_of_actors(parts, lanes, parts.lag.every(fetch_steps)))
+    return parts.loop(_unrolls_of_actors(parts, lanes, parts.lag.every(fetch_steps), servers))
 
 
-def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int) -> ServedActors:
+def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int, servers: int) -> ServedActors:
     """Returns the source that takes whole unrolls in, and gives weights out."""
     config, agent = parts.setup.config, parts.setup.agent
     control: LagControl = FreeControl(parts.store, 0, parts.hand_over)
@@ -89,7 +95,7 @@ def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int) -> ServedActo
         meters=parts.meters,
         on_failure=parts.failure.report,
     )
-    return parts.served([service])
+    return parts.served([service], servers=servers)
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
@@ -110,4 +116,28 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     )
 
 
-IMPALA = Architecture("impala", ImpalaSettings, build, refuses=acts_and_queues, check=check, policy="actor")
+def program_with(config: RunConfig, agent: Agent, spec: EnvSpec, fetch_steps: int = 0) -> Program:
+    """Returns the learner, and the actors that send it whole unrolls and fetch its weights.
+
+    Args:
+      config: the run's settings.
+      agent: the agent that is trained.
+      spec: of the environments.
+      fetch_steps: steps of an environment between two fetches; 0: whenever there are newer weights.
+    """
+    rows = lanes_of(config.placement.envs_per_actor)[1]
+    weights = replace(
+        snapshots(agent), what=f"weights, {fetch_steps or agent.data.unroll_length} steps apart or more"
+    )
+    edge = (*unrolls(agent, spec, rows), weights)
+    return Program((learner(config, agent), actors(config, LEARNER, edge)), hosts=config.cluster.hosts)
+
+
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the roles of a run."""
+    return program_with(config, agent, spec, config.placement.fetch_steps or 0)
+
+
+IMPALA = Architecture(
+    "impala", ImpalaSettings, build, program, refuses=acts_and_queues, check=check, policy="actor"
+)

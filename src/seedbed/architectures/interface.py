@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seedbed.acting.lanes import Member
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import learner
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.learning.run import Run
@@ -65,6 +67,12 @@ def as_configured(config: RunConfig) -> RunConfig:
     return config
 
 
+def head_alone(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the program of a run that is one process."""
+    del spec
+    return Program((learner(config, agent),), hosts=config.cluster.hosts)
+
+
 def own_share(config: RunConfig, transitions: float) -> float:
     """Returns the updates that so many acted transitions allow, where each is learned from by one learner."""
     learned: float = (
@@ -80,12 +88,14 @@ class Architecture:
     Attributes:
       name: as in ``--arch``.
       Settings: frozen dataclass of the settings that it reads, made of groups of :mod:`seedbed.config.placement`.
-      build: ``setup -> run``, puts together everything that stands in the run's own process.
+      build: ``setup -> run``, puts together everything that stands in the run's own process, the head.
+      program: ``(config, agent, spec) -> program``, all roles of the run, declared.
       refuses: ``plan -> reason``, why an agent that wants such data can never run here; None if it can.
       check: ``(config, agent) -> reason``, why these settings do not go together; None if they do.
       place: ``config -> config``, the settings of the architecture whose parts it puts elsewhere; the record of the
         run keeps what was asked for.
       policy: where the policy runs, by which the stages of a run are timed alone; None: they cannot be.
+      always_exact: whether every checkpoint holds the environments, so that a resumed run goes on as it was.
       updates: ``(config, transitions) -> updates``, updates that so many acted transitions allow: learning rates are
         annealed over them.
     """
@@ -93,8 +103,10 @@ class Architecture:
     name: str
     Settings: type[Any]
     build: Callable[[Setup], Run]
+    program: Callable[[RunConfig, Agent, EnvSpec], Program] = head_alone
     refuses: Callable[[DataPlan], str | None] = runs_any
     check: Callable[[RunConfig, Agent], str | None] = nothing_to_check
     place: Callable[[RunConfig], RunConfig] = as_configured
     policy: Literal["server", "actor", "thread", "program"] | None = None
     updates: Callable[[RunConfig, float], float] = own_share
+    always_exact: bool = False

@@ -81,7 +81,8 @@ class Parts:
         for service in services:
             self.store.listen(service.poke)
             self.memory.listen(service.poke)
-        return ServedActors(registry, services, self.meters, **more)
+        patience = setup.config.safety.env_timeout
+        return ServedActors(registry, services, self.meters, patience=patience, **more)
 
     def loop(
         self,

@@ -6,13 +6,15 @@ them knows an architecture.
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, ConnectionLost
+from seedbed.transport.connect import connect
+from seedbed.transport.interface import Client
 
 if TYPE_CHECKING:
     import threading
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from seedbed.config.settings import RunConfig
     from seedbed.types import Agent, EnvSpec
 
+_LOOK_SECONDS = 0.5
 Unit = Literal["step", "unroll", "update", "gradient"]
 """What traffic is counted by: one environment's step, one environment's unroll, an update of the weights (for each
 instance), or a gradient (of one instance)."""
@@ -93,7 +96,7 @@ class Role:
       silent_after: seconds that an instance may owe something before it is ended; 0: it is not watched.
       starts_within: seconds in which an instance has to be ready.
       patience: seconds for which an instance waits for the roles that it dials.
-      late: what is said of an instance that was silent for so many ``{seconds}``.
+      late: the reason that is given for an instance that was silent for so many ``{seconds}``.
       elastic: whether more may come, and some may go, while the run goes on.
       accelerated: whether its JAX runs where the head's does; otherwise on the processor.
     """
@@ -109,7 +112,7 @@ class Role:
     silent_after: float = 0.0
     starts_within: float = 120.0
     patience: float = 5.0
-    late: str = "it gave no sign of life for {seconds:.0f} s (--env-timeout allows more)"
+    late: str = "it gave no sign of life for {seconds} s (--env-timeout allows more)"
     elastic: bool = False
     accelerated: bool = False
 
@@ -243,7 +246,16 @@ class Context:
         addresses = self.task.dials[role]
         return addresses[self.task.index % len(addresses)]
 
+    def dial(self, role: str) -> Client:
+        """Returns a connection to :meth:`address_of` a role, which may still be starting.
 
-def share(total: float, parts: int) -> float:
-    """Returns an equal share, rounded up to a hundredth."""
-    return math.ceil(100 * total / max(parts, 1)) / 100
+        Raises:
+          ConnectionLost: it is not there in time, or this instance is to end.
+        """
+        address, deadline = self.address_of(role), time.monotonic() + self.task.patience
+        while True:
+            try:
+                return connect(address, timeout=min(_LOOK_SECONDS, self.task.patience))
+            except ConnectionLost:
+                if self.over.is_set() or time.monotonic() > deadline:
+                    raise

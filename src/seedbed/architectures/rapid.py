@@ -18,6 +18,7 @@ with the others' at every update.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,9 @@ from seedbed.architectures.devices import pick
 from seedbed.architectures.impala import learning_from_actors
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import assignment_of
+from seedbed.architectures.program import Context, Edge, Program, Resources, Role
+from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.traffic import snapshots, steps, unrolls
 from seedbed.config.placement import (
     HostSettings,
     InferenceSettings,
@@ -44,16 +48,20 @@ from seedbed.config.placement import (
     at_least,
 )
 from seedbed.config.settings import RunConfig
+from seedbed.errors import ConnectionLost
 from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
 from seedbed.serving.forward_service import AsTold, ForwardControl, ForwardService, Newest
 from seedbed.serving.proxy import Proxy, ServerReporter
+from seedbed.serving.source import FORWARD_SERVER
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.interface import Server
 from seedbed.types import Agent, EnvSpec
 from seedbed.weights.store import WeightStore
 
 _CONNECT_SECONDS = 5.0
+START_SECONDS = 120.0
+"""In which a server is to be ready: it imports JAX, and compiles the policy."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,59 @@ def build(setup: Setup) -> LearnerLoop:
     """
     place = setup.config.placement
     pick("inference", place.inference_devices)  # or an error now, and not of a server
-    return learning_from_actors(setup, publish_every=place.publish_updates)
+    return learning_from_actors(setup, publish_every=place.publish_updates, servers=place.forward_servers)
+
+
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the optimizer, the forward-pass servers that dial it, and the rollout workers that dial them."""
+    place = config.placement
+    rows = lanes_of(place.envs_per_actor)[1]
+    weights = snapshots(agent, place.publish_updates if not config.lag.exact else 1)
+    server = Role(
+        FORWARD_SERVER,
+        place.forward_servers,
+        entry="seedbed.architectures.rapid:serve",
+        needs=Resources(cores=1.0, accelerators=1),
+        dials=(Edge(LEARNER, (*unrolls(agent, spec, rows), weights)),),
+        listens=True,
+        near=LEARNER,
+        restarts=None if config.lag.exact else place.actor_restarts,
+        silent_after=config.safety.env_timeout,
+        starts_within=START_SECONDS,
+        patience=_CONNECT_SECONDS,
+        accelerated=True,
+    )
+    workers = actors(config, FORWARD_SERVER, steps(spec), patience=START_SECONDS)
+    return Program((learner(config, agent), server, workers), hosts=config.cluster.hosts)
+
+
+def serve(context: Context) -> None:
+    """Runs one forward-pass server until it is told to end, or the optimizer is gone; raises what ended acting."""
+    failed: list[BaseException] = []
+
+    def fail(error: BaseException) -> None:
+        failed.append(error)
+        context.over.set()
+
+    def lose(reason: str) -> None:
+        fail(ConnectionLost(reason))
+
+    server = ForwardServer(
+        context.config,
+        context.agent,
+        context.spec,
+        index=context.task.index,
+        optimizer=context.address_of(LEARNER),
+        token=context.token,
+        on_failure=fail,
+        on_lost=lose,
+    )
+    with contextlib.closing(server):
+        assert context.task.listens is not None
+        server.open(context.task.listens)
+        context.over.wait()
+    for error in failed:
+        raise error
 
 
 class ForwardServer:
@@ -191,4 +251,6 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     )
 
 
-RAPID = Architecture("rapid", RapidSettings, build, refuses=acts_and_queues, check=check, policy="server")
+RAPID = Architecture(
+    "rapid", RapidSettings, build, program, refuses=acts_and_queues, check=check, policy="server"
+)

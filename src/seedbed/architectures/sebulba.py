@@ -23,12 +23,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from seedbed.acting.actor_threads import ActorThreads, LearnerGate
-from seedbed.acting.rollout import Program
+from seedbed.acting.rollout import CompiledPolicy
 from seedbed.acting.thread_source import ThreadSource, memory_name
 from seedbed.architectures.checks import acts_and_queues, no_actors, too_far_behind
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts, restored_tables
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import learner, threads
 from seedbed.config.placement import (
     EnvironmentSettings,
     HostSettings,
@@ -39,7 +41,7 @@ from seedbed.config.placement import (
 from seedbed.config.settings import RunConfig
 from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
-from seedbed.types import Agent
+from seedbed.types import Agent, EnvSpec
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _threads(parts: Parts, devices: list[Any]) -> ThreadSource:
     parts.memory.listen(gate.poke)
     threads = ActorThreads(
         assignment=parts.assignment,
-        program=Program(setup.agent, setup.spec, place.envs_per_actor, key(config.seed, "acting")),
+        program=CompiledPolicy(setup.agent, setup.spec, place.envs_per_actor, key(config.seed, "acting")),
         devices=devices,
         gate=gate,
         ledger=parts.books.ledger,
@@ -106,6 +108,12 @@ def _states(parts: Parts) -> dict[int, dict[str, Any]]:
     return {index: {**lane, "state": kept[memory_name(index)]} for index, lane in lanes.items()}
 
 
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the learner and its threads; what goes between them never leaves the process."""
+    del spec
+    return Program((learner(config, agent), threads(config)), hosts=config.cluster.hosts)
+
+
 SEBULBA = Architecture(
-    "sebulba", SebulbaSettings, build, refuses=acts_and_queues, check=check, policy="thread"
+    "sebulba", SebulbaSettings, build, program, refuses=acts_and_queues, check=check, policy="thread"
 )

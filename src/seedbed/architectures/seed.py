@@ -29,6 +29,9 @@ from seedbed.architectures.checks import acts, too_far_behind
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts, restored_tables
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.traffic import steps
 from seedbed.config.placement import (
     HostSettings,
     InferenceSettings,
@@ -37,11 +40,12 @@ from seedbed.config.placement import (
     TrainingDeviceSettings,
     TransportSettings,
 )
+from seedbed.config.settings import RunConfig
 from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
 from seedbed.serving.inference_service import InferenceService
 from seedbed.serving.source import ServedActors
-from seedbed.types import Tree
+from seedbed.types import Agent, EnvSpec, Tree
 
 
 @dataclass(frozen=True)
@@ -119,4 +123,10 @@ def _service(parts: Parts, index: int, devices: list[Any], collect: RoundBuffer)
     )
 
 
-SEED = Architecture("seed", SeedSettings, build, refuses=acts, check=too_far_behind, policy="server")
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the learner, which decides, and the actors that dial it at every step."""
+    roles = (learner(config, agent), actors(config, LEARNER, steps(spec)))
+    return Program(roles, hosts=config.cluster.hosts)
+
+
+SEED = Architecture("seed", SeedSettings, build, program, refuses=acts, check=too_far_behind, policy="server")

@@ -1,25 +1,15 @@
-"""The actor program, as a run starts it on its own machine: ``python -m seedbed.launch.actor ADDRESS --index I``.
+"""The actor program for people: ``seedbed actor``.
 
-People use ``seedbed actor ADDRESS``, which is the same with help and colours. It imports no JAX, unless the learner
-says that actors run the policy themselves.
+It imports no JAX, unless the learner says that actors run the policy themselves.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import os
-import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from seedbed import faults
 from seedbed.acting import actor
-from seedbed.errors import ConnectionLost
-from seedbed.faults import Fault
 from seedbed.launch.surroundings import held
-from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
 from seedbed.types import Agent, EnvSpec
 
@@ -51,27 +41,3 @@ def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) 
       **join: ``token``, and as it may be ``index``, ``envs`` and ``platform``, see :func:`seedbed.acting.actor.act`.
     """
     actor.act_and_reconnect(address, say=say, make_agent=make_agent, **join)
-
-
-def main() -> None:
-    """Entry of the actors that a run starts itself; exit status 0 when the learner is gone, 3 on a fault."""
-    parser = argparse.ArgumentParser(prog="seedbed.launch.actor")
-    parser.add_argument("address")
-    parser.add_argument("--index", type=int, required=True)
-    parser.add_argument("--patience", type=float, default=actor.CONNECT_SECONDS)
-    arguments = parser.parse_args()
-    logging.basicConfig(format="%(message)s")  # what environments warn of, into this actor's log
-    # The learner decides when its actors stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        client = connect(arguments.address, timeout=arguments.patience)
-        act(client, token=os.environ.get("SEEDBED_TOKEN", ""), index=arguments.index)
-    except ConnectionLost as error:
-        print(error, file=sys.stderr, flush=True)  # noqa: T201
-        faults.note(Fault.of(error))
-    except BaseException as error:
-        raise SystemExit(faults.leave(error)) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -36,7 +36,6 @@ class RunFolder:
         self.events = path / "events"
         self.logs = path / "logs"
         self.log = self.logs / "learner.log"
-        self.shards = path / "shards"
         self.curve = path / "curve.png"
         self.video = path / "video.mp4"
         self.summary = path / "summary.json"

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,24 +18,23 @@ import jax
 import psutil
 
 from seedbed.acting.assignment import EPOCHS_A_SESSION
-from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.interface import Setup
-from seedbed.architectures.with_shards import ParameterServerRun
-from seedbed.config.placement import RemoteSettings, TransportSettings
+from seedbed.architectures.roles import carrier_of
+from seedbed.config.placement import RemoteSettings
+from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
 from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
-from seedbed.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.forward_pool import START_SECONDS, ForwardPool
 from seedbed.launch.hosts import Hosts
+from seedbed.launch.local import LocalLauncher
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
-from seedbed.launch.pools import Pools
 from seedbed.launch.saver import Saver
 from seedbed.launch.signals import heeding_signals
+from seedbed.launch.supervisor import Supervisor
 from seedbed.learning.checkpoint import Checkpoint, Contents, digest
 from seedbed.learning.run import Run
 from seedbed.metrics.console import Budget, display
@@ -46,7 +45,6 @@ from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
 from seedbed.nets.observations import described
-from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.transport.connect import CARRIERS, seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
@@ -91,6 +89,7 @@ class Session:
         # Where the parts stand; the record keeps what was asked for.
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
+        self.program = self.architecture.program(self.placed, agent, spec)
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -125,9 +124,6 @@ class Session:
         self.told_of_skipped = False
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
-        self.guard: Guard | None = None
-        self.pools: Pools | None = None
-        self.forward: ForwardPool | None = None
 
     # From start to end.
 
@@ -240,27 +236,9 @@ class Session:
 
     def _rest(self, arch: Run) -> bool:
         """Ends learning that others than this thread do, so that what is saved and what is told are one."""
-        if not isinstance(arch, Asynchronous):
+        if (supervisor := self.supervisor) is None:
             return False
-
-        def stop() -> None:
-            if self.supervisor is not None:
-                self.supervisor.stop()
-            if self.pools is not None:
-                self.pools.stop_workers()
-
-        self._stand_down()
-        arch.rest(stop)
-        return True
-
-    def _stand_down(self) -> None:
-        for watched in self._watched:
-            watched.stand_down()
-
-    @property
-    def _watched(self) -> list[Supervisor | Pools | ForwardPool]:
-        """Whoever watches processes of this run."""
-        return [each for each in (self.supervisor, self.pools, self.forward) if each is not None]
+        return arch.rest(supervisor.stand_down, partial(supervisor.stop, self.program.after))
 
     def _last_snapshot(self, arch: Run) -> Contents | None:
         """What is to be saved at the end, if there is something new, taken while all hosts are there.
@@ -308,7 +286,7 @@ class Session:
             self.saver.wait()
             if arch.version == self.saver.saved_version:
                 return None
-            if failure and self.config.deterministic and (several or _has_actors(arch)):
+            if failure and self.config.deterministic and (several or self._several_roles):
                 return None  # acting will not come to rest any more: the checkpoint before stays the newest
             return self.saver.save(arch.version, taken or self._contents(arch, alone=several))
         except Exception as error:
@@ -353,10 +331,10 @@ class Session:
         for line in self.checkpoint.skipped:
             self.display.note(f"damaged checkpoint passed over: {line}")
         meta = self.checkpoint.meta
-        exact = meta["exact"] and (self.config.deterministic or self.config.arch == "anakin")
+        exact = meta["exact"] and (self.config.deterministic or self.architecture.always_exact)
         rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
-        if self.config.arch == "distbelief":
-            rest = "replicas go on where they were in the data set"
+        if self.agent.data.dataset:
+            rest = "reading goes on where it was in the data set"
         replay = ", replay" if "replay" in meta else ""
         self.display.note(
             f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
@@ -374,22 +352,12 @@ class Session:
         if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
             return reason, self._standing(arch)
         self._write_where_it_begins(arch, sinks)
-        if isinstance(arch, ParameterServerRun):
-            self._start_shards(arch)
-        addresses = self._open(arch)
+        supervisor = self.supervisor = self._supervised(arch)
+        addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
-        if self.pools is not None:
-            self.pools.start_workers(addresses[0])
-        joins = addresses[:1]
-        if self.config.arch == "rapid":
-            joins = self._start_forward_servers(arch, addresses[0])
-        if (registry := _registry(arch)) is not None:
-            self._start_actors(arch, registry, joins)
-        if (threads := _threads(arch)) is not None:
-            timeout = self.config.safety.env_timeout
-            self._supervise(arch, threads.start, partial(threads.stalled, timeout))
+        supervisor.start(self.program.after, addresses[:1])
         self.begun = self.row_at = self.saver.saved_at = time.monotonic()
-        if not _has_actors(arch):
+        if not self._several_roles:
             # All is compiled, and no actor has to come first.
             self.steady.start(arch.books.agent_steps)
         # One of several hosts stops with the others, after the same update.
@@ -397,6 +365,7 @@ class Session:
         reason = "interrupted"
         latest: Mapping[str, Any] = {}
         for metrics in arch.updates(stop):
+            supervisor.seen()
             if metrics is None:
                 ending = self._while_waiting()
             else:
@@ -476,79 +445,42 @@ class Session:
             _log.warning(line)
             self.display.note(line)
 
-    def _open(self, arch: Run) -> list[str]:
+    def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
         place = self.placed.placement
-        carrier = CARRIERS[place.transport if isinstance(place, TransportSettings) else "inproc"]
-        local = f"{carrier}:{self.folder.socket()}"
+        local = f"{CARRIERS[carrier_of(self.placed)]}:{self.folder.socket()}"
         asked = place.listen if isinstance(place, RemoteSettings) else ()
-        addresses = arch.open([local, *self.folder.addresses(asked)])
+        addresses = arch.open([local, *self.folder.addresses(asked)], dialled)
         self.folder.keep_addresses(asked, addresses[1:])
         for address in addresses[1:]:
-            dialled = seen_from_elsewhere(address)
-            self.display.note(f"more actors: seedbed actor {dialled} --token {self.folder.token()}")
+            reachable = seen_from_elsewhere(address)
+            self.display.note(f"more actors: seedbed actor {reachable} --token {self.folder.token()}")
         return addresses
 
-    def _start_shards(self, arch: ParameterServerRun) -> None:
-        self.pools = Pools(arch, self.placed, self.spec, self.folder, self.display.note)
-        self.pools.start_shards(CARRIERS[self.config.placement.transport])
-
-    def _start_forward_servers(self, arch: Any, address: str) -> list[str]:
-        """Starts them; returns where rollout workers join, in turn."""
-        self.forward = ForwardPool(arch, self.placed, self.agent, self.spec, self.folder, self.display.note)
-        self.forward.start(address)
-        return self.forward.addresses
-
-    def _start_actors(self, arch: Run, registry: ActorRegistry, addresses: Sequence[str]) -> None:
-        in_process = self.placed.placement.transport == "inproc"
-        self.guard = None if in_process else Guard()
-        token = self.folder.token()
-
-        def start(index: int) -> Actor:
-            address = addresses[index % len(addresses)]
-            if in_process:
-                return ThreadActor(index, address, token, self.folder.log)
-            assert self.guard is not None
-            words = ["seedbed.launch.actor", address, "--index", str(index)]
-            if self.forward is not None:  # whose servers start beside the actors
-                words += ["--patience", str(START_SECONDS)]
-            return ProcessActor(words, token, self.folder.logs / f"actor-{index}.log", self.guard)
-
-        def stalled() -> dict[int, float]:
-            found = {}
-            for member, seconds in registry.stalled(self.config.safety.env_timeout):
-                if member.local:
-                    if self.forward is None or not self.forward.holds_up(member.index):
-                        found[member.index] = seconds
-                else:
-                    registry.dismiss(member, f"no step for {seconds:.0f} s")
-            return found
-
-        self._supervise(arch, start, stalled)
-
-    def _supervise(
-        self, arch: Run, start: Callable[[int], Actor], stalled: Callable[[], dict[int, float]]
-    ) -> None:
-        def late_with(seconds: float) -> str:
-            return (
-                f"its environments ({self.config.env}) took more than {seconds:.0f} s for one step "
-                "(--env-timeout allows more)"
-            )
-
-        self.supervisor = Supervisor(
-            start,
-            self.placed.placement.actors,
-            late_with=late_with,
-            stalled=stalled,
-            most_restarts=self.placed.placement.actor_restarts,
-            restart=not self.placed.lag.exact,
+    def _supervised(self, arch: Run) -> Supervisor:
+        """Returns the supervisor of the run's processes and threads, none of which is started yet."""
+        return Supervisor(
+            self.program,
+            LocalLauncher(self.folder, carrier_of(self.placed)),
+            arch.instances,
+            run=to_json(self.placed),
+            spec=self.spec.to_json(),
             on_failure=arch.fail,
             note=self.display.note,
         )
-        self.supervisor.start()
+
+    @property
+    def _is_dialled(self) -> bool:
+        """Whether anything travels between the roles of the run."""
+        return any(edge.to != role.name for role, edge in self.program.edges)
+
+    @property
+    def _several_roles(self) -> bool:
+        """Whether others than the head act or learn."""
+        return len(self.program.roles) > 1
 
     @property
     def _restarts(self) -> int:
-        return sum(watched.restarts for watched in self._watched)
+        return self.supervisor.restarts if self.supervisor else 0
 
     @property
     def seconds(self) -> float:
@@ -603,7 +535,7 @@ class Session:
             env=config.env,
             arch=config.arch,
             agent=config.agent,
-            transport=self.placed.placement.transport if _registry(arch) else "none",
+            transport=carrier_of(self.placed) if self._is_dialled else "none",
             seed=config.seed,
             **standing,
             weights_version=arch.version,
@@ -651,12 +583,11 @@ class Session:
         }
 
     def _stop(self, arch: Run) -> None:
-        self._stand_down()
+        if self.supervisor is not None:
+            self.supervisor.stand_down()
         arch.close()
-        for watched in self._watched:
-            watched.stop()
-        if self.guard is not None:
-            self.guard.close()
+        if self.supervisor is not None:
+            self.supervisor.stop()
 
     # Rows, checkpoints, actors that come and go.
 
@@ -713,18 +644,6 @@ class Session:
         _log.info("actor %d left: %s", member.index, reason)
         if not member.local:
             self.display.note(f"actor {member.index} left: {reason}")
-
-
-def _has_actors(arch: Run) -> bool:
-    return _registry(arch) is not None or _threads(arch) is not None or isinstance(arch, ParameterServerRun)
-
-
-def _registry(arch: Run) -> ActorRegistry | None:
-    return getattr(getattr(arch, "source", arch), "registry", None)
-
-
-def _threads(arch: Run) -> Any:
-    return getattr(getattr(arch, "source", arch), "threads", None)
 
 
 def _digest(arch: Run) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seedbed.architectures.compatibility import require_fit
+from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -169,7 +169,7 @@ def _coordinator(path: str, changes: Mapping[str, Any]) -> str:
 
 def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:
     """One host's part of a run of several, once they have met."""
-    exact = config.deterministic and config.arch != "anakin"
+    exact = config.deterministic and not load_architecture(config.arch).always_exact
     checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
     spec, agent = _built(config)
     return Session(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()

@@ -15,6 +15,7 @@ from typing import Any, final
 from seedbed.acting.example import example_unroll
 from seedbed.acting.lag import Lag
 from seedbed.errors import ConfigError
+from seedbed.instances import Instances
 from seedbed.learning.books import Books
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.failure import Failure
@@ -28,6 +29,8 @@ from seedbed.types import Agent, EnvSpec, Unroll
 from seedbed.weights.store import WeightStore
 
 _POLL_SECONDS = 0.2
+NOBODY: Mapping[str, list[str]] = {}
+"""The addresses of a head that dials nobody."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,9 @@ class LearnerLoop:
 
     # Life.
 
-    def open(self, addresses: list[str]) -> list[str]:
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
         """Compiles, publishes the first weights, and begins to act and to make batches."""
+        del dialled
         plan, settings = self._agent.data, self._settings
         self.learner.warm_up(example_unroll(self._agent, self._spec, plan.trained_length, settings.rows))
         length = plan.overlap + plan.unroll_length
@@ -136,6 +140,16 @@ class LearnerLoop:
         self._publish()
         self._prefetch = Prefetch(self._make_batch, settings.ahead, self.fail)
         return self.source.open(addresses)
+
+    @property
+    def instances(self) -> Mapping[str, Instances]:
+        """The instances of the roles that act."""
+        return self.source.instances
+
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """Nobody learns but the run's own thread."""
+        del stand_down, stop
+        return False
 
     def close(self) -> None:
         """Stops everything; safe to call twice."""

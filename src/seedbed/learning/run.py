@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from seedbed.instances import Instances
 from seedbed.learning.books import Books
 from seedbed.learning.checkpoint import Contents
 from seedbed.learning.update import TrainState
@@ -34,8 +35,31 @@ class Run(Protocol):
     def frames_per_step(self) -> int:
         """Environment frames in one agent step."""
 
-    def open(self, addresses: list[str]) -> list[str]:
-        """Compiles, and lets actors in at these addresses; returns them as actors can reach them."""
+    @property
+    def instances(self) -> Mapping[str, Instances]:
+        """The instances of the program's roles, by the name of the role; left out are roles that are not watched."""
+
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]]) -> list[str]:
+        """Compiles, and lets the roles in that dial the head.
+
+        Args:
+          addresses: where they may come; the first is for those of this machine.
+          dialled: addresses of the roles that the head dials, by their name.
+
+        Returns:
+          The addresses as others can reach them.
+        """
+
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """Ends learning that other threads or processes do, so that weights, books and version are of one moment.
+
+        Args:
+          stand_down: has instances not be replaced from now on.
+          stop: ends the roles that dial the head, once they are told that it is over.
+
+        Returns:
+          Whether there was any; what was told of the run before is then older than it is.
+        """
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
         """Learns until ``stop`` is set: yields metrics (scalars on the device) after some of the updates, and None

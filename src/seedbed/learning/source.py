@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+from seedbed.instances import Instances
 from seedbed.types import Tree
 
 
@@ -12,6 +14,10 @@ class Source(Protocol):
 
     Lanes are named by their order: the index of their actor, and the half.
     """
+
+    @property
+    def instances(self) -> Mapping[str, Instances]:
+        """The instances of the roles that act, by the name of the role."""
 
     def open(self, addresses: list[str]) -> list[str]:
         """Compiles, with the weights that are published, and begins to act.

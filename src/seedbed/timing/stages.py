@@ -37,7 +37,7 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.example import example_unroll
 from seedbed.acting.inference import Inference
 from seedbed.acting.policy_actor import device_of
-from seedbed.acting.rollout import Program, Rollout
+from seedbed.acting.rollout import CompiledPolicy, Rollout
 from seedbed.acting.unrolls import step_fields
 from seedbed.architectures.anakin import Anakin
 from seedbed.architectures.compatibility import load_architecture, require_fit
@@ -177,7 +177,7 @@ def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
     """The policy of one thread under Sebulba, its unrolls included."""
     rows = config.placement.envs_per_actor
     device = pick("inference", config.placement.inference_devices)[0]
-    program = Program(agent, spec, rows, key(0, "bench"))
+    program = CompiledPolicy(agent, spec, rows, key(0, "bench"))
     rollout = Rollout(program, device, np.arange(rows, dtype=np.int32), 0)
     params = jax.device_put(agent.init(key(0, "bench")), device)
     example = example_unroll(agent, spec, 1, rows).timestep

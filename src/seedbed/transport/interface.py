@@ -90,6 +90,11 @@ class Layout:
             for (shape, _), dtype in zip(self.fields, self.dtypes, strict=True)
         )
 
+    @property
+    def payload(self) -> int:
+        """Bytes of the arrays alone, without the padding between them."""
+        return sum(self._sizes)
+
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """First byte of each array, and the end of the last one."""
