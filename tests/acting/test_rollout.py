@@ -59,7 +59,9 @@ def test_what_was_handed_over_does_not_change_afterwards() -> None:
         VTraceSettings(unroll_length=LENGTH), environment.spec, Network(network="mlp", hidden=(8,))
     )
     params = agent.init(jax.random.key(3))
-    rollout = Rollout(CompiledPolicy(agent, environment.spec, ROWS, jax.random.key(4)), jax.devices()[0], SLOTS, 0)
+    rollout = Rollout(
+        CompiledPolicy(agent, environment.spec, ROWS, jax.random.key(4)), jax.devices()[0], SLOTS, 0
+    )
     timestep = environment.reset(1)
     kept: list[tuple[Any, Any]] = []
     for step in range(3 * LENGTH):

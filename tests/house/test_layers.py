@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parameter_server": _STAGE | {"learning", "weights"},
     "config": _LOOP | {"registry"},
     "architectures": _LOOP | {"registry", "config"},
-    "launch": _LOOP | {"registry", "config", "architectures"},
+    "launch": _LOOP | {"registry", "plugins", "config", "architectures"},
     "evaluation": _LOOP | {"registry", "config", "architectures", "launch"},
     "timing": _LOOP | {"registry", "config", "architectures", "launch"},
     "testing": _LOOP | {"registry", "config", "architectures", "launch"},

@@ -158,7 +158,7 @@ def make_parts(
         publish_every=lag.every(publish_every),
         max_skipped=config.safety.max_skipped_updates,
         rows=rows,
-        insert_rows=lanes_of(place.envs_per_actor)[1],
+        insert_rows=place.planned // lanes if lanes else lanes_of(place.envs_per_actor)[1],
         rhythm={
             "lag": lag.setting,
             "updates in a round": updates,

@@ -75,7 +75,7 @@ class ProcessInstance:
     """An instance in a process of its own, which leads a group with the processes that its environments start.
 
     Args:
-      task: file that says what it is to do.
+      words: a module and its arguments.
       token: secret that the others want to hear.
       log: file for its output; its fault comes as a file beside it.
       guard: ends it should this process be killed.
@@ -84,7 +84,7 @@ class ProcessInstance:
 
     def __init__(
         self,
-        task: Path,
+        words: Sequence[str],
         token: str,
         log: Path,
         guard: Guard,
@@ -94,7 +94,7 @@ class ProcessInstance:
         self._fault = log.with_suffix(".fault").absolute()
         self._fault.unlink(missing_ok=True)
         self._guard = guard
-        command = [sys.executable, "-P", "-m", "seedbed.launch.entry", str(task)]
+        command = [sys.executable, "-P", "-m", *words]
         with log.open("ab") as output:
             self._begins = output.tell()
             # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its
@@ -158,6 +158,9 @@ class LocalLauncher:
     Args:
       folder: the run's.
       transport: name of the carrier; ``inproc`` makes the instances threads.
+
+    Attributes:
+      token: secret that the instances want to hear.
     """
 
     def __init__(self, folder: RunFolder, transport: str) -> None:
@@ -207,7 +210,8 @@ class LocalLauncher:
         path = (self._folder.logs / f"{name}.json").absolute()
         path.write_text(json.dumps(task.to_json()), encoding="utf-8")
         beside = _accelerated() if role.accelerated else {"JAX_PLATFORMS": "cpu"}
-        return ProcessInstance(path, token, self._folder.logs / f"{name}.log", self._guard, beside)
+        words = ["seedbed.launch.entry", str(path)]
+        return ProcessInstance(words, token, self._folder.logs / f"{name}.log", self._guard, beside)
 
     @staticmethod
     def _name(role: str, index: int) -> str:

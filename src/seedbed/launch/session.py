@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
+from seedbed.launch.launcher import Launcher
 from seedbed.launch.local import LocalLauncher
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
@@ -45,7 +46,7 @@ from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
 from seedbed.nets.observations import described
-from seedbed.transport.connect import CARRIERS, seen_from_elsewhere
+from seedbed.transport.connect import seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Session:
       checkpoint: where to go on; None to begin.
       resumed: whether the run had been begun before, be it without a checkpoint.
       hosts: this host's place among the hosts of the run; None if it is alone.
+      launch: makes the launcher of the run's processes, given its folder and the carrier between them.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Session:
         *,
         resumed: bool = False,
         hosts: Hosts | None = None,
+        launch: Callable[[RunFolder, str], Launcher] = LocalLauncher,
     ) -> None:
         self.config = config
         self.hosts = hosts or Hosts()
@@ -90,6 +93,7 @@ class Session:
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
         self.program = self.architecture.program(self.placed, agent, spec)
+        self.launcher = launch(folder, carrier_of(self.placed))
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -447,7 +451,7 @@ class Session:
 
     def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
         place = self.placed.placement
-        local = f"{CARRIERS[carrier_of(self.placed)]}:{self.folder.socket()}"
+        local = self.launcher.address(self.program[self.program.head], 0)
         asked = place.listen if isinstance(place, RemoteSettings) else ()
         addresses = arch.open([local, *self.folder.addresses(asked)], dialled)
         self.folder.keep_addresses(asked, addresses[1:])
@@ -460,7 +464,7 @@ class Session:
         """Returns the supervisor of the run's processes and threads, none of which is started yet."""
         return Supervisor(
             self.program,
-            LocalLauncher(self.folder, carrier_of(self.placed)),
+            self.launcher,
             arch.instances,
             run=to_json(self.placed),
             spec=self.spec.to_json(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
+from seedbed.launch.launcher import Launcher
+from seedbed.launch.local import LocalLauncher
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.surroundings import held
@@ -23,10 +25,16 @@ from seedbed.metrics.reports import Summary
 from seedbed.metrics.say import say
 from seedbed.types import Agent, EnvSpec
 
+Launch = Callable[[RunFolder, str], Launcher]
+
 
 @held()
-def train(config: RunConfig) -> Summary:
+def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
+
+    Args:
+      config: the run's settings.
+      launch: makes the launcher of the run's processes.
 
     Raises:
       ConfigError: a setting does not fit; nothing was started.
@@ -48,7 +56,7 @@ def train(config: RunConfig) -> Summary:
     folder = RunFolder.create(config)
     try:
         with folder.held():
-            return Session(config, spec, agent, folder).run()
+            return Session(config, spec, agent, folder, launch=launch).run()
     except ConfigError:
         folder.discard()
         raise
