@@ -116,7 +116,7 @@ class RunConfig:
                 )
 
         _require_finite(self)
-        if isinstance(self.placement, RemoteSettings) and self.placement.listen and self.lag != "free":
+        if self._listens and self.lag != "free":
             raise ConfigError(
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: leave "
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
@@ -125,8 +125,18 @@ class RunConfig:
     @property
     def lag(self) -> int | Literal["free"]:
         """Rounds between the weights that act and the newest, or free; a deterministic run has an exact one."""
-        lag = self.placement.lag if isinstance(self.placement, LearnerSettings) else "free"
+        asked = self.placement.lag if isinstance(self.placement, LearnerSettings) else "free"
+        lag = self._own_lag if asked is None else asked
         return 0 if self.deterministic and lag == "free" else lag
+
+    @property
+    def _own_lag(self) -> int | Literal["free"]:
+        """The lag that the agent is made for, unless actors come from elsewhere, whose lag is free."""
+        return "free" if self._listens else getattr(self.settings, "own_lag", "free")
+
+    @property
+    def _listens(self) -> bool:
+        return isinstance(self.placement, RemoteSettings) and bool(self.placement.listen)
 
     @property
     def cluster(self) -> HostSettings:
