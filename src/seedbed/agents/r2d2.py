@@ -1,8 +1,8 @@
 """R2D2: double Q-learning with a memory, from prioritized sequences that begin with a warm-up of the memory.
 
 Kapturowski et al. 2019, *Recurrent Experience Replay in Distributed Reinforcement Learning*; ``--preset r2d2-atari``
-has the settings of SEED (Espeholt et al. 2020). The state with which a sequence is stored is the actor's at its very first
-step (SEED's own code kept one that was ``burn_in`` steps late).
+has the settings of SEED (Espeholt et al. 2020). The state with which a sequence is stored is that of the actor at its
+very first step (SEED's own code kept one that was ``burn_in`` steps late).
 """
 
 from __future__ import annotations
