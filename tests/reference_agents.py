@@ -1,4 +1,4 @@
-"""A second opinion: PPO and V-trace on CartPole, written once more and shortly, from the papers alone.
+"""A second opinion: PPO, V-trace and DQN on CartPole, written once more and shortly, from the papers alone.
 
 Nothing here comes from the package: environments are Gymnasium's, returns are loops over NumPy arrays in float64, Adam
 is the four lines of its paper. Gradients alone are JAX's.
@@ -63,7 +63,7 @@ def decide(nets: Any, x: Any) -> tuple[Any, Any]:
 class Adam:
     """Kingma and Ba 2015, algorithm 1, on gradients of which the global norm is clipped."""
 
-    def __init__(self, params: Any, recipe: Recipe) -> None:
+    def __init__(self, params: Any, recipe: Any) -> None:
         self.mean = jax.tree.map(np.zeros_like, params)
         self.square, self.count, self.recipe = self.mean, 0, recipe
 
@@ -85,23 +85,22 @@ class Adam:
 class Worlds:
     """CartPole, several at once. The step after the end of an episode begins the next one and is no transition."""
 
-    def __init__(self, count: int, seed: int, rng: np.random.Generator) -> None:
+    def __init__(self, count: int, seed: int) -> None:
         self.env = gymnasium.make_vec("CartPole-v1", count, vectorization_mode="vector_entry_point")
         self.x = np.float32(self.env.reset(seed=seed)[0])
         self.over = np.zeros(count, bool)
-        self.sums, self.returns, self.rng = np.zeros(count), [], rng
+        self.sums = np.zeros(count)
+        self.returns: list[float] = []
 
-    def unroll(self, nets: Any, length: int) -> Arrays:
-        """``[T, B]`` of every step, and ``[T + 1, B]`` observations."""
+    def unroll(self, choose: Callable[[Any], Arrays], length: int) -> Arrays:
+        """``[T, B]`` of every step, with what was chosen there, and ``[T + 1, B]`` observations."""
         rows: dict[str, list[Any]] = {"x": [self.x]}
         for _ in range(length):
-            log_probs = np.asarray(decide(nets, self.x)[0])
-            action = (self.rng.random(len(self.x)) > np.exp(log_probs[:, 0])).astype(np.int64)
-            x, reward, terminated, truncated, _ = self.env.step(action)
+            chosen = choose(self.x)
+            x, reward, terminated, truncated, _ = self.env.step(chosen["action"])
             valid = ~self.over
             row = {
-                "action": action,
-                "mu": np.take_along_axis(log_probs, action[:, None], 1)[:, 0],
+                **chosen,
                 "reward": np.where(valid, reward, 0.0),
                 "terminated": terminated & valid,
                 "valid": valid,
@@ -203,7 +202,75 @@ def _total(recipe: Recipe, gain: Any, error: Any, log_probs: Any, valid: Any) ->
 def _train(recipe: Recipe, steps: int, seed: int, update: Callable[..., Any]) -> list[float]:
     rng = np.random.default_rng(seed)
     nets: Any = {"policy": layers(rng, [4, 64, 64, 2], 0.01), "value": layers(rng, [4, 64, 64, 1], 1.0)}
-    adam, worlds = Adam(nets, recipe), Worlds(recipe.batch_size, seed, rng)
+    adam, worlds = Adam(nets, recipe), Worlds(recipe.batch_size, seed)
+
+    def choose(x: Any) -> Arrays:
+        log_probs = np.asarray(decide(nets, x)[0])
+        action = (rng.random(len(x)) > np.exp(log_probs[:, 0])).astype(np.int64)
+        return {"action": action, "mu": np.take_along_axis(log_probs, action[:, None], 1)[:, 0]}
+
     for _ in range(steps // (recipe.unroll_length * recipe.batch_size)):
-        nets = update(nets, adam, worlds.unroll(nets, recipe.unroll_length), rng)
+        nets = update(nets, adam, worlds.unroll(choose, recipe.unroll_length), rng)
+    return worlds.returns
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Settings of DQN, by the names that they have in the package."""
+
+    unroll_length: int = 8
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    discount: float = 0.98
+    gradient_clip: float = 40.0
+    adam_eps: float = 1e-5
+    target_period: int = 50
+    replay_min_size: int = 1_024
+    replay_ratio: float = 8.0
+    epsilon_base: float = 0.4
+    epsilon_exponent: float = 7.0
+
+
+def dqn(recipe: Replayed, steps: int, seed: int, worlds_at_once: int = 8) -> list[float]:
+    """Mnih et al. 2015 with the two networks of van Hasselt et al. 2016 and the epsilons of Horgan et al. 2018.
+
+    Nothing is overwritten in the replay: there are fewer steps than it holds.
+    """
+    rng = np.random.default_rng(seed)
+    net = target = layers(rng, [4, 64, 64, 2], 0.1)
+    adam, worlds = Adam(net, recipe), Worlds(worlds_at_once, seed)
+    ranks = np.arange(worlds_at_once) / (worlds_at_once - 1)
+    epsilons = recipe.epsilon_base ** (1 + recipe.epsilon_exponent * ranks)
+    values = jax.jit(forward)
+
+    @jax.jit
+    @jax.grad
+    def gradient(net: Any, target: Any, part: Arrays) -> Any:
+        best = jnp.argmax(forward(net, part["later"]), axis=1)
+        after = jnp.take_along_axis(forward(target, part["later"]), best[:, None], 1)[:, 0]
+        goal = part["reward"] + recipe.discount * jnp.where(part["terminated"], 0.0, after)
+        q = jnp.take_along_axis(forward(net, part["x"]), part["action"][:, None], 1)[:, 0]
+        return 0.5 * jnp.mean(jnp.square(jax.lax.stop_gradient(goal) - q))
+
+    def choose(x: Any) -> Arrays:
+        by_chance = rng.random(len(x)) < epsilons
+        return {"action": np.where(by_chance, rng.integers(0, 2, len(x)), np.argmax(values(net, x), axis=1))}
+
+    kept: list[Arrays] = []
+    updates, owed = 0, 0.0
+    for _ in range(steps // (recipe.unroll_length * worlds_at_once)):
+        new = worlds.unroll(choose, recipe.unroll_length)
+        new["later"], new["x"] = new["x"][1:], new["x"][:-1]
+        kept.append({name: array[new["valid"]] for name, array in new.items()})
+        size = sum(len(part["reward"]) for part in kept)
+        if size < recipe.replay_min_size:
+            continue
+        memory = {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
+        kept = [memory]
+        owed += len(new["reward"].ravel()) * recipe.replay_ratio / recipe.batch_size
+        while owed >= 1:
+            rows = rng.integers(0, size, recipe.batch_size)
+            net = adam.step(net, gradient(net, target, {name: array[rows] for name, array in memory.items()}))
+            updates, owed = updates + 1, owed - 1
+            target = net if updates % recipe.target_period == 0 else target
     return worlds.returns

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import reference_agents as reference
-from reference_agents import Recipe
+from reference_agents import Recipe, Replayed
 
 import seedbed
 
@@ -40,7 +40,7 @@ def package(folder: Path, agent: str, recipe: Recipe, **settings: Any) -> list[l
     return [[one["mean_return"] for one in summary.to_json()["variants"]] for summary in summaries]
 
 
-def second_opinion(agent: Callable[..., list[float]], recipe: Recipe) -> list[list[float]]:
+def second_opinion(agent: Callable[..., list[float]], recipe: Any) -> list[list[float]]:
     """The same of the reference."""
     return [[mean(agent(recipe, steps, seed)[-100:]) for seed in range(SEEDS)] for steps in STEPS]
 
@@ -74,3 +74,37 @@ def test_an_agent_learns_as_an_independent_program_does(
         assert apart(one, other) < 3.5, f"after {steps} steps {one}, and the other program {other}"
     # Chance is 22.
     assert min(mean(ours[-1]), mean(theirs[-1])) > 100, f"{ours} and {theirs}"
+
+
+def by_replay(folder: Path, recipe: Replayed, seed: int, steps: int) -> float:
+    """The mean return of DQN's last 100 episodes of all environments, which explore."""
+    config = seedbed.configure(
+        "CartPole-v1",
+        preset="none",
+        agent="dqn",
+        transport="inproc",
+        actors=1,
+        envs_per_actor=8,
+        lag=0,
+        network="mlp",
+        n_step=1,
+        dueling=False,
+        head_size=0,
+        replay_size=100_000,
+        priority_exponent=0.0,
+        importance_exponent=0.0,
+        seed=seed,
+        video=False,
+        run_dir=str(folder),
+        frames=steps,
+        **asdict(recipe),
+    )
+    return float(seedbed.train(config).to_json()["mean_return"])
+
+
+def test_dqn_learns_as_an_independent_program_does(tmp_path: Path) -> None:
+    recipe, steps, seeds = Replayed(), 25_600, 4
+    ours = [by_replay(tmp_path / str(seed), recipe, seed, steps) for seed in range(seeds)]
+    theirs = [mean(reference.dqn(recipe, steps, seed)[-100:]) for seed in range(seeds)]
+    assert apart(ours, theirs) < 3.5, f"{ours}, and the other program {theirs}"
+    assert min(mean(ours), mean(theirs)) > 60, f"{ours} and {theirs}"
