@@ -186,8 +186,8 @@ class LearnerSettings(Group):
     """Unrolls that may wait for the learner; None for one batch. (Free lag only.)"""
     prefetch: int = 1
     """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
-    lag: int | Literal["free"] = "free"
-    """Updates between acting and newest weights: free (bounded by the queue), or an exact number."""
+    lag: int | Literal["free"] | None = None
+    """Rounds between acting and newest weights: free, or exact; None: the agent's own (ppo, a2c: 0)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
 from seedbed.launch.surroundings import require_devices
 from seedbed.registry import AGENTS
-from seedbed.types import Agent, EnvSpec
+from seedbed.types import Agent, DataPlan, EnvSpec
 
 
 def build_spec(config: RunConfig) -> EnvSpec:
@@ -73,6 +73,42 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
         config.net,
         total_updates=_total_updates(config, spec),
     )
+
+
+_FEW_RENEWALS = 50
+"""Of a target network in a whole run: with fewer, rewards hardly reach the values of the steps before them."""
+
+
+def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
+    """Lines for the start of a run: how much is learned in it, and a warning where that is too little or too late."""
+    plan, lines = agent.data, []
+    updates = _total_updates(config, spec)
+    ratio_is_free = plan.replay is not None and plan.replay.ratio is None
+    if updates is not None and not ratio_is_free:
+        renewals = updates // plan.target_period if plan.target_period else None
+        of_target = "" if renewals is None else f", {renewals:,} target renewals"
+        lines.append(f"{updates:,} updates{of_target} in this run")
+        if renewals is not None and renewals < _FEW_RENEWALS:
+            lines.append(
+                f"warning: {renewals} renewals of the target network are few: give a longer run, a higher "
+                f"--replay-ratio, or --target-period {max(1, updates // _FEW_RENEWALS)}"
+            )
+    return [*lines, *_late_batches(config, plan)]
+
+
+def _late_batches(config: RunConfig, plan: DataPlan) -> list[str]:
+    """A warning where an agent that is made for an exact lag makes several batches of each round."""
+    place = config.placement
+    exact = config.lag.exact and getattr(config.settings, "own_lag", "free") != "free"
+    if not exact or not isinstance(place, EnvironmentSettings):
+        return []
+    environments = place.planned * config.cluster.hosts
+    if environments <= plan.batch_size:
+        return []
+    return [
+        f"warning: {environments} environments make several batches of {plan.batch_size} in each round, and all but "
+        f"the first are trained on late: give --batch-size {environments}"
+    ]
 
 
 def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:

@@ -12,7 +12,7 @@ from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
-from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.build import build_agent, build_spec, outlook
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
 from seedbed.launch.launcher import Launcher
@@ -103,6 +103,8 @@ def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:
     spec = build_spec(config)
     agent = build_agent(config, spec)
     require_fit(config, agent)
+    for line in outlook(config, spec, agent) if config.cluster.host == 0 else ():
+        say(line)
     return spec, agent
 
 
