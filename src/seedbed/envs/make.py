@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ NATIVE = ("gymnax", "brax", "craftax")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
 
 
-def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = False) -> Environment:
+def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = False) -> Guarded:
     """Makes a batch of ``num_envs`` environments.
 
     ============================  ==========================================================================
@@ -87,6 +88,12 @@ class Guarded:
         self._told: set[str] = set()
         self._started = self._under_way = False
         self._steps = 0
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the environments are JAX functions."""
+        batch = sys.modules.get("seedbed.envs.on_device.batch")
+        return batch is not None and isinstance(self._environment, batch.NativeBatch)
 
     def __repr__(self) -> str:
         return f"<{self.num_envs} × {self.spec.id}>"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seedbed.envs import contract
 from seedbed.envs.atari import is_raw_atari
 from seedbed.envs.claims import claim, release
 from seedbed.envs.options import ANYTHING, Options, Parameter, Takes, arguments, taken_by
@@ -67,7 +68,8 @@ class GymnasiumBatch:
 
     def receive(self) -> TimeStep:
         """Steps the environments."""
-        observation, reward, terminated, truncated, _ = self._env.step(self._action)
+        result = contract.steps(self.spec.id, self._env.step(self._action), self.num_envs)
+        observation, reward, terminated, truncated, _ = result
         return self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
 
     def render(self) -> Any:
