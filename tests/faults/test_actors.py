@@ -197,7 +197,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
             "seedbed: actor 0: EnvironmentFault: worlds:raising failed in receive()"
         )
         assert "ValueError: the world has ended" in learner.last_line
-        assert "log: run/logs/actor-0.log" in learner.last_line
+        assert f"log: {tmp_path}/run/logs/actor-0.log" in learner.last_line
         assert not learner.actors()
     assert "the world has ended" in (tmp_path / "run/logs/actor-0.log").read_text()
     left = summary(tmp_path / "run")

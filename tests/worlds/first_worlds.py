@@ -145,3 +145,30 @@ def columns(num_envs: int) -> Any:
         value[:, None] if place == 1 else value for place, value in enumerate(step(action))
     )
     return env
+
+
+class Telling(World):
+    """Ends every third step, and says each time how it went: the actions that were 1."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.time = 0
+        return np.zeros(1, np.float32), {"time": -1}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        info = {"time": self.time, "way": np.zeros(self.time), "engine": {"fuel": 0.5}, "name": "x"}
+        return np.zeros(1, np.float32), 1.0, self.time == 3, False, info
+
+
+def telling_vector(num_envs: int) -> Any:
+    return gymnasium.vector.SyncVectorEnv([one_telling] * num_envs, autoreset_mode="NextStep")
+
+
+def one_telling() -> Any:
+    env = Telling()
+    step = env.step
+    env.step = lambda action: tuple(  # type: ignore[method-assign,assignment]
+        {name: value for name, value in part.items() if name != "way"} if isinstance(part, dict) else part
+        for part in step(action)
+    )
+    return env

@@ -19,6 +19,7 @@ from seedbed.envs.rules import NOT_FINITE, broken_array, value_rule
 from seedbed.envs.standard import make_standard
 from seedbed.envs.toys import TOYS
 from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, described, unknown_name
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import EnvSpec, TimeStep, leaves
 
 _log = logging.getLogger(__name__)
@@ -156,6 +157,11 @@ class Guarded:
         # Looked up inside: an environment need not have it.
         return self._call("render", lambda: self._environment.render())  # noqa: PLW0108
 
+    def tell(self) -> dict[str, list[float]]:
+        """Numbers of ``info`` at the ends of episodes since the last call, as :class:`FinalInfo` gives them."""
+        told: FinalInfo | None = getattr(self._environment, "told", None)
+        return told.take() if isinstance(told, FinalInfo) else {}
+
     def close(self) -> None:
         """Closes the environments."""
         self._started = self._under_way = False
@@ -177,6 +183,11 @@ class Guarded:
         fault = EnvironmentFault(self.spec.id + text)
         fault.step = self._steps
         return fault
+
+
+def told_by(environment: Environment) -> dict[str, list[float]]:
+    """What an environment tells at the ends of episodes since the last call; nothing if it cannot."""
+    return environment.tell() if isinstance(environment, Guarded) else {}
 
 
 def _maker(env_id: str) -> Callable[..., Environment]:

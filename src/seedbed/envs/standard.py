@@ -17,12 +17,14 @@ import numpy as np
 from seedbed.envs import contract
 from seedbed.envs.atari import is_raw_atari
 from seedbed.envs.claims import claim, release
+from seedbed.envs.final_infos import final_infos
 from seedbed.envs.options import ANYTHING, Options, Parameter, Takes, arguments, taken_by
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
 from seedbed.envs.unknown import unknown_id
 from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.plugins import import_from_here
 from seedbed.types import EnvSpec, TimeStep
 
@@ -39,6 +41,9 @@ class GymnasiumBatch:
 
     Environments that were batched one by one are seeded one by one. A vector environment with a random
     generator of its own takes one seed: there, what environment ``i`` draws depends on its batch.
+
+    Attributes:
+      told: what the environments say in ``info`` at the ends of episodes.
     """
 
     def __init__(self, env_id: str, env: Batch) -> None:
@@ -53,6 +58,7 @@ class GymnasiumBatch:
         self.num_envs = env.num_envs
         self._env = env
         self._stream = Stream(env.num_envs)
+        self.told = FinalInfo()
         self._action: Any = None
         self._closed = False
 
@@ -69,8 +75,12 @@ class GymnasiumBatch:
     def receive(self) -> TimeStep:
         """Steps the environments."""
         result = contract.steps(self.spec.id, self._env.step(self._action), self.num_envs)
-        observation, reward, terminated, truncated, _ = result
-        return self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
+        observation, reward, terminated, truncated, info = result
+        step = self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
+        if info:
+            for final in final_infos(info, self._stream.ended):
+                self.told.add(final)
+        return step
 
     def render(self) -> Any:
         """The picture of environment 0, uint8 ``[H, W, 3]``."""
