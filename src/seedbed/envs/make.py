@@ -37,6 +37,7 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
     ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.on_device`), stepped on the CPU; also
                                   ``brax:`` and ``craftax:``
     ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`)
+    ``dm_env:module:factory``     an environment of dm_env (:mod:`seedbed.envs.deepmind`)
     ``module:factory``            the user's own (:mod:`seedbed.envs.own`)
     anything else                 Gymnasium (:mod:`seedbed.envs.standard`)
     ============================  ==========================================================================
@@ -195,6 +196,8 @@ def _maker(env_id: str) -> Callable[..., Environment]:
         return _make_toy
     if env_id.startswith(PREFIX):
         return Pool
+    if env_id.startswith("dm_env:"):
+        return _make_deepmind
     if env_id.partition(":")[0] in NATIVE:
         return _make_native
     if is_atari(env_id):
@@ -210,6 +213,13 @@ def _make_toy(env_id: str, num_envs: int, options: Options, *, render: bool) -> 
         raise ConfigError(unknown_name("toy", env_id, TOYS))
     takes = taken_by(TOYS[env_id], "env_id", "num_envs")
     return TOYS[env_id](env_id, num_envs, **arguments(env_id, options, takes))
+
+
+def _make_deepmind(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
+    # Here, since it imports Gymnasium, which other environments do not need.
+    from seedbed.envs.deepmind import make_deepmind
+
+    return make_deepmind(env_id, num_envs, options, render=render)
 
 
 def _make_native(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:

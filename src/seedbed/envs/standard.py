@@ -8,6 +8,7 @@ actor is itself one of many processes.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
@@ -124,12 +125,25 @@ def make_standard(env_id: str, num_envs: int, options: Options, *, render: bool)
 
 
 def batch_of(env_id: str, num_envs: int, make_one: Callable[[], gymnasium.Env[Any, Any]]) -> GymnasiumBatch:
-    """Returns ``num_envs`` environments that are made one by one."""
+    """Returns ``num_envs`` environments that are made one by one; if one cannot be, the others are closed."""
     # Here, since they import Gymnasium, which other environments do not need.
     from seedbed.envs.as_declared import AsDeclared
     from seedbed.envs.singles import Singles
 
-    return GymnasiumBatch(env_id, Singles([AsDeclared(make_one(), env_id) for _ in range(num_envs)]))
+    made: list[gymnasium.Env[Any, Any]] = []
+    try:
+        for _ in range(num_envs):
+            made.append(make_one())
+            if len(made) == 1:
+                # Before they are batched, which says what is wrong with a space in other words.
+                observation_codec(made[0].observation_space, env_id)
+                action_codec(made[0].action_space, env_id)
+        return GymnasiumBatch(env_id, Singles([AsDeclared(env, env_id) for env in made]))
+    except BaseException:
+        for env in made:
+            with contextlib.suppress(Exception):  # what is told is why there is no batch
+                env.close()
+        raise
 
 
 def require_next_step(env_id: str, env: Batch) -> None:
