@@ -197,7 +197,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
             "seedbed: actor 0: EnvironmentFault: worlds:raising failed in receive()"
         )
         assert "ValueError: the world has ended" in learner.last_line
-        assert "log: run/logs/actor-0.log" in learner.last_line
+        assert f"log: {tmp_path}/run/logs/actor-0.log" in learner.last_line
         assert not learner.actors()
     assert "the world has ended" in (tmp_path / "run/logs/actor-0.log").read_text()
     left = summary(tmp_path / "run")
@@ -209,7 +209,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worlds")
-@pytest.mark.parametrize("world", ["hanging", "never_reset", "never_made_by_actors"])
+@pytest.mark.parametrize("world", ["hanging", "never_made_by_actors"])
 def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, tmp_path: Path) -> None:
     env = f"worlds:{world}"
     config = tiny(env, tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4)
@@ -227,12 +227,15 @@ def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worlds")
-def test_an_environment_that_is_never_made_ends_the_run_before_it_begins(tmp_path: Path) -> None:
-    words = flags("worlds:never_made", "run", env_timeout=1.0)
+@pytest.mark.parametrize(("world", "moment"), [("never_made", "made"), ("never_reset", "reset")])
+def test_an_environment_that_never_begins_ends_the_run_before_it_begins(
+    world: str, moment: str, tmp_path: Path
+) -> None:
+    words = flags(f"worlds:{world}", "run", env_timeout=1.0)
     with Command(*words, cwd=tmp_path, PYTHONPATH=os.environ["PYTHONPATH"]) as learner:
         assert learner.wait() == 2, learner.output
         assert learner.output == (
-            "seedbed: worlds:never_made was not made within 1 s: mend it if it hangs, or allow it more time with "
+            f"seedbed: worlds:{world} was not {moment} within 1 s: mend it if it hangs, or allow it more time with "
             "--env-timeout\n"
         )
         assert not engines(worlds_child(), tmp_path)

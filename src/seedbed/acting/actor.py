@@ -102,7 +102,7 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
     for lane, (environment, seed) in enumerate(zip(lanes, assignment["seeds"], strict=True)):
         client.send(lane, step_arrays(environment.reset(seed)))
     stepping: deque[int] = deque()
-    reporter = Reporter(client, notes)
+    reporter = Reporter(client, notes, lanes)
     sent, steps = [time.monotonic()] * len(lanes), [0] * len(lanes)
     while True:
         reporter.report_if_due()

@@ -83,7 +83,7 @@ def resume(path: str, **changes: Any) -> Summary:
         raise ConfigError(
             f"{path} is one host's part of a run: seedbed resume {run} --host {before.cluster.host}"
         )
-    config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
+    config = resolve.replace(before, **{**changes, "run_dir": str(folder.given)})
     for name, was, now in (
         ("arch", before.arch, config.arch),
         ("hosts", before.cluster.hosts, config.cluster.hosts),
@@ -147,7 +147,7 @@ def take_part(address: str, index: int, config: RunConfig | None = None, path: P
         )
         run = known or theirs
         folder = RunFolder(run / "hosts" / str(index))
-        settings = resolve.replace(settings, run_dir=str(folder.path))
+        settings = resolve.replace(settings, run_dir=str(folder.given))
         if not (resumed and folder.begun):
             folder = RunFolder.create(settings)
         stack.enter_context(folder.held())
