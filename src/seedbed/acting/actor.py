@@ -19,6 +19,7 @@ from seedbed.acting.unrolls import step_arrays, step_fields
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
 from seedbed.errors import ConnectionLost
+from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 from seedbed.types import Agent, EnvSpec
@@ -119,18 +120,21 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
         client.send(lane, step)
 
 
-def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) -> None:
+def act_and_reconnect(
+    address: str, *, invitation: Invitation, say: Callable[[str], None], **join: Any
+) -> None:
     """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
 
     Args:
       address: where the learner listens.
+      invitation: what lets the actor in there.
       say: takes one line for people.
-      **join: as for :func:`act`.
+      **join: as for :func:`act`, but for the token.
     """
     retry = FIRST_RETRY_SECONDS
     while True:
         try:
-            client = connect(address, timeout=CONNECT_SECONDS)
+            client = connect(address, timeout=CONNECT_SECONDS, invitation=invitation)
         except ConnectionLost as error:
             say(f"{error}; trying again in {retry:.0f} s")
             time.sleep(retry)
@@ -139,7 +143,7 @@ def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) 
         begun = time.monotonic()
         try:
             say(f"acting for {address}")
-            act(client, **join)
+            act(client, token=invitation.said_at(address), **join)
         except ConnectionLost as error:
             say(f"the learner is gone ({error}); waiting for it to come back")
             # One that drops whoever comes is not asked every second for ever.

@@ -19,8 +19,12 @@ class ActorFlags:
 
     address: Annotated[str, tyro.conf.Positional]
     """Where the learner listens: HOST:PORT, unix:PATH or shm:PATH, as it printed."""
-    token: str = ""
-    """The token that the learner printed."""
+    join: str = ""
+    """FINGERPRINT.TOKEN as the learner printed it, or @FILE, a private file with it; else SEEDBED_JOIN has it."""
+    tls_ca: str = ""
+    """PEM file with certificates, one of which has signed the learner's (--tls-cert there)."""
+    insecure: bool = False
+    """Plain text over the network, where the learner has the same flag."""
     envs: int | None = None
     """Environments to step; none: as many as the learner's own actors."""
     platform: str = "cpu"
@@ -38,7 +42,13 @@ def run(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         act_and_reconnect(
-            flags.address, say=print_line, token=flags.token, envs=flags.envs, platform=flags.platform
+            flags.address,
+            join=flags.join or os.environ.get("SEEDBED_JOIN", ""),
+            say=print_line,
+            tls_ca=flags.tls_ca,
+            insecure=flags.insecure,
+            envs=flags.envs,
+            platform=flags.platform,
         )
     except KeyboardInterrupt:
         print_line("stopped")

@@ -105,7 +105,30 @@ class TransportSettings(Group):
 
 
 @dataclass(frozen=True)
-class RemoteSettings(EnvironmentSettings):
+class NetworkSettings(Group):
+    """Conversations that other machines may hear."""
+
+    tls_cert: str | None = None
+    """PEM file of the certificate to show on the network; None: one that the run makes for itself."""
+    tls_key: str | None = None
+    """PEM file of the key to that certificate."""
+    insecure: bool = False
+    """Plain text on the network, which everybody on the way can read and change."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError(
+                "a certificate needs its key, and a key its certificate: give --tls-cert and --tls-key"
+            )
+        if self.tls_cert and self.insecure:
+            raise ConfigError(
+                "a certificate and plain text contradict each other: give --tls-cert or --insecure"
+            )
+
+
+@dataclass(frozen=True)
+class RemoteSettings(EnvironmentSettings, NetworkSettings):
     """Actors that join from other machines."""
 
     listen: tuple[str, ...] = ()
@@ -210,7 +233,7 @@ class FetchSettings(Group):
 
 
 @dataclass(frozen=True)
-class HostSettings(Group):
+class HostSettings(NetworkSettings):
     """Hosts that train together."""
 
     hosts: int = 1

@@ -18,6 +18,7 @@ from typing import Any
 from seedbed.acting import actor
 from seedbed.errors import ConnectionLost, SeedbedError
 from seedbed.launch.surroundings import held
+from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
 from seedbed.types import Agent, EnvSpec
@@ -41,15 +42,27 @@ def act(client: Client, **join: Any) -> None:
 
 
 @held()
-def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) -> None:
+def act_and_reconnect(
+    address: str,
+    *,
+    join: str,
+    say: Callable[[str], None],
+    tls_ca: str = "",
+    insecure: bool = False,
+    **others: Any,
+) -> None:
     """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
 
     Args:
       address: where the learner listens.
+      join: the learner's ``FINGERPRINT.TOKEN`` or ``TOKEN``, or ``@FILE``, a private file with it.
       say: takes one line for people.
-      **join: ``token``, and as it may be ``index``, ``envs`` and ``platform``, see :func:`seedbed.acting.actor.act`.
+      tls_ca: file with certificates of which one must have signed the learner's; empty for none.
+      insecure: whether to speak in plain text over the network, as the learner does with the same flag.
+      **others: as they may be ``index``, ``envs`` and ``platform``, see :func:`seedbed.acting.actor.act`.
     """
-    actor.act_and_reconnect(address, say=say, make_agent=make_agent, **join)
+    invitation = Invitation.parse(join, authority=tls_ca, insecure=insecure)
+    actor.act_and_reconnect(address, invitation=invitation, say=say, make_agent=make_agent, **others)
 
 
 def main() -> None:

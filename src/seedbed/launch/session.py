@@ -48,7 +48,8 @@ from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
 from seedbed.nets.observations import described
 from seedbed.serving.actor_registry import ActorRegistry
-from seedbed.transport.connect import CARRIERS, seen_from_elsewhere
+from seedbed.transport.connect import CARRIERS, listen, seen_from_elsewhere
+from seedbed.transport.interface import Server
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -129,6 +130,7 @@ class Session:
         self.guard: Guard | None = None
         self.pools: Pools | None = None
         self.forward: ForwardPool | None = None
+        self.listening: list[Server] = []
 
     # From start to end.
 
@@ -473,13 +475,23 @@ class Session:
         place = self.placed.placement
         carrier = CARRIERS[place.transport if isinstance(place, TransportSettings) else "inproc"]
         local = f"{carrier}:{self.folder.socket()}"
-        asked = place.listen if isinstance(place, RemoteSettings) else ()
-        addresses = arch.open([local, *self.folder.addresses(asked)])
-        self.folder.keep_addresses(asked, addresses[1:])
-        for address in addresses[1:]:
-            dialled = seen_from_elsewhere(address)
-            self.display.note(f"more actors: seedbed actor {dialled} --token {self.folder.token()}")
+        addresses = arch.open([local])
+        if isinstance(place, RemoteSettings):
+            assert arch.registry is not None, "actors from elsewhere report there"
+            self._listen(arch.registry, place)
         return addresses
+
+    def _listen(self, registry: ActorRegistry, place: RemoteSettings) -> None:
+        """Lets actors of other machines in, and says how they come."""
+        wanted = self.folder.addresses(place.listen)
+        gate = self.folder.gate(place, wanted)
+        for address in wanted:
+            self.listening.append(listen(address, registry, gate=gate))
+        addresses = [server.address for server in self.listening]
+        self.folder.keep_addresses(place.listen, addresses)
+        for address in addresses:
+            flags = gate.invitation(address).flags
+            self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
 
     def _start_shards(self, arch: WithShards) -> None:
         self.pools = Pools(arch, self.placed, self.spec, self.folder, self.display.note)
@@ -645,6 +657,8 @@ class Session:
 
     def _stop(self, arch: Run) -> None:
         self._stand_down()
+        for server in self.listening:
+            server.close()
         arch.close()
         for watched in self._watched:
             watched.stop()

@@ -72,6 +72,10 @@ class Invitation:
         """Reads ``TOKEN``, ``FINGERPRINT.TOKEN`` or ``@FILE`` (private, with one of them); raises ``ConfigError``."""
         if text.startswith("@"):
             text = _read_private(Path(text[1:]))
+        if not text:
+            raise ConfigError(
+                "no token: copy the whole line that the learner printed, with its --join, or put it into SEEDBED_JOIN"
+            )
         fingerprint, _, token = text.strip().rpartition(".")
         if fingerprint and not _FINGERPRINT.fullmatch(fingerprint):
             raise ConfigError(
@@ -85,6 +89,11 @@ class Invitation:
 
     def __str__(self) -> str:
         return f"{self.fingerprint}.{self.token}" if self.fingerprint else self.token
+
+    @property
+    def flags(self) -> str:
+        """The flags of an actor that comes by this invitation."""
+        return f"--join {self}" + (" --insecure" if self.insecure else "")
 
     def wants_tls(self, address: str) -> bool:
         """Returns whether the conversation at ``address`` is encrypted."""
