@@ -108,18 +108,16 @@ class TransportSettings(Group):
 class NetworkSettings(Group):
     """Conversations that other machines may hear."""
 
-    tls_cert: str | None = None
-    """PEM file of the certificate to show on the network; None: one that the run makes for itself."""
-    tls_key: str | None = None
-    """PEM file of the key to that certificate."""
+    tls_cert: tuple[str, ...] = ()
+    """Two PEM files, a certificate to show on the network and its key; none: the run makes its own."""
     insecure: bool = False
     """Plain text on the network, which everybody on the way can read and change."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.tls_cert is None) != (self.tls_key is None):
+        if len(self.tls_cert) not in (0, 2):
             raise ConfigError(
-                "a certificate needs its key, and a key its certificate: give --tls-cert and --tls-key"
+                f"tls_cert has {len(self.tls_cert)} files, and takes two: --tls-cert CERTIFICATE KEY"
             )
         if self.tls_cert and self.insecure:
             raise ConfigError(

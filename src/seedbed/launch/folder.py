@@ -158,8 +158,8 @@ class RunFolder:
     def gate(self, settings: NetworkSettings, addresses: Sequence[str]) -> Gate:
         """Lets in at ``addresses`` who knows the token; the certificate is made once, its key for the owner only."""
         identity = None
-        if settings.tls_cert is not None and settings.tls_key is not None:
-            identity = Identity.read(settings.tls_cert, settings.tls_key)
+        if settings.tls_cert:
+            identity = Identity.read(*settings.tls_cert)
         elif not settings.insecure and any(map(needs_tls, addresses)):
             identity = self._identity()
         return Gate(self.token(), identity, insecure=settings.insecure)

@@ -36,7 +36,7 @@ _PATIENCE_SECONDS = 600.0
 _JAX_PATIENCE_SECONDS = 120
 _FAREWELL_SECONDS = 60.0
 _LOOK_SECONDS, _DIAL_SECONDS = 0.05, 0.2
-_ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video", "tls_cert", "tls_key")
+_ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video", "tls_cert")
 """Settings in which the hosts of a run may differ."""
 
 
@@ -182,10 +182,10 @@ def follow(
     """
     hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
     rendezvous, told = go_to(address, index, invitation=invitation, patience=_PATIENCE_SECONDS, hello=hello)
-    mine = {"host": index, "coordinator": address, "video": False, "tls_cert": None, "tls_key": None}
-    if config is not None:
-        mine |= {"tls_cert": config.cluster.tls_cert, "tls_key": config.cluster.tls_key}
-    settings = resolve.replace(resolve.from_json(told["settings"]), **mine)
+    own = config.cluster.tls_cert if config is not None else ()
+    settings = resolve.replace(
+        resolve.from_json(told["settings"]), host=index, coordinator=address, video=False, tls_cert=own
+    )
     if config is not None and isinstance(config.placement, RemoteSettings):
         settings = resolve.replace(settings, listen=config.placement.listen)
     hosts = Hosts(index, settings.cluster.hosts, rendezvous)
