@@ -35,10 +35,12 @@ from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import Kind, header, pack
 from seedbed.transport.interface import Client, Peer
+from seedbed.transport.tls import Identity
 
 PATIENCE = 60.0
 TOKEN = "5ecret5ecret5ecret"
 JOIN = Invitation(TOKEN)
+NETWORK_NAME = "0.0.0.0"  # which leads here, and is no name of loopback's
 Meet = Callable[..., list[Rendezvous]]
 
 
@@ -262,6 +264,28 @@ def test_a_host_without_the_token_is_refused_and_takes_no_place(
         client.ask(HELLO)
     with closing(come(address, 1)[0]) as second, closing(first.result(PATIENCE)):
         assert second.lost is None
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "says"),
+    [("", None), ("ours", None), ("0" * 64, "another run listens there, or somebody in between")],
+)
+def test_hosts_meet_by_tls(
+    fingerprint: str, says: str | None, threads: ThreadPoolExecutor, address: str
+) -> None:
+    identity = Identity.make()
+    port = address.rpartition(":")[2]
+    first = host_zero(threads, f"0.0.0.0:{port}", 2, gate=Gate(TOKEN, identity))
+    # By its name the machine is on the network, also to itself.
+    invitation = Invitation(TOKEN, identity.fingerprint if fingerprint == "ours" else fingerprint)
+    reached = address if fingerprint else f"{NETWORK_NAME}:{port}"
+    if says is not None:
+        with pytest.raises(ConfigError, match=says):
+            come(reached, 1, invitation=lambda: invitation)
+        invitation = Invitation(TOKEN, identity.fingerprint)
+    second, _ = come(reached, 1, invitation=lambda: invitation)
+    with closing(second), closing(first.result(PATIENCE)) as rendezvous:
+        assert exchanged(threads, [rendezvous, second], lambda index: b"%d" % index) == [[b"0", b"1"]] * 2
 
 
 MESSAGES = st.one_of(

@@ -25,6 +25,8 @@ class ActorFlags:
     """PEM file with certificates, one of which has signed the learner's (--tls-cert there)."""
     insecure: bool = False
     """Plain text over the network, where the learner has the same flag."""
+    trust: tuple[str, ...] = ()
+    """Names (module:name) of environments, networks and agents that the learner may have this actor import."""
     envs: int | None = None
     """Environments to step; none: as many as the learner's own actors."""
     platform: str = "cpu"
@@ -47,6 +49,7 @@ def run(arguments: list[str]) -> None:
             say=print_line,
             tls_ca=flags.tls_ca,
             insecure=flags.insecure,
+            trust=flags.trust,
             envs=flags.envs,
             platform=flags.platform,
         )

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from seedbed.acting import actor
@@ -49,6 +49,7 @@ def act_and_reconnect(
     say: Callable[[str], None],
     tls_ca: str = "",
     insecure: bool = False,
+    trust: Collection[str] = (),
     **others: Any,
 ) -> None:
     """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
@@ -59,10 +60,13 @@ def act_and_reconnect(
       say: takes one line for people.
       tls_ca: file with certificates of which one must have signed the learner's; empty for none.
       insecure: whether to speak in plain text over the network, as the learner does with the same flag.
+      trust: names ``module:name`` that the learner may have this actor import; anything else is refused.
       **others: as they may be ``index``, ``envs`` and ``platform``, see :func:`seedbed.acting.actor.act`.
     """
     invitation = Invitation.parse(join, authority=tls_ca, insecure=insecure)
-    actor.act_and_reconnect(address, invitation=invitation, say=say, make_agent=make_agent, **others)
+    actor.act_and_reconnect(
+        address, invitation=invitation, say=say, make_agent=make_agent, trust=trust, **others
+    )
 
 
 def main() -> None:

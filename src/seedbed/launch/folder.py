@@ -155,6 +155,11 @@ class RunFolder:
         except (OSError, UnicodeDecodeError, ConfigError) as error:
             raise ConfigError(f"{self._token} holds no token: {error}") from error
 
+    def rotate_token(self) -> None:
+        """Has a new token made: whoever knows the old one is no longer let in."""
+        with self.held():
+            self._token.unlink(missing_ok=True)
+
     def gate(self, settings: NetworkSettings, addresses: Sequence[str]) -> Gate:
         """Lets in at ``addresses`` who knows the token; the certificate is made once, its key for the owner only."""
         identity = None

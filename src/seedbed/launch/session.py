@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import psutil
 
+from seedbed.acting.actor import foreign_names
 from seedbed.acting.assignment import EPOCHS_A_SESSION
 from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.compatibility import load_architecture
@@ -24,6 +25,7 @@ from seedbed.architectures.interface import Setup
 from seedbed.architectures.rapid import Rapid
 from seedbed.architectures.run import Run, agent_steps, counts, env_frames, progress
 from seedbed.architectures.with_shards import WithShards
+from seedbed.config import resolve
 from seedbed.config.placement import RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
@@ -489,8 +491,9 @@ class Session:
             self.listening.append(listen(address, registry, gate=gate))
         addresses = [server.address for server in self.listening]
         self.folder.keep_addresses(place.listen, addresses)
+        imported = " ".join(sorted(foreign_names(resolve.to_json(self.config))))
         for address in addresses:
-            flags = gate.invitation(address).flags
+            flags = gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
             self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
 
     def _start_shards(self, arch: WithShards) -> None:

@@ -56,11 +56,12 @@ def train(config: RunConfig) -> Summary:
 
 
 @held()
-def resume(path: str, **changes: Any) -> Summary:
+def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
     """Goes on with a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 
     Args:
       path: the run folder.
+      rotate_token: whether the run gets a new token, so that actors and hosts from elsewhere need its new line.
       **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
 
     Raises:
@@ -84,6 +85,8 @@ def resume(path: str, **changes: Any) -> Summary:
     ):
         if was != now:
             raise ConfigError(f"{name} was {was} and is {now} now: a run keeps what it was; begin a new one")
+    if rotate_token:
+        folder.rotate_token()
     if config.cluster.hosts > 1:
         return _lead(config, folder, resumed=True)
     # Held before checkpoints are read: a run that is ending writes one more.

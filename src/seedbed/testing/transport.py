@@ -87,6 +87,9 @@ CARRIERS = (
 )
 
 
+_ADDED = ("token", "elsewhere")  # by a gate
+
+
 class FakeHandler:
     """A handler that notes everything and replies when it is told to, or by ``respond``.
 
@@ -123,7 +126,7 @@ class FakeHandler:
             raise RuntimeError(message["bug"])
         if "open" in message:
             peer.open(self.lanes)
-        return {name: value for name, value in message.items() if name != "token"}  # which a gate adds
+        return {name: value for name, value in message.items() if name not in _ADDED}
 
     def deliver(self, peer: Peer, lane: int, arrays: Arrays) -> None:
         """See :class:`~seedbed.transport.interface.Handler`."""

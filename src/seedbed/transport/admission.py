@@ -209,7 +209,7 @@ def _mac(secret: str, side: bytes, binding: bytes, known: bytes) -> bytes:
 
 
 class Vouching:
-    """Handler for peers that the gate has let in: it adds the token to their questions, which have none.
+    """Handler for peers that the gate has let in: it adds the token to their questions, and where they are from.
 
     Args:
       handler: the handler behind it.
@@ -222,7 +222,7 @@ class Vouching:
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
         """See :class:`~seedbed.transport.interface.Handler`."""
-        return self._handler.answer(peer, {**message, "token": self._token})
+        return self._handler.answer(peer, {**message, "token": self._token, "elsewhere": True})
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
         """See :class:`~seedbed.transport.interface.Handler`."""
