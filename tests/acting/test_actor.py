@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from seedbed import plugins
 from seedbed.acting import actor
 from seedbed.envs.make import make
 from seedbed.errors import ConnectionLost, Refused
+from seedbed.testing.transport import PATIENCE, FakeHandler
+from seedbed.transport import shared_memory
+from seedbed.transport.admission import Invitation
+from seedbed.transport.connect import connect, listen
 
 ROUNDS = 4
 
@@ -127,6 +132,7 @@ class Impostor(Script):
         ({"env": "subprocess:getoutput", "options": ["cmd=touch run"]}, "subprocess:getoutput"),
         ({"env": "antigravity:Id-v0"}, "antigravity:Id-v0"),
         ({"policy": {"network": "mypkg.nets:Big"}}, "mypkg.nets:Big"),
+        ({"policy": {"agent": "brax:Agent"}}, "brax:Agent"),
         ({"policy": {"agent": "a:b", "arch": "c:d", "env": "e:f"}}, "a:b c:d e:f"),
     ],
 )
@@ -160,3 +166,27 @@ def test_an_actor_imports_what_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(ConnectionLost, match="made"):
             actor.act(Impostor(env="worlds:mine"), token="", make_agent=None, trust=trust)  # type: ignore[arg-type]
     assert made == ["worlds:mine"] * 2
+
+
+def test_an_actor_that_finds_its_learner_full_tries_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shared_memory, "MAX_PEERS", 1)
+    monkeypatch.setattr(actor, "FIRST_RETRY_SECONDS", 0.01)
+    address, said = f"shm:{tmp_path}/socket", []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "1 peers already" in line:
+            first.close()  # now there is room
+
+    with closing(listen(address, FakeHandler())) as server:
+        first = connect(server.address, timeout=PATIENCE)
+        first.ask({})
+        # The handler refuses whoever is let in, which ends the actor.
+        with pytest.raises(KeyError):
+            actor.act_and_reconnect(
+                address, invitation=Invitation("0123456789abcdef"), say=say, make_agent=None, trust=()
+            )
+    assert said[0] == said[-1] == f"acting for {address}"
+    assert sum("1 peers already" in line for line in said) >= 1

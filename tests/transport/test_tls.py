@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,35 @@ def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert connection.recv(1) == b""
         with closing(connect(address, timeout=PATIENCE, invitation=JOIN)) as client:
             assert client.ask({"x": 1})["x"] == 1
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "127.0.0.1:0"])
+def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "most_connections", lambda: 5)
+    with serving(address) as reached, ExitStack() as stack:
+        invitation = JOIN if address[0] == "0" else Invitation(TOKEN)
+        client = stack.enter_context(closing(connect(reached, timeout=PATIENCE, invitation=invitation)))
+        host, port = reached.rsplit(":", 1)
+        silent = {
+            stack.enter_context(closing(socket.create_connection((host, int(port)), timeout=PATIENCE)))
+            for _ in range(20)
+        }
+        shut: set[socket.socket] = set()
+        while len(shut) < len(silent) - 4:
+            readable, _, _ = select.select(list(silent - shut), [], [], PATIENCE)
+            assert readable, f"only {len(shut)} of {len(silent)} connections were closed"
+            for one in readable:
+                with suppress(ConnectionError):
+                    if one.recv(1 << 12):
+                        continue
+                shut.add(one)
+        assert client.ask({"x": 1})["x"] == 1
+        for one in silent:
+            one.close()
+        again = connect(reached, timeout=PATIENCE, invitation=invitation)
+        assert stack.enter_context(closing(again)).ask({"x": 2})["x"] == 2
 
 
 @pytest.mark.parametrize(("soft", "most"), [(1024, 512), (64, 32), (1, 1), (1 << 20, 2048), (-1, 2048)])

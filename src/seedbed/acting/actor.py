@@ -98,8 +98,8 @@ def act(
 
 def foreign_names(record: Mapping[str, Any]) -> set[str]:
     """Returns the names in a run's record (or an assignment) for which an actor imports a module."""
-    named = (record.get(key) for key in ("env", "arch", "agent", "network"))
-    return {name for name in named if isinstance(name, str) and imports_module(name)}
+    named = {key: str(record.get(key, "")) for key in ("env", "arch", "agent", "network")}
+    return {name for key, name in named.items() if (imports_module(name) if key == "env" else ":" in name)}
 
 
 def _require_trust(assignment: Mapping[str, Any], trust: Collection[str] | None) -> None:
