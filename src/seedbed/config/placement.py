@@ -105,7 +105,28 @@ class TransportSettings(Group):
 
 
 @dataclass(frozen=True)
-class RemoteSettings(EnvironmentSettings):
+class NetworkSettings(Group):
+    """Conversations that other machines may hear."""
+
+    tls_cert: tuple[str, ...] = ()
+    """Two PEM files, a certificate to show on the network and its key; none: the run makes its own."""
+    insecure: bool = False
+    """Plain text on the network, which everybody on the way can read and change."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.tls_cert) not in (0, 2):
+            raise ConfigError(
+                f"tls_cert has {len(self.tls_cert)} files, and takes two: --tls-cert CERTIFICATE KEY"
+            )
+        if self.tls_cert and self.insecure:
+            raise ConfigError(
+                "a certificate and plain text contradict each other: give --tls-cert or --insecure"
+            )
+
+
+@dataclass(frozen=True)
+class RemoteSettings(EnvironmentSettings, NetworkSettings):
     """Actors that join from other machines."""
 
     listen: tuple[str, ...] = ()
@@ -210,7 +231,7 @@ class FetchSettings(Group):
 
 
 @dataclass(frozen=True)
-class HostSettings(Group):
+class HostSettings(NetworkSettings):
     """Hosts that train together."""
 
     hosts: int = 1

@@ -207,6 +207,12 @@ def _maker(env_id: str) -> Callable[..., Environment]:
     return make_standard
 
 
+def imports_module(name: str) -> bool:
+    """Returns whether making ``name`` imports a module that it names: ``module:factory`` and ``module:Id-v0`` do."""
+    scheme, separator, _ = name.partition(":")
+    return bool(separator) and scheme not in ("toy", PREFIX.rstrip(":"), *NATIVE)
+
+
 def _make_toy(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
     del render  # A toy can always be drawn.
     if env_id not in TOYS:

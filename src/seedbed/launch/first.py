@@ -24,7 +24,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.envs import first
 from seedbed.errors import ConfigError, SeedbedError
 from seedbed.faults import Fault
-from seedbed.launch.actors import Guard, ProcessActor
+from seedbed.launch.local import Guard, ProcessInstance
 from seedbed.seeding import integer
 from seedbed.types import EnvSpec
 
@@ -45,7 +45,7 @@ def in_a_process(config: RunConfig, num_envs: int) -> EnvSpec:
         folder = Path(name)
         job = _job(config, num_envs)
         (folder / first.JOB).write_text(json.dumps(job))
-        process = ProcessActor([first.__name__, name], "", folder / "output", guard)
+        process = ProcessInstance([first.__name__, name], "", folder / "output", guard)
         try:
             fault = _ended(process, folder / first.MOMENTS, config)
         finally:
@@ -98,7 +98,7 @@ def _job(config: RunConfig, num_envs: int) -> dict[str, Any]:
     return {"env_id": config.env, "options": config.env_options, "num_envs": num_envs, "seed": seed}
 
 
-def _ended(process: ProcessActor, moments: Path, config: RunConfig) -> Fault:
+def _ended(process: ProcessInstance, moments: Path, config: RunConfig) -> Fault:
     """Why the process has ended, once it has; raises :class:`ConfigError` if one call takes too long."""
     passed, since = None, time.monotonic()
     while (fault := process.ended()) is None:
