@@ -295,3 +295,10 @@ def test_every_architecture_and_agent_is_in_readme() -> None:
     text = README.read_text()
     for room, registry in (("architectures", ARCHITECTURES), ("agents", AGENTS)):
         assert not [each for each in registry.names if f"(docs/{room}/{each}.md)" not in text]
+
+
+def test_the_programs_on_the_pages_are_what_the_architectures_declare() -> None:
+    pages = runpy.run_path(str(ROOT / "tools" / "program_tables.py"))["pages"]()
+    assert {path.stem for path in pages} == set(ARCHITECTURES.names)
+    for path, text in pages.items():
+        assert path.read_text() == text, "run .venv/bin/python tools/program_tables.py"

@@ -1,4 +1,4 @@
-"""Who is let in to a conversation: peers that speak the same protocol and know the run's token.
+"""Admission to a conversation: the peer speaks the same protocol and knows the run's token.
 
 Over the network the token is never said. The server gives a challenge, the client answers with a proof that takes the
 token to compute, and the server proves the same before the client believes a word. Both proofs are of this challenge
@@ -30,7 +30,7 @@ from seedbed.transport.interface import PROTOCOL, Handler, Peer
 from seedbed.transport.tls import Identity, needs_tls, within_machine
 
 CHALLENGE_SECONDS = 10.0
-"""How long a client may think about a challenge."""
+"""Time that a client has for its answer to a challenge."""
 _LEAST_TOKEN_CHARACTERS = 16
 _NOISE_BYTES, _SEAL_BYTES = 16, 16
 _TIME = struct.Struct("!d")
@@ -53,7 +53,7 @@ def require_token(token: str) -> str:
 
 @dataclass(frozen=True)
 class Invitation:
-    """What a client knows of the server that it goes to.
+    """A client's knowledge of the server that it goes to.
 
     Attributes:
       token: secret of the run.
@@ -159,7 +159,7 @@ class Gate:
         return self._identity
 
     def invitation(self, address: str) -> Invitation:
-        """What to tell clients that come to ``address``."""
+        """Returns what clients need that come to ``address``."""
         identity = self.identity_at(address)
         return Invitation(
             self._token,

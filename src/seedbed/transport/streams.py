@@ -244,7 +244,7 @@ class StreamServer:
         await context.write(self._gate.challenge())
 
     async def _let_in(self, context: Any) -> bool:
-        """Whether a client has proved that it knows the token; one that has not hears it after a while."""
+        """Returns whether a client has proved that it knows the token; if not, it hears so after a while."""
         if self._gate is None:
             return True
         given = dict(context.invocation_metadata() or ()).get(_PROOF)
@@ -320,7 +320,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _binding(identity: Identity | None) -> bytes:
-    """What ties a proof to the conversation: the certificate that is shown, where there is one."""
+    """Returns the certificate that is shown, where there is one: it ties a proof to the conversation."""
     return bytes.fromhex(identity.fingerprint) if identity else b""
 
 
@@ -419,7 +419,7 @@ class StreamClient(Caller):
     Args:
       address: ``"HOST:PORT"`` or ``"unix:PATH"``.
       timeout: seconds to wait for the server to appear; raises ``ConnectionLost`` after them.
-      invitation: what lets the client in; None where nothing is asked. Raises ``Refused`` if the server is not the
+      invitation: lets the client in; None where nothing is asked. Raises ``Refused`` if the server is not the
         one that it is for.
       max_message_bytes: longest step or reply.
       keepalive: whether a silent server is missed.
