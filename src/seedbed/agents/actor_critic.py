@@ -19,6 +19,8 @@ from seedbed.ops.optimizers import OptimizerSettings, require
 from seedbed.ops.returns import forward_sum, gae
 from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 
+_TRANSITIONS_A_PART = 64
+
 
 def require_parts(minibatches: int, rows: int, noun: str) -> None:
     """Raises :class:`ConfigError` unless a batch has so many equal parts; the noun says what its rows are."""
@@ -97,13 +99,13 @@ class ActorCriticSettings(PolicySettings):
     reuse: int = 1
     """How often each batch is trained on (epochs)."""
 
-    minibatches: int = 1
-    """Parts of a batch, of whole unrolls; each pass over it makes one update with each of them."""
+    minibatches: int | None = 1
+    """Parts of a batch; each pass makes one update with each; None: as many as have 64 transitions and divide B."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.reuse > 0, "reuse", self.reuse, "more than 0")
-        require_parts(self.minibatches, *self.minibatch_rows)
+        require_parts(self.parts, *self.minibatch_rows)
         for name in ("reward_clip", "entropy_cost", "baseline_cost"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("discount", "trace_lambda"):
@@ -113,6 +115,15 @@ class ActorCriticSettings(PolicySettings):
                 require(not getattr(self, name), name, getattr(self, name), "off where rewards are scaled")
 
     @property
+    def parts(self) -> int:
+        """Minibatches of a batch; of either kind of rows, if none are asked for."""
+        if self.minibatches is not None:
+            return self.minibatches
+        most = self.batch_size * self.unroll_length // _TRANSITIONS_A_PART
+        fitting = (n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0 and n <= most)
+        return max(fitting, default=1)
+
+    @property
     def minibatch_rows(self) -> tuple[int, str]:
         """Most rows that minibatches can be drawn of, and their noun."""
         return self.batch_size, "the batch size"
@@ -120,7 +131,7 @@ class ActorCriticSettings(PolicySettings):
     @property
     def updates_a_transition(self) -> float:
         """Updates that are made for each transition that is acted."""
-        return self.reuse * self.minibatches / (self.batch_size * self.unroll_length)
+        return self.reuse * self.parts / (self.batch_size * self.unroll_length)
 
 
 def make_model(

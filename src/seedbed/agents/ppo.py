@@ -63,8 +63,8 @@ class PPOSettings(ActorCriticSettings):
     reuse: int = 10
     """Passes over each batch (epochs)."""
 
-    minibatches: int = 32
-    """Parts of a batch; each pass over it makes one update with each of them."""
+    minibatches: int | None = None
+    """Parts of a batch; each pass makes one update with each; None: as many as have 64 transitions and divide B."""
 
     shuffle: Literal["auto", "transitions", "unrolls"] = "auto"
     """Rows of minibatches: single transitions or whole unrolls; auto: unrolls if there is an LSTM."""
@@ -178,7 +178,7 @@ def make_agent(
             settings.unroll_length,
             settings.batch_size,
             settings.reuse,
-            settings.minibatches,
+            settings.parts,
             transitions,
             most_kl=None if settings.target_kl is None else 1.5 * settings.target_kl,
         ),
@@ -212,9 +212,9 @@ def _of_transitions(settings: PPOSettings, network: Network) -> bool:
         raise ConfigError(
             f"shuffle is transitions, but an LSTM of {network.lstm} is trained on whole unrolls: leave one of them out"
         )
-    transitions = not network.lstm and settings.shuffle != "unrolls" and settings.minibatches > 1
+    transitions = not network.lstm and settings.shuffle != "unrolls" and settings.parts > 1
     if not transitions:
-        require_parts(settings.minibatches, settings.batch_size, "the batch size (of whole unrolls)")
+        require_parts(settings.parts, settings.batch_size, "the batch size (of whole unrolls)")
     return transitions
 
 

@@ -108,7 +108,7 @@ def make_agent(
         loss=_make_loss(settings, model, distribution),
         optimizer=_make_optimizer(settings, total_updates),
         clip=_make_clip(settings),
-        data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.minibatches),
+        data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.parts),
         mode=mode,
     )
     return with_scaled_rewards(settings, agent)
