@@ -145,7 +145,7 @@ def _shown(host: str, port: int, seconds: float, fingerprint: str, authority: st
         context.verify_mode = ssl.CERT_NONE
     with (
         socket.create_connection((host, port), seconds) as connection,
-        context.wrap_socket(connection, server_hostname=host) as secured,
+        context.wrap_socket(connection, server_hostname=host if authority else None) as secured,
     ):
         certificate = secured.getpeercert(binary_form=True)
     assert certificate is not None, "a server always shows one"
