@@ -34,6 +34,7 @@ from seedbed.launch.allocator import restart_tuned
 from seedbed.nets.build import build_torso
 from seedbed.nets.convolutions import Padding, convolve
 from seedbed.nets.cpu import library
+from seedbed.nets.network import Network
 from seedbed.timing.stages import provenance
 from seedbed.types import ArraySpec
 
@@ -113,7 +114,7 @@ def of_networks() -> dict[str, Any]:
 
 def forward(network: str, dtype: str, images: Any) -> tuple[Any, ...]:
     """A function, and its inputs."""
-    torso = build_torso(network, ATARI, compute_dtype=dtype)
+    torso = build_torso(Network(network, compute_dtype=dtype), ATARI)
     return torso.apply, torso.init(jax.random.key(0), images[:1]), jnp.asarray(images)
 
 

@@ -10,12 +10,9 @@ import jax
 import optax
 
 import seedbed
-from seedbed.agents import AgentDefinition
-from seedbed.agents.actor_critic import make_model
+from seedbed import ops
+from seedbed.agents import AgentDefinition, make_model
 from seedbed.agents.vtrace import VTRACE, VTraceSettings
-from seedbed.ops.batches import average, mean_over_batch, over_batch, transitions
-from seedbed.ops.policy_losses import entropy_loss, policy_gradient_loss
-from seedbed.ops.returns import vtrace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,29 +21,31 @@ class RobustSettings(VTraceSettings):
     """Error of the value from which its loss grows linearly (Huber 1964)."""
 
 
-def make_agent(settings, spec, *, total_updates=None, **net):
-    model, distribution = make_model(settings, spec, **net)
+def make_agent(settings, spec, network, *, total_updates=None):
+    model, distribution = make_model(settings, spec, network)
 
     def value_loss(values, targets, valid):
         return (valid * optax.huber_loss(values, targets, delta=settings.huber_delta)).mean()
 
     def loss(params, target_params, unroll, key):
         policy, values, _ = model.apply(params["network"], unroll.timestep, unroll.action, unroll.state)
-        valid, discounts, rewards = transitions(unroll.timestep, discount=settings.discount, reward_clip=0.0)
+        valid, discounts, rewards = ops.transitions(
+            unroll.timestep, discount=settings.discount, reward_clip=0.0
+        )
         log_probs = distribution.log_prob(policy[:-1], unroll.action)
         acted = distribution.log_prob(unroll.record["policy"], unroll.action)
         log_rhos, fixed = jax.lax.stop_gradient((log_probs - acted, values))
-        targets, advantages = over_batch(vtrace)(log_rhos, discounts, rewards, fixed, valid)
+        targets, advantages = ops.over_batch(ops.vtrace)(log_rhos, discounts, rewards, fixed, valid)
         parts = {
-            "policy_loss": mean_over_batch(policy_gradient_loss, log_probs, advantages, valid),
-            "value_loss": mean_over_batch(value_loss, values[:-1], targets, valid),
-            "entropy_loss": mean_over_batch(entropy_loss, distribution.entropy(policy[:-1]), valid),
+            "policy_loss": ops.mean_over_batch(ops.policy_gradient_loss, log_probs, advantages, valid),
+            "value_loss": ops.mean_over_batch(value_loss, values[:-1], targets, valid),
+            "entropy_loss": ops.mean_over_batch(ops.entropy_loss, distribution.entropy(policy[:-1]), valid),
         }
         policy_part, value_part, entropy_part = parts.values()
         total = policy_part + settings.baseline_cost * value_part + settings.entropy_cost * entropy_part
-        return total, ({**parts, "value": average(values[:-1], valid)}, None)
+        return total, ({**parts, "value": ops.average(values[:-1], valid)}, None)
 
-    return dataclasses.replace(VTRACE.make(settings, spec, total_updates=total_updates, **net), loss=loss)
+    return dataclasses.replace(VTRACE.make(settings, spec, network, total_updates=total_updates), loss=loss)
 
 
 ROBUST = AgentDefinition("robust", RobustSettings, make_agent)

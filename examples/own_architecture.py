@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 
 import seedbed
+from seedbed.architectures import Architecture
 from seedbed.architectures.checks import acts
-from seedbed.architectures.interface import Architecture
 from seedbed.architectures.seed import SEED
 from seedbed.config.placement import TrainingDeviceSettings
 from seedbed.config.resolve import replace

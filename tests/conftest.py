@@ -35,6 +35,16 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that install packages need the index and minutes each: they run where their mark is asked for."""
+    if "installs" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("installs")]
+    items[:] = [item for item in items if item not in left_out]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def bounded_memory() -> Iterator[None]:
     """JAX keeps what it has compiled as long as its process lives: several GB after these tests, in each process."""

@@ -8,7 +8,7 @@ from seedbed.launch.compatibility import table_of_pairs
 
 PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
 HEAD = """\
-# Which agent runs where
+# Agents and architectures
 
 <!-- Written by tools/compatibility_page.py from src/seedbed/architectures; do not edit. -->
 

@@ -14,7 +14,7 @@ HEAD = """\
 <!-- Written by tools/metrics_page.py from src/seedbed/metrics/registry.py; do not edit. -->
 
 Every number that a run writes, under one name in `metrics.jsonl`, in TensorBoard and on the console. A name
-that ends in `/*` is a family: whatever begins like it belongs to it.
+that ends in `/*` is a family: any name that begins like it belongs to it.
 
 ## What is a step
 

@@ -6,28 +6,44 @@ The command line and this module do the same: ``seedbed.train(seedbed.configure(
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+from seedbed.public import lazily
+
+if TYPE_CHECKING:
+    from seedbed.config.resolve import configure
+    from seedbed.evaluation.collect import collect
+    from seedbed.evaluation.player import evaluate, record
+    from seedbed.launch.actor import act_and_reconnect as act
+    from seedbed.launch.machine import findings
+    from seedbed.launch.train import resume, train
+    from seedbed.timing.stages import bench
 
 __version__ = "0.2.0"
+__all__ = [
+    "__version__",
+    "act",
+    "bench",
+    "collect",
+    "configure",
+    "evaluate",
+    "findings",
+    "record",
+    "resume",
+    "train",
+]
 
-_API = {
-    "configure": "seedbed.config.resolve.configure",
-    "train": "seedbed.launch.train.train",
-    "resume": "seedbed.launch.train.resume",
-    "evaluate": "seedbed.evaluation.player.evaluate",
-    "record": "seedbed.evaluation.player.record",
-    "collect": "seedbed.evaluation.collect.collect",
-    "act": "seedbed.launch.actor.act_and_reconnect",
-    "bench": "seedbed.timing.stages.bench",
-    "findings": "seedbed.launch.machine.findings",
-}
-
-__all__ = ["__version__", *sorted(_API)]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _API:
-        raise AttributeError(f"module 'seedbed' has no attribute {name!r}")
-    module, _, attribute = _API[name].rpartition(".")
-    return getattr(import_module(module), attribute)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "act": "seedbed.launch.actor:act_and_reconnect",
+        "bench": "seedbed.timing.stages:bench",
+        "collect": "seedbed.evaluation.collect:collect",
+        "configure": "seedbed.config.resolve:configure",
+        "evaluate": "seedbed.evaluation.player:evaluate",
+        "findings": "seedbed.launch.machine:findings",
+        "record": "seedbed.evaluation.player:record",
+        "resume": "seedbed.launch.train:resume",
+        "train": "seedbed.launch.train:train",
+    },
+)

@@ -23,11 +23,11 @@ from safetensors import SafetensorError
 from seedbed.errors import Damaged
 
 WRITING_FAILS = (OSError, SafetensorError)
-"""What writing into a folder may raise; :func:`reason` says it in words."""
+"""Exceptions that writing into a folder may raise; :func:`reason` puts them into words."""
 
 
 def reason(error: Exception, advice: str) -> str:
-    """Why writing failed; with ``advice`` if the disk is full."""
+    """Returns the reason why writing failed; with ``advice`` if the disk is full."""
     full = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "os error 28" in str(error)
     return f"the disk is full: {advice}" if full else str(error)
 
@@ -75,7 +75,7 @@ def verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, contents: bo
     """Compares files with their entries; raises :class:`Damaged`.
 
     Args:
-      folder: where they are.
+      folder: folder of the files.
       files: entries of :func:`write_arrays`, by name.
       contents: whether to read them all; else only their sizes are compared.
     """

@@ -6,8 +6,8 @@
     ├── ConfigError           a setting, a name or a file that the user gave is wrong
     │   ├── CheckpointError   a checkpoint cannot be written or read
     │   ├── DatasetError      a data set cannot be written or read, or does not fit
-    │   └── Damaged           files are not what was written
-    ├── SpecError             shapes or dtypes do not fit what was agreed
+    │   └── Damaged           files differ from the written ones
+    ├── SpecError             shapes or dtypes differ from the agreed ones
     ├── EnvironmentFault      an environment raised, hung or broke its contract
     ├── TransportError        arrays could not travel
     │   ├── ProtocolError     a peer sent something malformed
@@ -15,7 +15,7 @@
     │   └── ConnectionLost    the other side is gone
     └── RunFailed             a run cannot go on; names the component, the cause and the log
 
-Each message says what was given, what is needed and what to do. Errors of the operating system and of gRPC
+Each message names the given value, the needed one and the remedy. Errors of the operating system and of gRPC
 are translated where they enter (``transport/``, ``learning/checkpoint.py``, ``replay/dataset.py``), never passed
 through.
 """
@@ -23,7 +23,12 @@ through.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_COMMAND_LINES = ("argparse", "optparse")
+"""Modules of Python that end a program whose command line is another than they expect."""
 
 
 class SeedbedError(Exception):
@@ -43,15 +48,21 @@ class DatasetError(ConfigError):
 
 
 class Damaged(ConfigError):
-    """Files are not what was written; the message says which, and how."""
+    """Files differ from the written ones; the message names the file and the difference."""
 
 
 class SpecError(SeedbedError):
-    """Shapes or dtypes do not fit what was agreed."""
+    """Shapes or dtypes differ from the agreed ones."""
 
 
 class EnvironmentFault(SeedbedError):
-    """An environment raised, hung or broke its contract."""
+    """An environment raised, hung or broke its contract.
+
+    Attributes:
+      step: batched steps that it had taken by then; None if that is not known.
+    """
+
+    step: int | None = None
 
 
 class TransportError(SeedbedError):
@@ -82,17 +93,28 @@ class RunFailed(SeedbedError):
     """A run cannot go on; the message names the component, the cause and the log."""
 
 
-def cause_of(error: Exception) -> str:
-    """An error's message, with its type before it unless Seedbed raised it on purpose.
+def cause_of(error: BaseException) -> str:
+    """An error's message, with its type before it unless Seedbed raised it on purpose."""
+    return str(error) if isinstance(error, SeedbedError) else described(error)
 
-    Of a message that carries a whole traceback (a callback that failed on a device) the first and the last line.
+
+def described(error: BaseException) -> str:
+    """An error's type and message in one line.
+
+    Of a message that carries a whole traceback (a callback that failed on a device) the first and the last line; for
+    want of a message, the line of code that raised the error.
     """
-    if isinstance(error, SeedbedError):
-        return str(error)
-    told = str(error)
-    if "Traceback (most recent call last)" in told:
-        told = f"{told.splitlines()[0]} … {told.splitlines()[-1]}"
-    return f"{type(error).__name__}: {told}"
+    kind, text = type(error).__name__, str(error).strip()
+    if "Traceback (most recent call last)" in text:
+        text = f"{text.splitlines()[0]} … {text.splitlines()[-1]}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SystemExit):
+        reads = any(Path(frame.filename).stem in _COMMAND_LINES for frame in frames)
+        why = ", since it reads the command line: do that under if __name__ == '__main__'" if reads else ""
+        return f"it ended the program ({' '.join(f'{kind}: {text}'.split()).rstrip(':')}){why}"
+    if not text:
+        return f"{kind} in the line '{frames[-1].line}'" if frames and frames[-1].line else kind
+    return " ".join(f"{kind}: {text}".split())
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:
@@ -106,7 +128,7 @@ def extra_line(extra: str) -> str:
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
-    """One line for a name that does not exist: what was given, the nearest names, and all of them if few."""
+    """Returns one line about a name that does not exist: the name, the nearest ones, and all of them if few."""
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
     if near:

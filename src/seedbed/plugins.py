@@ -1,4 +1,4 @@
-"""What users bring along: functions and classes named as ``module:name``."""
+"""Functions and classes of users, named as ``module:name``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from seedbed.errors import ConfigError, unknown_name
+from seedbed.errors import ConfigError, described, unknown_name
 
 
 def load_object(name: str) -> Any:
@@ -54,8 +54,8 @@ def import_from_here(name: str, module: str) -> Any:
         sys.path.insert(0, here)
     try:
         return import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{name}: module {module!r} cannot be imported: {type(error).__name__}: {error} "
+            f"{name}: module {module!r} cannot be imported: {described(error)} "
             f"(looked in {here} and in the installed packages)"
         ) from error

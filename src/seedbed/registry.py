@@ -1,4 +1,4 @@
-"""Agents and architectures by name: one row each. Those of other packages are named ``module:name``."""
+"""Agents and architectures by name: one row each. Other packages' are named ``module:name``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vocabulary of Seedbed: what travels between the stages, and what each field means.
+"""The vocabulary of Seedbed: the records that travel between the stages, and the meaning of each field.
 
 This module imports NumPy only, so that an actor process starts without JAX. A *tree* is an array or a
 nested ``dict`` of trees with string keys; its leaves are always taken in sorted key order, which is the
@@ -16,6 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.errors import SpecError
+
+__all__ = [
+    "ActOutput",
+    "Agent",
+    "ArraySpec",
+    "DataPlan",
+    "EnvSpec",
+    "Exploration",
+    "ReplayPlan",
+    "TimeStep",
+    "Tree",
+    "Unroll",
+    "Weights",
+    "leaves",
+    "map_leaves",
+    "rebuild",
+]
 
 Tree = Any
 """An array (or array spec), or a nested dict of them."""
@@ -69,14 +86,14 @@ _SMALLEST_SIDE = 8
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What one array of one environment looks like (no batch axis).
+    """Shape, dtype and bounds of one array of one environment (no batch axis).
 
     Attributes:
       shape: the shape, without batch or time.
       dtype: a NumPy dtype name (``"uint8"``, ``"float32"``, ``"int32"``).
-      num_values: for integer arrays that name a choice: how many values each element may take, one entry
-        an element in C order (``Discrete(6)`` is ``(6,)``, ``MultiDiscrete([3, 2])`` is ``(3, 2)``); values
-        then start at 0. Empty for everything else.
+      num_values: numbers of values that the elements of a choice (an integer array) may take, one an element in C
+        order (``Discrete(6)`` is ``(6,)``, ``MultiDiscrete([3, 2])`` is ``(3, 2)``); values then start at 0. Empty
+        for everything else.
       low, high: bounds, one of each element in C order, or one alone that all elements have; empty where none is
         declared (see :attr:`bounds`).
       channels_first: whether the environment shows ``[C, H, W]``, which is turned to the ``[H, W, C]`` of ``shape``
@@ -112,7 +129,7 @@ class ArraySpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether it can be an image ``[H, W, C]``: of rank 3, both sides large enough, and no choice."""
+        """True if it can be an image ``[H, W, C]``: of rank 3, both sides large enough, and no choice."""
         return len(self.shape) == 3 and min(self.shape[:2]) >= _SMALLEST_SIDE and not self.num_values
 
     def to_json(self) -> dict[str, Any]:
@@ -129,7 +146,7 @@ class ArraySpec:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ArraySpec:
-        """Reads what :meth:`to_json` wrote; raises :class:`SpecError` on anything else."""
+        """Reads the values of :meth:`to_json`; raises :class:`SpecError` on anything else."""
         try:
             return ArraySpec(
                 shape=tuple(int(n) for n in value["shape"]),
@@ -154,14 +171,14 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment looks like from outside.
+    """An environment seen from outside: its observations, its actions and its frames.
 
     Attributes:
       id: the name it was made by (``"ALE/Pong-v5"``).
       observation: tree of :class:`ArraySpec`.
       action: spec of one action; a choice (``num_values``) or a continuous vector.
       frames_per_step: environment frames that pass in one agent step (frame skip); counts frames/s.
-      frame_stack: how many of the newest frames the network sees at once. Only the newest one travels: the
+      frame_stack: number of newest frames that the network sees at once. Only the newest one travels: the
         stack is rebuilt where the network reads it. 1 means no stacking.
     """
 
@@ -183,7 +200,7 @@ class EnvSpec:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> EnvSpec:
-        """Reads what :meth:`to_json` wrote; raises :class:`SpecError` on anything else."""
+        """Reads the values of :meth:`to_json`; raises :class:`SpecError` on anything else."""
 
         def build(node: Any) -> Tree:
             if not isinstance(node, Mapping):
@@ -205,12 +222,12 @@ class EnvSpec:
 
 
 def _is_node(value: Any) -> bool:
-    """Whether a JSON value is a dict of an observation (which may have a key ``@``), and no :class:`ArraySpec`."""
+    """Returns whether a JSON value is a dict of an observation (which may have a key ``@``) and no array spec."""
     return isinstance(value, Mapping) and not isinstance(value.get("shape"), list)
 
 
 class TimeStep(NamedTuple):
-    """One step of a batch of environments: what the world shows *after* the last action. Leading axes ``[...]``.
+    """One step of a batch of environments, as seen *after* the last action. Leading axes ``[...]``.
 
     The stream of an environment contains the final observation of every episode, and after it, as a step of
     its own, the first observation of the next episode::
@@ -228,7 +245,7 @@ class TimeStep(NamedTuple):
 
     Attributes:
       observation: tree of arrays ``[..., *shape]``.
-      reward: float32 ``[...]``, of the transition that ended here, unclipped; 0 where ``first``.
+      reward: float32 ``[...]``, reward of the transition that ended here, unclipped; 0 where ``first``.
       terminated: bool ``[...]``, the episode ended by its own rules with this observation.
       truncated: bool ``[...]``, the episode was cut from outside with this observation; never together with
         ``terminated``, which wins.
@@ -243,10 +260,10 @@ class TimeStep(NamedTuple):
 
 
 class Exploration(NamedTuple):
-    """How much each environment of a batch explores, for agents that explore by chance.
+    """The amount by which each environment of a batch explores, for agents that explore by chance.
 
     Attributes:
-      rank: float32 ``[B]``, from 0 (explores most) to 1 (least).
+      rank: float32 ``[B]``, rank from 0 (explores most) to 1 (least).
       evaluates: bool ``[B]``, whether it only evaluates, so that the rank does not count.
     """
 
@@ -255,7 +272,7 @@ class Exploration(NamedTuple):
 
 
 class ActOutput(NamedTuple):
-    """What an agent decides for a batch of time steps.
+    """The decision of an agent for a batch of time steps.
 
     Attributes:
       action: ``[B, *action shape]``, the sampled action.
@@ -270,13 +287,13 @@ class Unroll(NamedTuple):
     """A piece of experience, time-major: T transitions of B environments.
 
     ``timestep`` has T+1 steps, the last one shared with the next unroll, where it is the first; ``action``
-    and ``record`` have T rows, since what is decided at the last step belongs to the next unroll. Where the
+    and ``record`` have T rows, since the decision at the last step belongs to the next unroll. Where the
     :class:`DataPlan` has an overlap, the next unroll begins that many transitions earlier.
 
     Attributes:
       timestep: :class:`TimeStep` of ``[T+1, B, ...]``.
       action: ``[T, B, *action shape]``, taken at steps 0 … T-1.
-      record: tree of ``[T, B, ...]``, what the agent recorded when it chose ``action``.
+      record: tree of ``[T, B, ...]``, arrays that the agent recorded when it chose ``action``.
       state: tree of ``[B, ...]``, the agent's state *before* step 0.
       version: int32 ``[T, B]``, version of the weights that chose ``action``.
       weight: float32 ``[B]``, the importance weight of each, where they were sampled from a replay; else None.
@@ -297,15 +314,15 @@ class ReplayPlan:
     Attributes:
       capacity: transitions that are kept; the oldest are overwritten.
       min_size: transitions that are inserted before the first batch is sampled.
-      ratio: how often a transition is trained on, in the mean: acting and learning wait for each other so that it is
-        kept; None: neither waits.
+      ratio: mean number of times that a transition is trained on: acting and learning wait for each other so that it
+        is kept; None: neither waits.
       window: transitions in one sampled item. An unroll of ``overlap + unroll_length`` transitions holds one item if
         this is as many (sequences), and ``unroll_length`` of them if it is ``overlap + 1`` (transitions, of which the
-        overlap is what is needed around each).
-      start: which transition of an item is its first that is trained on; an item whose ``start`` leads into a new
+        overlap is needed around each).
+      start: index of an item's first transition that is trained on; an item whose ``start`` leads into a new
         episode is never sampled if it trains on this one alone.
       priority_exponent: items are sampled in proportion to their priority to this power; 0: uniformly.
-      importance_exponent: to which power the weights of a batch undo that; 0: not at all.
+      importance_exponent: power to which the weights of a batch undo that; 0: not at all.
     """
 
     capacity: int
@@ -324,21 +341,24 @@ class DataPlan:
     Attributes:
       unroll_length: T, transitions in an unroll that were in none before.
       batch_size: B, unrolls (of a replay: items) in a batch, over all training devices.
-      reuse: how often each batch is trained on.
-      minibatches: parts of a batch, of whole unrolls; each pass over the batch makes one update with each of them.
+      reuse: number of passes over each batch.
+      minibatches: parts of a batch, each row in one of them; each pass makes one update with each part.
+      transitions: whether ``prepare`` turns a batch of B unrolls into B * T rows of one transition each (``timestep``
+        ``[2, B * T]``, but its observation is for the loss alone); the rows are whole unrolls otherwise.
       most_kl: the passes over a batch end when the metric ``kl`` of an update is above this; None: never.
-      on_policy: whether the weights that act have to be those that are trained (a lag of 0).
+      on_policy: whether the weights that act have to be the trained ones (a lag of 0).
       overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
-      replay: what batches are sampled from; None: they are the unrolls as they come.
+      replay: memory that batches are sampled from; None: they are the unrolls as they come.
       target_period: updates after which the target parameters become the newest ones; 0: there are none.
-      dataset: whether the unrolls come from a data set, and nobody acts. An overlap is then what each unroll has before
-        the transitions that it is trained on.
+      dataset: whether the unrolls come from a data set, without acting. An overlap is then the part of each unroll
+        before the transitions that it is trained on.
     """
 
     unroll_length: int
     batch_size: int
     reuse: int = 1
     minibatches: int = 1
+    transitions: bool = False
     most_kl: float | None = None
     on_policy: bool = False
     overlap: int = 0
@@ -360,8 +380,13 @@ class DataPlan:
 
     @property
     def trained_length(self) -> int:
-        """Transitions in each column of what the loss is given: of an unroll, or of an item of the replay."""
+        """Transitions in each column of the loss's argument: of an unroll, or of an item of the replay."""
         return self.replay.window if self.replay else self.overlap + self.unroll_length
+
+    @property
+    def rows(self) -> int:
+        """Rows of a prepared batch."""
+        return self.batch_size * (self.unroll_length if self.transitions else 1)
 
     @property
     def items(self) -> int:
@@ -382,14 +407,14 @@ class DataPlan:
 
 @dataclass(frozen=True)
 class Agent:
-    """*What is computed*: pure functions, all of them jit-able, and the data they want.
+    """The axis of *what is computed*: pure functions, all of them jit-able, and the data they want.
 
     Attributes:
       name: the agent's name, as in ``--agent``.
       init: ``key -> params``.
       initial_state: ``batch -> state``, the state ``[B, ...]`` before the first step of an episode.
       act: ``(params, key [B], timestep [B], state [B]) -> (ActOutput [B], state [B])``; one random key a row,
-        so that what one environment draws does not depend on what it is batched with.
+        so that an environment's draws do not depend on the rest of its batch.
       loss: ``(params, target_params, unroll, key) -> (loss, (metrics, priorities))``; a *mean* over the batch
         axis, so that the average over devices is the loss of the global batch. ``metrics`` is a dict of
         scalars, ``priorities`` ``[B]`` or None.
@@ -398,14 +423,14 @@ class Agent:
       data: the :class:`DataPlan`.
       mode: ``(params, timestep [B], state [B]) -> (action [B], state [B])``, the greedy action for evaluation.
       prepare: ``(params, unroll, last=None) -> (params, unroll)``, done once with a whole batch before it is trained
-        on: what is to stay the same over all passes (advantages), and what is learned without a gradient (statistics
-        of observations). Where these very params have acted (Anakin), ``last`` is the record ``[B, ...]`` of time step
-        T, for which the unroll has none, and what the records say need not be computed again. None: nothing.
+        on: values that stay the same over all passes (advantages), and statistics that are learned without a gradient
+        (of observations). Where these very params have acted (Anakin), ``last`` is the record ``[B, ...]`` of time
+        step T, for which the unroll has none, and recorded values need not be computed again. None: nothing.
       explore: ``(state [B], Exploration [B]) -> state [B]``, says how much each environment explores. None: the policy
         explores by itself.
-      priorities: ``unroll -> float32 [items, B]``, of the items that an unroll brings to a replay, by what was recorded
-        when it was acted; it does not look at observations. None: all alike.
-      clip: ``gradient -> gradient``, what needs the whole gradient before the optimizer has it. None: nothing.
+      priorities: ``unroll -> float32 [items, B]``, priorities of the items that an unroll brings to a replay, by the
+        records of acting; it does not look at observations. None: all alike.
+      clip: ``gradient -> gradient``, the step that needs the whole gradient before the optimizer has it. None: none.
     """
 
     name: str
@@ -428,7 +453,7 @@ class Weights:
 
     Attributes:
       params: the parameters.
-      version: how many updates they have seen; 0 are the initial ones.
+      version: number of updates that they have seen; 0 are the initial ones.
     """
 
     params: Tree = field(repr=False)

@@ -13,6 +13,7 @@ from seedbed.acting.inference import Inference
 from seedbed.acting.unrolls import OpenUnroll, step_arrays, step_fields
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.envs.make import make
+from seedbed.nets.network import Network
 from seedbed.replay.queue import join
 from seedbed.testing.agents import SPECS, at, experience
 from seedbed.types import Tree
@@ -171,9 +172,7 @@ def test_a_replayed_unroll_reproduces_what_the_actor_recorded() -> None:
     agent = make_agent(
         VTraceSettings(unroll_length=length, previous_action=True, previous_reward=True),
         spec,
-        network="mlp",
-        hidden=(8,),
-        lstm=4,
+        Network(network="mlp", hidden=(8,), lstm=4),
     )
     params = jax.jit(agent.init)(jax.random.key(0))
     inference = Inference(agent, spec, rows, (2, 4), jax.devices()[0], jax.random.key(1))

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from seedbed.acting.inference import Inference
-from seedbed.acting.rollout import Program, Rollout
+from seedbed.acting.rollout import CompiledPolicy, Rollout
 from seedbed.acting.unrolls import OpenUnroll, step_arrays
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.envs.make import make
+from seedbed.nets.network import Network
 
 ROWS, LENGTH, UNROLLS, EPOCH = 3, 4, 3, 2
 SLOTS = np.array([5, 6, 7], np.int32)
@@ -22,11 +23,11 @@ SLOTS = np.array([5, 6, 7], np.int32)
 def test_it_acts_and_cuts_as_inference_and_lanes_do(env: str) -> None:
     environment = make(env, ROWS)
     settings = VTraceSettings(unroll_length=LENGTH, previous_action=True, previous_reward=True)
-    agent = make_agent(settings, environment.spec, network="mlp", hidden=(8,), lstm=4)
+    agent = make_agent(settings, environment.spec, Network(network="mlp", hidden=(8,), lstm=4))
     params, device, key = agent.init(jax.random.key(3)), jax.devices()[0], jax.random.key(4)
     inference = Inference(agent, environment.spec, 8, (ROWS,), device, key)
     lane = OpenUnroll(environment.spec, ROWS, LENGTH)
-    rollout = Rollout(Program(agent, environment.spec, ROWS, key), device, SLOTS, EPOCH)
+    rollout = Rollout(CompiledPolicy(agent, environment.spec, ROWS, key), device, SLOTS, EPOCH)
     step = 0
     timestep = environment.reset(1)
     lane.observe(step_arrays(timestep))
@@ -54,9 +55,13 @@ def test_it_acts_and_cuts_as_inference_and_lanes_do(env: str) -> None:
 
 def test_what_was_handed_over_does_not_change_afterwards() -> None:
     environment = make("toy:catch", ROWS)
-    agent = make_agent(VTraceSettings(unroll_length=LENGTH), environment.spec, network="mlp", hidden=(8,))
+    agent = make_agent(
+        VTraceSettings(unroll_length=LENGTH), environment.spec, Network(network="mlp", hidden=(8,))
+    )
     params = agent.init(jax.random.key(3))
-    rollout = Rollout(Program(agent, environment.spec, ROWS, jax.random.key(4)), jax.devices()[0], SLOTS, 0)
+    rollout = Rollout(
+        CompiledPolicy(agent, environment.spec, ROWS, jax.random.key(4)), jax.devices()[0], SLOTS, 0
+    )
     timestep = environment.reset(1)
     kept: list[tuple[Any, Any]] = []
     for step in range(3 * LENGTH):

@@ -10,6 +10,7 @@ import pytest
 
 from seedbed.agents.bc import BCSettings, make_agent
 from seedbed.errors import ConfigError
+from seedbed.nets.network import Network
 from seedbed.ops import distributions
 from seedbed.testing.agents import SPECS, Subject, at, experience
 from seedbed.types import DataPlan
@@ -19,7 +20,7 @@ ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, 
 
 
 def subject(spec="vector", network=None, **changes):
-    agent = make_agent(dataclasses.replace(SETTINGS, **changes), SPECS[spec], **(network or {}))
+    agent = make_agent(dataclasses.replace(SETTINGS, **changes), SPECS[spec], Network(**(network or {})))
     return Subject(agent, SPECS[spec])
 
 

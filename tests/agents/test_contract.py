@@ -9,6 +9,7 @@ from jax import lax
 
 from seedbed.agents import a2c, bc, dqn, ppo, r2d2
 from seedbed.agents.vtrace import VTraceSettings, make_agent
+from seedbed.nets.network import Network
 from seedbed.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
 
 _SETTINGS = VTraceSettings(unroll_length=8, batch_size=4)
@@ -36,7 +37,19 @@ _PPO_MEMORY = ppo.PPOSettings(
     normalize_observations=True,
     normalize_values=True,
     normalize_advantages=False,
+    value_network="own",
 )
+_PPO_SCALED = ppo.PPOSettings(
+    unroll_length=8,
+    batch_size=4,
+    minibatches=8,
+    scale_rewards=True,
+    value_network="shared",
+    normalize_observations=True,
+    previous_action=True,
+    deviation="state",
+)
+_VTRACE_SCALED = VTraceSettings(unroll_length=8, batch_size=4, scale_rewards=True, target_entropy=0.5)
 _A2C = a2c.A2CSettings(unroll_length=8, batch_size=4)
 _DQN = dqn.DQNSettings(unroll_length=8, batch_size=4, head_size=16)
 _PLAIN_DQN = dqn.DQNSettings(
@@ -73,16 +86,18 @@ _BC_MEMORY = bc.BCSettings(
 )
 AGENTS = {
     "vtrace": lambda spec: make_agent(_SETTINGS, spec),
-    "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, lstm=16, hidden=(32,)),
+    "vtrace-lstm": lambda spec: make_agent(_MEMORY, spec, Network(hidden=(32,), lstm=16)),
     "ppo": lambda spec: ppo.make_agent(_PPO, spec),
-    "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, lstm=16, hidden=(32,)),
+    "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, Network(hidden=(32,), lstm=16)),
+    "ppo-scaled": lambda spec: ppo.make_agent(_PPO_SCALED, spec, Network(activation="relu")),
+    "vtrace-scaled": lambda spec: make_agent(_VTRACE_SCALED, spec),
     "a2c": lambda spec: a2c.make_agent(_A2C, spec),
     "dqn": lambda spec: dqn.make_agent(_DQN, spec),
     "dqn-plain": lambda spec: dqn.make_agent(_PLAIN_DQN, spec),
-    "r2d2": lambda spec: r2d2.make_agent(_R2D2, spec, lstm=16),
-    "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, lstm=16),
+    "r2d2": lambda spec: r2d2.make_agent(_R2D2, spec, Network(lstm=16)),
+    "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, Network(lstm=16)),
     "bc": lambda spec: bc.make_agent(_BC, spec),
-    "bc-lstm": lambda spec: bc.make_agent(_BC_MEMORY, spec, lstm=16, hidden=(32,)),
+    "bc-lstm": lambda spec: bc.make_agent(_BC_MEMORY, spec, Network(hidden=(32,), lstm=16)),
 }
 
 
@@ -98,6 +113,9 @@ PAIRS = [
         ("ppo", "image"),
         ("ppo", "continuous"),
         ("ppo-lstm", "tree"),
+        ("ppo-scaled", "vector"),
+        ("ppo-scaled", "continuous"),
+        ("vtrace-scaled", "vector"),
         ("a2c", "vector"),
         ("a2c", "continuous"),
         ("dqn", "image"),

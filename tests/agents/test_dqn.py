@@ -8,6 +8,7 @@ import rlax
 
 from seedbed.agents.dqn import DQNSettings, make_agent
 from seedbed.errors import ConfigError
+from seedbed.nets.network import Network
 from seedbed.testing.agents import SPECS, Subject, experience
 from seedbed.types import EnvSpec, Exploration, TimeStep, Unroll
 
@@ -132,7 +133,7 @@ def test_environments_explore_by_their_ranks():
 def test_what_does_not_fit_is_refused(settings, options, says):
     spec: EnvSpec = SPECS[options.pop("spec", "vector")]
     with pytest.raises(ConfigError, match=says):
-        make_agent(DQNSettings(**settings), spec, **options)
+        make_agent(DQNSettings(**settings), spec, Network(**options))
 
 
 @pytest.mark.parametrize(

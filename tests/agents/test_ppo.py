@@ -8,12 +8,14 @@ import pytest
 
 from seedbed.agents.ppo import PPOSettings, make_agent
 from seedbed.errors import ConfigError
+from seedbed.learning.update import Update
+from seedbed.nets.network import Network
 from seedbed.nets.normalizer import mean_and_deviation
 from seedbed.ops.returns import gae
 from seedbed.replay.queue import select
 from seedbed.testing.agents import SPECS, Subject
 
-SETTINGS = PPOSettings(unroll_length=8, batch_size=4, minibatches=2)
+SETTINGS = PPOSettings(unroll_length=8, batch_size=4, minibatches=2, shuffle="unrolls")
 ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]
 
 
@@ -99,7 +101,7 @@ def test_observations_are_normalized_by_what_was_seen_before_this_batch():
     _, prepared = prepare(once, unroll)
     assert np.mean(prepared.timestep.observation) == pytest.approx(0, abs=1e-5)
     assert np.std(prepared.timestep.observation) == pytest.approx(1, abs=1e-2)
-    np.testing.assert_array_equal(once["network"]["params"]["value"]["bias"], 0)
+    np.testing.assert_array_equal(jax.tree.leaves(once["network"]["params"]["value"])[0], 0)
     gradient, _ = jax.jit(jax.grad(agent.loss, has_aux=True))(once, once, prepared, jax.random.key(0))
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["observations"])), (
         "no gradient moves them"
@@ -164,3 +166,79 @@ def test_one_reward_that_is_not_finite_spoils_no_statistics():
 def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         dataclasses.replace(SETTINGS, **wrong)
+
+
+@pytest.mark.parametrize("spec", ["vector", "image", "continuous"])
+def test_a_batch_of_transitions_has_the_loss_and_the_gradient_of_its_unrolls(spec):
+    options = {
+        "previous_action": True,
+        "previous_reward": True,
+        "normalize_advantages": False,
+        "reward_clip": 1.0,
+    }
+    whole, cut = (subject(spec, shuffle=shuffle, **options) for shuffle in ("unrolls", "transitions"))
+    unroll = whole.unroll(ENDS)
+    assert cut.prepare(unroll).version.shape == (1, 32) != whole.prepare(unroll).version.shape
+    for one, other in zip(
+        jax.tree.leaves(whole.gradient(unroll)), jax.tree.leaves(cut.gradient(unroll)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+def test_minibatches_may_be_many_more_than_unrolls_but_not_with_a_memory():
+    settings = PPOSettings(unroll_length=64, batch_size=1, minibatches=32)
+    plan = make_agent(settings, SPECS["vector"]).data
+    assert (plan.transitions, plan.rows) == (True, 64)
+    with pytest.raises(ConfigError, match="minibatches is 32, and has to be a divisor of the batch size"):
+        make_agent(settings, SPECS["vector"], Network(lstm=8))
+    with pytest.raises(ConfigError, match="a divisor of the transitions of a batch, 64"):
+        dataclasses.replace(settings, minibatches=48)
+    with pytest.raises(ConfigError, match="shuffle is transitions, but an LSTM of 8"):
+        make_agent(
+            dataclasses.replace(settings, shuffle="transitions", minibatches=1),
+            SPECS["vector"],
+            Network(lstm=8),
+        )
+
+
+def test_each_pass_has_every_transition_once_in_an_order_of_its_own():
+    update = Update(
+        make_agent(dataclasses.replace(SETTINGS, shuffle="auto"), SPECS["vector"]), jax.devices()[:1]
+    )
+    key = jax.random.key_data(jax.random.key(0))
+    passes = [np.asarray(update.order(key, updates)) for updates in (0, 2)]
+    for order in passes:
+        assert order.shape == (2, 16)
+        assert sorted(order.ravel().tolist()) == list(range(32))
+    assert (passes[0] != passes[1]).any()
+
+
+def test_a_step_that_only_resets_counts_as_no_transition_in_either_kind_of_rows():
+    for shuffle in ("unrolls", "transitions"):
+        it = subject(shuffle=shuffle, anneal_to_zero=False)
+        update = Update(it.agent, jax.devices()[:1])
+        unroll = it.unroll(ENDS)
+        carried = update._carried(it.prepare(unroll))
+        assert carried == pytest.approx(1 - np.mean(unroll.timestep.first[1:]))
+
+
+def test_the_gradient_of_the_value_does_not_reach_a_policy_with_layers_of_its_own():
+    def policys_part(**changes):
+        it = subject(baseline_cost=0.5, **changes)
+        cheap = subject(baseline_cost=0.0, **changes)
+        unroll = it.unroll(ENDS)
+        one, other = (one.gradient(unroll)[2]["network"]["params"] for one in (it, cheap))
+        return (one["policy"], other["policy"]) if "torso" not in one else (one["torso"], other["torso"])
+
+    apart, shared = policys_part(value_network="auto"), policys_part(value_network="shared")
+    jax.tree.map(np.testing.assert_array_equal, *apart)
+    assert not np.allclose(jax.tree.leaves(shared[0])[1], jax.tree.leaves(shared[1])[1])
+
+
+def test_the_deviation_is_the_same_in_every_state_unless_it_is_to_depend_on_it():
+    for deviation, same in (("free", True), ("state", False)):
+        it = subject("continuous", deviation=deviation)
+        policy = it.unroll().record["policy"]
+        mean, raw = np.split(np.asarray(policy), 2, axis=-1)
+        assert (np.ptp(raw, axis=(0, 1)).max() == 0) == same
+        assert np.ptp(mean, axis=(0, 1)).max() > 0

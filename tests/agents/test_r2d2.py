@@ -7,6 +7,7 @@ import pytest
 
 from seedbed.agents.r2d2 import R2D2Settings, make_agent, values_after_burn_in
 from seedbed.errors import ConfigError
+from seedbed.nets.network import Network
 from seedbed.ops.q_values import in_rewards, rescaled
 from seedbed.testing.agents import SPECS, Subject, experience
 
@@ -23,7 +24,7 @@ def subject(spec: str = "image", **settings) -> Subject:
         "n_step": 3,
         **settings,
     }
-    return Subject(make_agent(R2D2Settings(**known), SPECS[spec], lstm=8), SPECS[spec])
+    return Subject(make_agent(R2D2Settings(**known), SPECS[spec], Network(lstm=8)), SPECS[spec])
 
 
 def model_of(one: Subject):
@@ -130,7 +131,7 @@ def test_priorities_by_what_was_recorded():
 
 def test_an_lstm_is_needed():
     with pytest.raises(ConfigError, match="lstm is 0, but r2d2 is an agent with a memory"):
-        make_agent(R2D2Settings(), SPECS["vector"], lstm=0)
+        make_agent(R2D2Settings(), SPECS["vector"], Network(lstm=0))
 
 
 @pytest.mark.parametrize(("setting", "value"), [("burn_in", 81), ("rescale", -1.0), ("priority_eta", 1.5)])

@@ -11,6 +11,7 @@ import pytest
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.errors import ConfigError
 from seedbed.nets.actor_critic import ActorCritic
+from seedbed.nets.network import Network
 from seedbed.ops.distributions import from_spec
 from seedbed.registry import AGENTS
 from seedbed.testing.agents import SPECS, Subject, experience
@@ -29,7 +30,7 @@ def test_whole_unrolls_equal_single_steps(spec):
         env,
         distribution.encode,
         num_params=distribution.num_params,
-        lstm=8,
+        network=Network(lstm=8),
         previous_action=True,
         previous_reward=True,
     )
@@ -203,7 +204,7 @@ def test_registry():
 def guess(spec, reward, updates, **changes):
     """Trains on one-step episodes ``o_first, o_final, o_first, …``; the mean reward before and after."""
     settings = VTraceSettings(unroll_length=8, batch_size=16, learning_rate=5e-3, **changes)
-    agent = make_agent(settings, spec, hidden=(32,))
+    agent = make_agent(settings, spec, Network(hidden=(32,)))
     params = jax.jit(agent.init)(jax.random.key(0))
     state = agent.optimizer.init(params)
     ends = np.arange(9) % 2 == 1

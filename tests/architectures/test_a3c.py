@@ -15,6 +15,7 @@ import seedbed
 from seedbed.acting.example import example_unroll
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.a3c import A3CRun, OpenSteps
+from seedbed.architectures.interface import Setup
 from seedbed.config.resolve import configure
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError, RunFailed
@@ -139,16 +140,14 @@ def test_gradients_that_are_not_finite_are_skipped_and_end_the_run_if_nothing_el
 def delivered(run: A3CRun) -> Delivery:
     """A complete unroll, as a thread would bring it."""
     agent, spec = run._agent, run._spec
-    run.ledger.decide(10)
-    run.ledger.cut(10)
+    run.books.ledger.decide(10)
+    run.books.ledger.cut(10)
     return Delivery(example_unroll(agent, spec, agent.data.unroll_length, agent.data.batch_size), [])
 
 
 def test_what_others_did_meanwhile_is_a_gradients_staleness(tmp_path: Path) -> None:
     config = configure(**a3c_settings("toy:catch", tmp_path, max_staleness=1))
-    run = A3CRun(
-        config, build_agent(config, spec_of("toy:catch")), spec_of("toy:catch"), log=tmp_path / "log"
-    )
+    run = A3CRun(Setup(config, build_agent(config, spec_of("toy:catch")), spec_of("toy:catch")))
     run.open([])
     for index in range(3):
         weights = run.gate.weights(index, 0, 0)
@@ -158,8 +157,8 @@ def test_what_others_did_meanwhile_is_a_gradients_staleness(tmp_path: Path) -> N
         assert run.gate.pass_on(index, 0, delivered(run))
     # The first is fresh, the second one behind, and the third, two behind, is dropped.
     assert run.version == 2
-    assert run.lag.maximum == 2
-    assert run.lag.mean == 1
+    assert run.books.policy_lag.maximum == 2
+    assert run.books.policy_lag.mean == 1
     meters = run.meters()
     assert meters["gradients_dropped"] == 1
     assert (meters["steps_trained"], meters["steps_dropped"]) == (20, 10)
@@ -192,6 +191,7 @@ def test_no_thread_begins_what_would_be_too_much() -> None:
     [
         ({"agent": "vtrace"}, "learn once from what they have just done"),
         ({"agent": "ppo", "minibatches": 1}, "use --arch seed, impala, rapid"),
+        ({"scale_rewards": True}, "leave it out"),
         ({"deterministic": True}, "threads race"),
         (
             {"lag": 1},

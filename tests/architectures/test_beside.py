@@ -11,12 +11,11 @@ import pytest
 from harness import balanced, tiny, until
 from small_runs import params
 
-from seedbed.architectures.impala import Impala
-from seedbed.architectures.learner_loop import LearnerLoop
-from seedbed.architectures.memory import ReplayMemory
 from seedbed.errors import ConfigError
 from seedbed.launch.train import resume, train
 from seedbed.learning.learner import Learner
+from seedbed.learning.loop import LearnerLoop
+from seedbed.learning.memory import ReplayMemory
 from seedbed.replay.replay import Replay
 from seedbed.serving.unroll_service import UnrollService
 
@@ -90,13 +89,13 @@ def test_every_carrier_gives_the_same_bits(settings: dict[str, Any], tmp_path: P
 @pytest.mark.parametrize("lag", [0, 2])
 def test_an_exact_lag_is_exact(lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lags: list[set[int]] = []
-    count = LearnerLoop._count_lag
+    learn = LearnerLoop._train
 
-    def record(self: LearnerLoop, versions: Any) -> None:
-        lags.append(set((self.version - versions).reshape(-1).tolist()))
-        count(self, versions)
+    def record(self: LearnerLoop, unroll: Any, batch: Any) -> Any:
+        lags.append(set((self.version - batch.version).reshape(-1).tolist()))
+        return learn(self, unroll, batch)
 
-    monkeypatch.setattr(LearnerLoop, "_count_lag", record)
+    monkeypatch.setattr(LearnerLoop, "_train", record)
     config = tiny("toy:catch", tmp_path / "run", arch="impala", lag=lag, transport="inproc", frames=400)
     run = train(config)
     assert len(lags) >= 8
@@ -111,25 +110,25 @@ def test_actors_wait_for_a_learner_that_stands_still(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every lane holds one unroll that was not taken, and its actor nothing more than that."""
-    archs: list[Impala] = []
+    loops: list[Any] = []
     stood: list[int] = []
-    update, begin = Learner.update, Impala._begin
+    update, begin = Learner.update, LearnerLoop.open
 
-    def know(self: Impala) -> None:
-        archs.append(self)
-        begin(self)
+    def know(self: LearnerLoop, addresses: list[str]) -> list[str]:
+        loops.append(self)
+        return begin(self, addresses)
 
     def stand_still(self: Learner, batch: Any) -> Any:
         if not stood:
-            (intake,) = archs[0].registry.services
+            (intake,) = loops[0].source.registry.services
             until(
                 lambda: len(intake.lanes) == 4 and all(lane.outbox for lane in intake.lanes),
                 "every lane to hold an unroll that finds no room",
             )
-            stood.append(archs[0].ledger.counts()["received"])
+            stood.append(loops[0].books.ledger.counts()["received"])
         return update(self, batch)
 
-    monkeypatch.setattr(Impala, "_begin", know)
+    monkeypatch.setattr(LearnerLoop, "open", know)
     monkeypatch.setattr(Learner, "update", stand_still)
     run = train(tiny("toy:catch", tmp_path / "run", **settings, transport="inproc", frames=1_600)).to_json()
     # What is learned from and what was prefetched, what the memory takes, and one unroll of each of eight environments.
@@ -228,7 +227,7 @@ def test_a_run_goes_on_with_its_replay(tmp_path: Path, monkeypatch: pytest.Monke
         ({"arch": "impala", "inference_devices": (0, 1)}, "inference_devices is a setting of"),
         ({"arch": "impala", "lag": 0, "fetch_steps": 5}, "every unroll has its version"),
         ({"fetch_steps": 5}, "fetch_steps is a setting of impala and apex, and"),
-        ({"arch": "impala", "agent": "a2c"}, "add --lag 0"),
+        ({"arch": "impala", "agent": "a2c", "lag": "free"}, "add --lag 0"),
         ({"arch": "impala", "batches_per_call": 2}, "batches_per_call is a setting of anakin"),
     ],
 )

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from harness import Command, alive, checkpoints, flags, simulated, summary, tiny, until
 
-from seedbed.acting.pace import Lockstep
-from seedbed.architectures.seed import Seed
+from seedbed.acting.lag_control import ExactControl
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.train import resume, train
+from seedbed.learning.loop import LearnerLoop
 from seedbed.metrics.reports import Summary
 from seedbed.serving.inference_service import InferenceService
 from seedbed.types import Unroll
@@ -41,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
         "minibatches": 2,
         "target_kl": 0.01,
         "normalize_observations": True,
+        "scale_rewards": True,
     },
     # Old steps are overwritten, the first round only fills the replay, and two environments only evaluate.
     "catch dqn": {
@@ -177,9 +178,9 @@ def test_an_unroll_replayed_with_its_weights_gives_what_was_recorded(
     )
     unrolls: list[Unroll] = []
     weights: dict[int, Any] = {}
-    hand_over, publish = Lockstep.hand_over, WeightStore.publish
+    hand_over, publish = ExactControl.hand_over, WeightStore.publish
 
-    def keep_unroll(self: Lockstep, lane: Any) -> bool:
+    def keep_unroll(self: ExactControl, lane: Any) -> bool:
         unrolls.append(lane.outbox)
         return hand_over(self, lane)
 
@@ -187,7 +188,7 @@ def test_an_unroll_replayed_with_its_weights_gives_what_was_recorded(
         weights[version] = params
         publish(self, params, version)
 
-    monkeypatch.setattr(Lockstep, "hand_over", keep_unroll)
+    monkeypatch.setattr(ExactControl, "hand_over", keep_unroll)
     monkeypatch.setattr(WeightStore, "publish", keep_weights)
     train(config)
     agent = build_agent(config, build_spec(config))
@@ -211,13 +212,13 @@ def test_an_unroll_replayed_with_its_weights_gives_what_was_recorded(
 @pytest.mark.parametrize("lag", [0, 2])
 def test_an_exact_lag_is_exact(lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lags: list[set[int]] = []
-    count = Seed._count_lag
+    learn = LearnerLoop._train
 
-    def record(self: Seed, versions: Any) -> None:
-        lags.append(set((self.version - versions).reshape(-1).tolist()))
-        count(self, versions)
+    def record(self: LearnerLoop, unroll: Any, batch: Any) -> Any:
+        lags.append(set((self.version - batch.version).reshape(-1).tolist()))
+        return learn(self, unroll, batch)
 
-    monkeypatch.setattr(Seed, "_count_lag", record)
+    monkeypatch.setattr(LearnerLoop, "_train", record)
     # "free" and deterministic is lag 0
     run = train(tiny("toy:catch", tmp_path / "run", lag=lag, transport="inproc", frames=10 * FRAMES_A_ROUND))
     assert len(lags) >= 8
@@ -232,25 +233,28 @@ from pathlib import Path
 from seedbed.launch.train import train
 
 import jax
-from seedbed.architectures.seed import Seed
+from seedbed.learning.loop import LearnerLoop
 
 def ids(tree):
     return sorted(device.id for device in jax.tree.leaves(tree)[0].devices())
 
 places = {}
-close = Seed.close
+close = LearnerLoop.close
 def look_and_close(self):
-    workers = range(len(self.registry.services))
-    places[Path(self._config.run_dir).name] = {
+    services = self.source.registry.services
+    workers = range(len(services))
+    places[running[-1]] = {
         "train": ids(self.learner.state.params),
         "act": [ids(self._store.newest(i).params) for i in workers],
-        "full": [worker.inference.largest for worker in self.registry.services],
+        "full": [worker.inference.largest for worker in services],
     }
     close(self)
-Seed.close = look_and_close
+LearnerLoop.close = look_and_close
 
 folder = Path(sys.argv[1])
+running = []
 def run(name, **settings):
+    running.append(name)
     return train(tiny("toy:catch", folder / name, frames=480, batch_size=6, envs_per_actor=6, **settings))
 
 split = run("split", inference_devices=(0,), training_devices=(1, 2, 3))

@@ -98,7 +98,7 @@ def test_gradients_that_are_too_stale_are_dropped(tmp_path: Path) -> None:
 
 
 def shard_processes(command: Command) -> list[Any]:
-    return [p for p in command.family() if alive(p) and "seedbed.launch.shard" in words_of(p)]
+    return [p for p in command.family() if alive(p) and any("shard-" in word for word in words_of(p))]
 
 
 @pytest.mark.slow

@@ -15,14 +15,14 @@ from harness import balanced, rows, tiny, until
 from seedbed.acting.unrolls import Delivery
 from seedbed.agents import r2d2
 from seedbed.architectures.compatibility import why_not
-from seedbed.architectures.memory import ReplayMemory, rounds
-from seedbed.architectures.seed import Seed
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.train import resume, train
 from seedbed.learning import checkpoint as saving
 from seedbed.learning.checkpoint import intact_steps
 from seedbed.learning.learner import Learner
+from seedbed.learning.loop import LearnerLoop
+from seedbed.learning.memory import ReplayMemory, rounds
 from seedbed.metrics.ledger import Ledger
 from seedbed.replay.limiter import RateLimiter
 from seedbed.replay.replay import Replay
@@ -75,16 +75,16 @@ def test_what_is_sampled_gives_the_values_that_the_actors_had(
     again = jax.jit(lambda params, unroll: r2d2.values_after_burn_in(model, params["network"], unroll, 3))
     differences: list[float] = []
     crossed: list[bool] = []
-    put = Seed._on_training_devices
+    learn = LearnerLoop._train
 
-    def compare(self: Seed, unrolls: Any) -> Any:
-        (unroll,) = unrolls
+    def compare(self: LearnerLoop, batch: Any, sampled: Any) -> Any:
+        (unroll,) = sampled.unrolls
         q = again(self.learner.params, unroll)
         differences.append(float(np.max(np.abs(q[:-1] - unroll.record["q"][3:]))))
         crossed.append(bool(unroll.timestep.first[1:].any()))
-        return put(self, unrolls)
+        return learn(self, batch, sampled)
 
-    monkeypatch.setattr(Seed, "_on_training_devices", compare)
+    monkeypatch.setattr(LearnerLoop, "_train", compare)
     train(config)
     assert len(differences) > 20 and any(crossed)
     assert max(differences) < 1e-6
@@ -149,25 +149,25 @@ def test_a_run_learns_while_its_checkpoint_is_written(
 
 
 def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[Seed] = []
+    loops: list[Any] = []
     stood: list[int] = []
-    update, begin = Learner.update, Seed._begin
+    update, begin = Learner.update, LearnerLoop.open
 
-    def know(self: Seed) -> None:
-        seeds.append(self)
-        begin(self)
+    def know(self: LearnerLoop, addresses: list[str]) -> list[str]:
+        loops.append(self)
+        return begin(self, addresses)
 
     def stand_still(self: Learner, batch: Any) -> Any:
         if not stood:
-            workers = seeds[0].registry.services
+            workers = loops[0].source.registry.services
             until(
                 lambda: all(len(w.lanes) == 4 and all(lane.outbox for lane in w.lanes) for w in workers),
                 "every lane to hold an unroll that finds no room",
             )
-            stood.append(seeds[0].ledger.counts()["received"])
+            stood.append(loops[0].books.ledger.counts()["received"])
         return update(self, batch)
 
-    monkeypatch.setattr(Seed, "_begin", know)
+    monkeypatch.setattr(LearnerLoop, "open", know)
     monkeypatch.setattr(Learner, "update", stand_still)
     run = train(tiny("toy:catch", tmp_path / "run", **DQN, frames=1_600)).to_json()
     # The smallest size, what the tolerance of 2 * (10 + 20) lets in, what is prefetched, and what the lanes hold.

@@ -16,6 +16,7 @@ from seedbed.cli.main import main
 from seedbed.config.resolve import from_json, to_json
 from seedbed.errors import ConfigError
 from seedbed.launch.train import resume, train
+from seedbed.nets.network import Network
 from seedbed.registry import AGENTS
 from seedbed.testing import agents as suite
 
@@ -43,7 +44,7 @@ CHECKS = [name for name in dir(suite) if name.startswith("check_") and name != "
 def test_the_contract_suite_takes_an_agent_of_ones_own(check: str) -> None:
     definition = AGENTS.load(AGENT)
     settings = definition.Settings(unroll_length=8, batch_size=4)
-    getattr(suite, check)(suite.subject(lambda spec: definition.make(settings, spec), "vector"))  # type: ignore[attr-defined]
+    getattr(suite, check)(suite.subject(lambda spec: definition.make(settings, spec, Network()), "vector"))  # type: ignore[attr-defined]
 
 
 def test_help_shows_their_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,18 +28,21 @@ from harness import (
 from small_runs import params
 
 import seedbed
+from seedbed.acting.meters import Meters
 from seedbed.architectures.compatibility import why_not
-from seedbed.architectures.rapid import Rapid
+from seedbed.architectures.program import Role
 from seedbed.envs.make import spec_of
 from seedbed.errors import RunFailed
 from seedbed.launch.build import build_agent
-from seedbed.launch.forward_pool import ForwardPool
+from seedbed.launch.local import LocalLauncher
 from seedbed.launch.train import resume, train
 from seedbed.learning.checkpoint import load_latest
+from seedbed.learning.loop import LearnerLoop
+from seedbed.serving.source import FORWARD_SERVER, ServedActors
 from seedbed.serving.unroll_service import UnrollService
 from seedbed.weights.store import WeightStore
 
-PPO: dict[str, Any] = {"agent": "ppo", "reuse": 2, "minibatches": 2}
+PPO: dict[str, Any] = {"agent": "ppo", "lag": "free", "reuse": 2, "minibatches": 2}
 RAPID = {**PPO, "arch": "rapid", "forward_servers": 2}
 FRAMES_A_ROUND = 2 * 4 * 5  # actors, environments, steps: see harness.TINY
 
@@ -118,15 +121,15 @@ def test_passes_that_are_left_out_do_not_put_publication_off(
 ) -> None:
     """Versions leap by them, so that hardly any is a multiple of anything."""
     published: list[int] = []
-    publish = Rapid._publish
+    publish = LearnerLoop._publish
 
-    def watch(self: Rapid) -> None:
+    def watch(self: LearnerLoop) -> None:
         before = self._published
         publish(self)
         if self._published != before:
             published.append(self.version)
 
-    monkeypatch.setattr(Rapid, "_publish", watch)
+    monkeypatch.setattr(LearnerLoop, "_publish", watch)
     settings = {**RAPID, "reuse": 4, "target_kl": 1e-12, "publish_updates": 5, "transport": "inproc"}
     run = train(tiny("toy:catch", tmp_path / "run", **settings, frames=1500)).to_json()
     assert run["weights_version"] > 100
@@ -147,7 +150,11 @@ def test_pools_of_processes_learn_and_go_on_after_a_stop(transport: str, tmp_pat
 
 
 def servers(command: Command) -> list[psutil.Process]:
-    return [p for p in command.family() if alive(p) and "seedbed.launch.forward_pass" in words_of(p)]
+    return [
+        p
+        for p in command.family()
+        if alive(p) and any("forward-pass-server-" in word for word in words_of(p))
+    ]
 
 
 @pytest.mark.slow
@@ -211,45 +218,32 @@ def test_a_run_that_is_killed_takes_its_processes_along_and_can_be_resumed(tmp_p
 def test_a_server_whose_agent_fails_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
     """It may be started again; what keeps it from working is told."""
     folder = tmp_path / "run"
-    pool: Any = ForwardPool
-    start = pool._start
 
-    def broken(self: ForwardPool, index: int) -> Any:
-        self.addresses = ["unix:/nowhere/at/all"] * 2
-        return start(self, index)
+    class Nowhere(LocalLauncher):
+        def address(self, role: Role, index: int) -> str:
+            return "unix:/nowhere/at/all" if role.name == FORWARD_SERVER else super().address(role, index)
 
-    pool._start = broken
-    try:
-        with pytest.raises(RunFailed, match=r"forward-pass server \d: .*nowhere.*restarted 1 times already"):
-            train(tiny("toy:catch", folder, **RAPID, actor_restarts=1))
-    finally:
-        pool._start = start
+    with pytest.raises(RunFailed, match=r"forward-pass server \d: .*nowhere.*restarted 1 times already"):
+        train(tiny("toy:catch", folder, **RAPID, actor_restarts=1), launch=Nowhere)
     assert balanced(summary(folder))
 
 
-def test_a_server_that_is_silent_for_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted from its start, or from when it was heard of last."""
-    now, heard = [100.0], {0: 0.0, 1: 0.0}
-    monkeypatch.setattr("seedbed.launch.forward_pool.time.monotonic", lambda: now[0])
-    pool: Any = object.__new__(ForwardPool)
-    pool._begun = {0: 100.0, 1: 100.0}
-    pool._arch = SimpleNamespace(registry=SimpleNamespace(server_heard=heard.__getitem__))
-    pool._config = SimpleNamespace(safety=SimpleNamespace(env_timeout=30.0))
-    pool.addresses = ["a", "b"]
-    now[0], heard[1] = 219.0, 190.0
-    assert pool._silent() == {}, "one that starts has two minutes to be ready"
-    assert pool.holds_up(0) and pool.holds_up(3)
-    now[0] = 221.0
-    assert pool._silent() == {0: 121.0, 1: 31.0}
-    pool._begun[0] = 221.0  # it was started again
-    heard[1] = 220.0
-    assert pool._silent() == {}
-    assert not pool.holds_up(0) and not pool.holds_up(3)
-    now[0] = 226.5
-    assert pool.holds_up(0) and pool.holds_up(2) and pool.holds_up(3)
-    pool._begun = {}  # those of this process are never started by it
-    assert pool._silent() == {}
-    assert not pool.holds_up(0)
+def test_what_the_workers_of_a_silent_server_owe_is_its_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, heard = [100.0], {1: 98.0}
+    monkeypatch.setattr("seedbed.serving.source.time.monotonic", lambda: now[0])
+    registry: Any = SimpleNamespace(
+        lane_states=dict,
+        dismiss_stalled=lambda seconds: None,
+        servers_heard=lambda: heard,
+        owes=lambda: dict.fromkeys(range(4), 90.0),
+    )
+    source = ServedActors(registry, [], Meters(), patience=60.0, servers=2)
+    owes = source.instances["actor"].owes
+    assert owes() == {0: None, 1: 90.0, 2: None, 3: 90.0}, "server 0 is not there yet"
+    heard[0] = 99.0
+    assert owes() == dict.fromkeys(range(4), 90.0)
+    now[0], heard[0] = 103.5, 103.0
+    assert owes() == {0: 90.0, 1: None, 2: 90.0, 3: None}, "nothing was heard of server 1 for five reports"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +258,7 @@ def test_a_server_that_is_silent_for_too_long_is_found(monkeypatch: pytest.Monke
         ({"max_envs": 100}, "max_envs is a setting of seed, impala and apex"),
         ({"fetch_steps": 100}, "fetch_steps is a setting of impala and apex"),
         ({"batches_per_call": 3}, "batches_per_call is a setting of anakin"),
-        ({"agent": "a2c"}, "the lag is free: add --lag 0"),
+        ({"agent": "a2c", "lag": "free"}, "the lag is free: add --lag 0"),
         ({"agent": "dqn"}, "it samples from a replay, and here"),
         ({"agent": "bc"}, "it learns from a data set, and here agents act; use --arch distbelief"),
         ({"shards": 2}, "shards is a setting of distbelief, gorila and a3c"),

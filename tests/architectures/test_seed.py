@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 import pytest
 from harness import tiny, until
 
-from seedbed.architectures.seed import Seed
 from seedbed.launch.train import train
+from seedbed.learning.loop import LearnerLoop
+from seedbed.learning.memory import Batch
 from seedbed.types import Unroll
 
 
@@ -20,15 +20,15 @@ def test_the_mean_of_a_free_lag_is_bounded_and_is_that_of_the_unrolls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lags: list[np.ndarray[Any, Any]] = []
-    put = Seed._on_training_devices
+    learn = LearnerLoop._train
 
-    def wait_and_count(self: Seed, unrolls: Sequence[Unroll]) -> Unroll:
+    def wait_and_count(self: LearnerLoop, unroll: Unroll, batch: Batch) -> Any:
         # As behind a slow learner: whatever can be ahead of it is.
-        until(lambda: self._memory.meters()["queue_fill"] >= 1, "a full queue")
-        lags.extend(self.version - unroll.version for unroll in unrolls)
-        return put(self, unrolls)
+        until(lambda: self.memory.meters()["queue_fill"] >= 1, "a full queue")
+        lags.extend(self.version - each.version for each in batch.unrolls)
+        return learn(self, unroll, batch)
 
-    monkeypatch.setattr(Seed, "_on_training_devices", wait_and_count)
+    monkeypatch.setattr(LearnerLoop, "_train", wait_and_count)
     batch, queue, envs, length = 4, 8, 8, 5
     config = tiny(
         *("toy:catch", tmp_path / "run"),

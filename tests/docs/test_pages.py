@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import json
 import re
 import runpy
 import shlex
@@ -54,6 +55,43 @@ def test_every_relative_link_resolves(path: Path) -> None:
         assert target.exists(), f"{name(path)} links to {found['file']}"
         if found["anchor"] and target.suffix == ".md":
             assert found["anchor"] in anchors(target), f"{name(path)}: no {found['anchor']} in {name(target)}"
+
+
+def test_tests_and_files_that_pages_name_are_there() -> None:
+    tests = {
+        found
+        for path in (ROOT / "tests").rglob("*.py")
+        for found in (path.stem, *re.findall(r"def (test_\w+)", path.read_text()))
+    }
+    for path in PAGES:
+        text = path.read_text()
+        assert not set(re.findall(r"`(test_\w+)`", text)) - tests, name(path)
+        for file in re.findall(r"`((?:tests|src|tools|benchmarks|examples)/[\w/.-]+)`", text):
+            assert "NAME" in file or (ROOT / file).exists(), f"{name(path)} names {file}"
+
+
+def processors(commit: str) -> set[str]:
+    """Makers of the processors on which the rows of a commit were measured."""
+    rows = [
+        json.loads(line)
+        for path in (ROOT / "benchmarks" / "results").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return {
+        row["machine"]["processor"].split()[0].partition("(")[0] for row in rows if row["commit"] == commit
+    }
+
+
+def test_machines_that_pages_name_beside_a_commit_are_those_of_its_rows() -> None:
+    checked = 0
+    for path in PAGES:
+        for paragraph in path.read_text().split("\n\n"):
+            for commit in re.findall(r"commit `(\w{7,})`", paragraph):
+                named = set(re.findall(r"\b(AMD|Intel)\b", paragraph))
+                measured = processors(commit)
+                assert not named or not measured or named == measured, f"{name(path)}: {commit}"
+                checked += bool(named and measured)
+    assert checked
 
 
 def commands(path: Path) -> Iterator[list[str]]:
@@ -227,3 +265,33 @@ def test_every_page_can_be_found_from_the_index() -> None:
             continue
         where = page.relative_to(DOCS).with_suffix("")
         assert listed & {str(where), "*" if where.parent == Path() else f"{where.parent}/*"}, where
+
+
+README = ROOT / "README.md"
+
+
+def test_readme_is_read_in_three_minutes() -> None:
+    assert len(README.read_text().split()) <= 900
+
+
+def test_readme_begins_with_the_two_commands_and_they_are_what_every_change_has_to_pass() -> None:
+    (_, first), *_ = blocks(README, "console")
+    commands = [line.removeprefix("$ ").partition("#")[0].split() for line in first.splitlines()]
+    assert commands == [["make", "train"], ["make", "test"]]
+    ran = re.findall(r"^run (make \w+)", (ROOT / ".ci" / "run").read_text(), re.M)
+    assert {" ".join(words) for words in commands} <= set(ran)
+    targets = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.M)
+    assert {words[1] for words in commands} <= set(targets)
+
+
+def test_every_row_beside_other_systems_says_where_it_was_read() -> None:
+    table = README.read_text().partition("## Beside other systems")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\w[^|]*?) \|", table, re.M)
+    read = [said.lower() for said in re.findall(r"^\*\*(.*?)\.\*\*", (DOCS / "peers.md").read_text(), re.M)]
+    assert rows and [row.lower() for row in rows] == read
+
+
+def test_every_architecture_and_agent_is_in_readme() -> None:
+    text = README.read_text()
+    for room, registry in (("architectures", ARCHITECTURES), ("agents", AGENTS)):
+        assert not [each for each in registry.names if f"(docs/{room}/{each}.md)" not in text]

@@ -14,6 +14,7 @@ from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError, DatasetError
 from seedbed.evaluation.collect import collect
 from seedbed.evaluation.player import Player
+from seedbed.nets.network import Network
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_the_same_seed_collects_the_same_and_another_something_else(trained: Pat
 
 def test_the_agent_that_clones_can_be_trained_on_it(trained: Path, tmp_path: Path) -> None:
     dataset = collect(trained, frames=1_000, out=tmp_path / "data")
-    agent = make_agent(BCSettings(unroll_length=5, batch_size=8), dataset.spec, hidden=(8,))
+    agent = make_agent(BCSettings(unroll_length=5, batch_size=8), dataset.spec, Network(hidden=(8,)))
     unroll = next(dataset.shard(1, 3).batches(agent.data, agent.initial_state, seed=0))
     params = agent.init(jax.random.key(0))
     loss, (metrics, _) = agent.loss(params, params, unroll, jax.random.key(0))

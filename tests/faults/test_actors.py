@@ -27,7 +27,7 @@ from harness import (
     words_of,
 )
 
-from seedbed.acting.pace import Free
+from seedbed.acting.lag_control import FreeControl
 from seedbed.acting.unrolls import step_fields
 from seedbed.envs.make import spec_of
 from seedbed.errors import Refused, RunFailed, SpecError
@@ -80,13 +80,13 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
     stopped: list[bool] = []
     lost: list[int] = []
     hand_over, put, serve, leave = (
-        Free.hand_over,
+        FreeControl.hand_over,
         Learner.put,
         InferenceService._serve,
         InferenceService._leave,
     )
 
-    def watch_hand_over(self: Free, lane: Any) -> bool:
+    def watch_hand_over(self: FreeControl, lane: Any) -> bool:
         unroll = lane.outbox
         if not hand_over(self, lane):
             return False
@@ -115,7 +115,7 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
         trained.append(unroll.timestep.observation.copy())
         return put(self, unroll)
 
-    monkeypatch.setattr(Free, "hand_over", watch_hand_over)
+    monkeypatch.setattr(FreeControl, "hand_over", watch_hand_over)
     monkeypatch.setattr(Learner, "put", watch_put)
     monkeypatch.setattr(InferenceService, "_serve", watch_serve)
     monkeypatch.setattr(InferenceService, "_leave", watch_leave)
@@ -154,7 +154,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
     """Killed whenever an unroll of its own has just come, with the next ones under way: none is torn or repeated."""
     handed: dict[tuple[int, int, int], list[np.ndarray[Any, Any]]] = {}
     killed: list[psutil.Process] = []
-    arrive, hand_over = UnrollService._arrive, Free.hand_over
+    arrive, hand_over = UnrollService._arrive, FreeControl.hand_over
 
     def watch_arrive(self: UnrollService, lane: Any, arrays: Any, now: float) -> None:
         arrive(self, lane, arrays, now)
@@ -162,7 +162,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
             killed.append(own_actor(0))
             killed[-1].kill()
 
-    def watch_hand_over(self: Free, lane: Any) -> bool:
+    def watch_hand_over(self: FreeControl, lane: Any) -> bool:
         unroll = lane.outbox
         if not hand_over(self, lane):
             return False
@@ -173,7 +173,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
         return True
 
     monkeypatch.setattr(UnrollService, "_arrive", watch_arrive)
-    monkeypatch.setattr(Free, "hand_over", watch_hand_over)
+    monkeypatch.setattr(FreeControl, "hand_over", watch_hand_over)
     run = train(
         tiny("toy:count", tmp_path / "run", arch="impala", transport=transport, batch_size=6)
     ).to_json()
@@ -198,7 +198,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
             "seedbed: actor 0: EnvironmentFault: worlds:raising failed in receive()"
         )
         assert "ValueError: the world has ended" in learner.last_line
-        assert "log: run/logs/actor-0.log" in learner.last_line
+        assert f"log: {tmp_path}/run/logs/actor-0.log" in learner.last_line
         assert not learner.actors()
     assert "the world has ended" in (tmp_path / "run/logs/actor-0.log").read_text()
     left = summary(tmp_path / "run")
@@ -210,7 +210,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worlds")
-@pytest.mark.parametrize("world", ["hanging", "never_reset", "never_made_by_actors"])
+@pytest.mark.parametrize("world", ["hanging", "never_made_by_actors"])
 def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, tmp_path: Path) -> None:
     env = f"worlds:{world}"
     config = tiny(env, tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4)
@@ -228,12 +228,15 @@ def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worlds")
-def test_an_environment_that_is_never_made_ends_the_run_before_it_begins(tmp_path: Path) -> None:
-    words = flags("worlds:never_made", "run", env_timeout=1.0)
+@pytest.mark.parametrize(("world", "moment"), [("never_made", "made"), ("never_reset", "reset")])
+def test_an_environment_that_never_begins_ends_the_run_before_it_begins(
+    world: str, moment: str, tmp_path: Path
+) -> None:
+    words = flags(f"worlds:{world}", "run", env_timeout=1.0)
     with Command(*words, cwd=tmp_path, PYTHONPATH=os.environ["PYTHONPATH"]) as learner:
         assert learner.wait() == 2, learner.output
         assert learner.output == (
-            "seedbed: worlds:never_made was not made within 1 s: mend it if it hangs, or allow it more time with "
+            f"seedbed: worlds:{world} was not {moment} within 1 s: mend it if it hangs, or allow it more time with "
             "--env-timeout\n"
         )
         assert not engines(worlds_child(), tmp_path)

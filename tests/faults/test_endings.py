@@ -17,7 +17,6 @@ import jax
 import pytest
 from harness import SEEDBED, Command, alive, checkpoints, flags, learned, rows, summary, tiny, until
 
-from seedbed.architectures.seed import Seed
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch import saver
@@ -25,6 +24,7 @@ from seedbed.launch import train as training
 from seedbed.launch.train import resume, train
 from seedbed.learning import checkpoint as saving
 from seedbed.learning.learner import Learner
+from seedbed.learning.loop import LearnerLoop
 from seedbed.learning.update import TrainState
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +50,11 @@ ROOT = Path(__file__).parents[2]
         (["train", "toy:catch", "--lag", "-1"], "lag"),
         (["train", "toy:catch", "--unroll-length", "0"], "unroll_length"),
         (["train", "toy:catch", "--queue-size", "1"], "queue"),
-        (["train", "toy:catch", "--agent", "a2c"], "the lag is free: add --lag 0"),
-        (["train", "toy:catch", "--agent", "ppo", "--minibatches", "3"], "a divisor of the batch size"),
+        (["train", "toy:catch", "--agent", "a2c", "--lag", "free"], "the lag is free: add --lag 0"),
+        (
+            ["train", "toy:catch", "--agent", "ppo", "--minibatches", "3"],
+            "a divisor of the transitions of a batch",
+        ),
         (["train", "toy:catch", "--agent", "ppo", "--clip-rho", "3"], "--clip-rho"),
         (["train", "toy:catch", "--max-envs", "15"], "has to be 16 or more"),
         (["train", "toy:catch", "--training-devices", "99"], "does not exist"),
@@ -125,14 +128,14 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
 
 STUCK = """
 import hashlib, sys
-from seedbed.architectures.seed import Seed
+from seedbed.learning.loop import LearnerLoop
 from seedbed.cli.main import main
 
 def compile_for_ever(self, addresses):
     print("compiling", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
 
-Seed.open = compile_for_ever
+LearnerLoop.open = compile_for_ever
 main(sys.argv[1:])
 """
 
@@ -158,14 +161,14 @@ def test_interrupted_before_the_first_update_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = train(tiny("toy:catch", tmp_path / "whole", deterministic=True, transport="inproc", frames=200))
-    start = Seed.open
+    start = LearnerLoop.open
 
-    def interrupted(self: Seed, addresses: list[str]) -> list[str]:
+    def interrupted(self: LearnerLoop, addresses: list[str]) -> list[str]:
         os.kill(os.getpid(), signal.SIGINT)
         return start(self, addresses)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Seed, "open", interrupted)
+        patch.setattr(LearnerLoop, "open", interrupted)
         config = tiny("toy:catch", tmp_path / "run", deterministic=True, transport="inproc", frames=200)
         assert train(config).stopped_because == "interrupted"
     assert summary(tmp_path / "run")["weights_version"] == 0
@@ -177,7 +180,7 @@ def test_interrupted_before_the_first_update_and_resumed(
     assert again.params_sha256 == whole.params_sha256
 
     with monkeypatch.context() as patch:
-        patch.setattr(Seed, "open", interrupted)
+        patch.setattr(LearnerLoop, "open", interrupted)
         config = tiny("toy:catch", tmp_path / "loose", transport="inproc", frames=200)
         assert train(config).stopped_because == "interrupted"
     assert [path.name[-1] for path in checkpoints(tmp_path / "loose")] == ["0"]

@@ -1,6 +1,12 @@
 """What ``seedbed doctor`` finds."""
 
+import shlex
+import subprocess
 import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -8,7 +14,10 @@ from small_runs import run
 
 import seedbed
 from seedbed.cli.main import main
+from seedbed.errors import extra_line
 from seedbed.launch import machine
+
+ROOT = Path(__file__).parents[2]
 
 
 def found(what: str) -> tuple[str, str]:
@@ -39,12 +48,69 @@ def test_what_is_missing_is_named_with_its_remedy(
     assert seen == "cannot be made" and "libEGL.so.1: no such file" in advice and "libegl1" in advice
     monkeypatch.undo()
 
-    monkeypatch.setattr(machine, "_PACKAGES", ("jax", "nosuchpackage"))
+    monkeypatch.setattr(machine, "_NEEDED_PACKAGES", ("jax", "nosuchpackage"))
     assert found("nosuchpackage") == ("not installed", "needed: make install")
     with pytest.raises(SystemExit) as stop:
         main(["doctor"])
     assert stop.value.code == 1
     assert "needed: make install" in capsys.readouterr().out
+
+
+def test_extras_that_are_not_installed_take_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = metadata.version
+    packages = {extra.package for extra in machine.EXTRAS.values()}
+
+    def version(name: str) -> str:
+        if name in packages - {"envpool"}:
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    missing = [name for name in machine.EXTRAS if name != "envpool"]
+    assert stop.value.code == 0
+    assert [line for line in lines if line.startswith("extras not installed")] == [
+        f"{'extras not installed':<45} {', '.join(missing)}  (optional: {extra_line(','.join(missing))})"
+    ]
+    for name in missing:
+        shown = [line for line in lines if line.startswith((*machine.EXTRAS[name].environments, f"{name} "))]
+        assert shown == []
+    assert any(line.startswith("envpool:Pong-v5") for line in lines)
+
+
+def test_every_extra_can_be_had_alone() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(machine.EXTRAS) == set(extras) - {"cuda", "test", "check", "docs"}
+
+
+@pytest.fixture
+def fresh() -> Iterator[Path]:
+    """A folder with a new virtual environment, which is removed at once: it takes a GB."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True)
+        yield Path(folder)
+
+
+@pytest.mark.installs
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", machine.EXTRAS)
+def test_an_extra_alone_in_a_fresh_environment_works(name: str, fresh: Path) -> None:
+    def run(*words: str, cwd: Path = fresh) -> str:
+        command = [str(fresh / "venv" / "bin" / "python"), *words]
+        return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    _, *advised = shlex.split(extra_line(name))
+    run(*advised, "--quiet", cwd=ROOT)
+    for env in machine.EXTRAS[name].environments:
+        run("-c", f"from seedbed.testing import check_environment; check_environment({env!r}, steps=20)")
+    seen = run("-m", "seedbed", "doctor")
+    (others,) = [line for line in seen.splitlines() if line.startswith("extras not installed")]
+    assert name not in others.partition("(")[0].split(", ")
+    assert "cannot be made" not in seen
 
 
 def test_what_convolves_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from seedbed.agents.bc import BCSettings, make_agent
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
+from seedbed.nets.network import Network
 from seedbed.replay.dataset import Decided, write
 from seedbed.types import Agent, Tree
 
@@ -58,7 +59,7 @@ def test_a_script_is_cloned_from_a_data_set(tmp_path: Path, optimizer: str) -> N
     )
     rate = {"adam": 3e-3, "adagrad": 0.1}[optimizer]
     settings = BCSettings(unroll_length=10, batch_size=16, optimizer=optimizer, learning_rate=rate)
-    agent = make_agent(settings, environment.spec, network="mlp", hidden=(64,))
+    agent = make_agent(settings, environment.spec, Network(network="mlp", hidden=(64,)))
 
     @jax.jit
     def update(params, state, unroll):

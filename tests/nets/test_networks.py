@@ -12,6 +12,7 @@ from seedbed.errors import ConfigError, SpecError
 from seedbed.nets import torsos
 from seedbed.nets.build import NETWORKS, build_torso
 from seedbed.nets.cpu import library
+from seedbed.nets.network import Network
 from seedbed.testing.agents import SPECS, observations
 from seedbed.types import ArraySpec
 
@@ -30,7 +31,7 @@ ATARI = ArraySpec((84, 84, 4), "uint8")
     ],
 )
 def test_sizes_of_networks(name, dense, count):
-    torso = build_torso(name, ATARI)
+    torso = build_torso(Network(name), ATARI)
     shapes = jax.eval_shape(lambda: torso.init(jax.random.key(0), jnp.zeros((1, 84, 84, 4), jnp.uint8)))
     assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == count
     out = jax.eval_shape(torso.apply, shapes, jax.ShapeDtypeStruct((7, 84, 84, 4), jnp.uint8))
@@ -102,7 +103,7 @@ def test_networks_compute_what_their_papers_draw(torso, body):
 @pytest.mark.parametrize("spec", SPECS)
 def test_any_observation_becomes_features(name, spec):
     seen = observations(SPECS[spec], (6,), seed=0)
-    torso = build_torso(name, SPECS[spec].observation)
+    torso = build_torso(Network(name), SPECS[spec].observation)
     features, _ = torso.init_with_output(jax.random.key(0), seen)
     assert features.ndim == 2
     assert features.shape[0] == 6
@@ -127,10 +128,10 @@ def test_pixels_are_scaled():
 
 
 def test_auto_looks_at_the_image():
-    assert build_torso("auto", ATARI).image_torso.func is torsos.small
-    assert build_torso("auto", ArraySpec((10, 10, 4), "bool")).image_torso.func is torsos.tiny
-    assert build_torso("auto", ArraySpec((4,), "float32")).image_torso is None
-    build_torso("small", ArraySpec((36, 36, 1), "uint8")).init(
+    assert build_torso(Network("auto"), ATARI).image_torso.func is torsos.small
+    assert build_torso(Network("auto"), ArraySpec((10, 10, 4), "bool")).image_torso.func is torsos.tiny
+    assert build_torso(Network("auto"), ArraySpec((4,), "float32")).image_torso is None
+    build_torso(Network("small"), ArraySpec((36, 36, 1), "uint8")).init(
         jax.random.key(0), np.zeros((1, 36, 36, 1), np.uint8)
     )
 
@@ -144,7 +145,7 @@ class Sum(nn.Module):
 
 
 def test_a_network_of_the_user():
-    torso = build_torso(f"{__name__}:Sum", {"x": ArraySpec((2,), "float32")})
+    torso = build_torso(Network(f"{__name__}:Sum"), {"x": ArraySpec((2,), "float32")})
     features, _ = torso.init_with_output(jax.random.key(0), {"x": np.ones((5, 2), np.float32)})
     assert features.shape == (5, 3)
 
@@ -162,17 +163,17 @@ def test_a_network_of_the_user():
 )
 def test_wrong_names_are_refused(name, message):
     with pytest.raises(ConfigError, match=message):
-        build_torso(name, ArraySpec((4,), "float32"))
+        build_torso(Network(name), ArraySpec((4,), "float32"))
 
 
 def test_an_image_too_small_for_its_network():
-    torso = build_torso("nature", ArraySpec((10, 10, 1), "uint8"))
+    torso = build_torso(Network("nature"), ArraySpec((10, 10, 1), "uint8"))
     with pytest.raises(SpecError, match="tiny"):
         torso.init(jax.random.key(0), np.zeros((1, 10, 10, 1), np.uint8))
 
 
 def test_pooled_looks_at_contrast_and_not_at_brightness():
-    torso = build_torso("pooled", ATARI)
+    torso = build_torso(Network("pooled"), ATARI)
     images = np.random.default_rng(0).integers(0, 100, (3, 84, 84, 4), dtype=np.uint8)
     params = torso.init(jax.random.key(0), images)
     features = torso.apply(params, images)
@@ -181,7 +182,7 @@ def test_pooled_looks_at_contrast_and_not_at_brightness():
 
 
 def test_pooled_bears_an_image_of_one_colour():
-    torso = build_torso("pooled", ATARI)
+    torso = build_torso(Network("pooled"), ATARI)
     images = np.full((2, 84, 84, 4), 87, np.uint8)
     params = torso.init(jax.random.key(0), images)
     gradients = jax.grad(lambda params: jnp.sum(torso.apply(params, images)))(params)
@@ -196,7 +197,9 @@ def test_names():
 def test_images_in_bfloat16_and_all_else_in_float32(name):
     spec = ATARI if name != "tiny" else ArraySpec((10, 10, 4), "uint8")
     images = np.random.default_rng(0).integers(0, 256, (17, *spec.shape), dtype=np.uint8)
-    wide, narrow = (build_torso(name, spec, compute_dtype=dtype) for dtype in ("float32", "bfloat16"))
+    wide, narrow = (
+        build_torso(Network(name, compute_dtype=dtype), spec) for dtype in ("float32", "bfloat16")
+    )
     params = wide.init(jax.random.key(0), images[:1])
 
     def loss(torso, params):
@@ -221,6 +224,6 @@ def test_auto_is_bfloat16_where_the_processor_has_it(monkeypatch):
         (("float32", "bfloat16"), "bfloat16"),
     ):
         monkeypatch.setattr(library, "find", lambda dtypes=dtypes: library.Found("3.2.0", dtypes))
-        assert build_torso("nature", ATARI, compute_dtype="auto").image_torso().dtype == expected
+        assert build_torso(Network("nature", compute_dtype="auto"), ATARI).image_torso().dtype == expected
     with pytest.raises(ConfigError, match="compute_dtype 'float16'"):
-        build_torso("nature", ATARI, compute_dtype="float16")
+        build_torso(Network("nature", compute_dtype="float16"), ATARI)

@@ -18,9 +18,10 @@ from harness import until
 
 from seedbed.acting.assignment import Assignment, lanes_of
 from seedbed.acting.batcher import BatchRule
+from seedbed.acting.lag import ExactLag, Rounds
+from seedbed.acting.lag_control import ExactControl, FreeBatches, LagControl, RoundBuffer
 from seedbed.acting.lanes import Member
 from seedbed.acting.meters import Meters
-from seedbed.acting.pace import FreeBatches, Lockstep, Pace, Round
 from seedbed.acting.unrolls import Delivery, step_arrays, step_fields
 from seedbed.envs.make import make
 from seedbed.errors import ConfigError, Refused
@@ -77,14 +78,13 @@ class House:
         self.joined: list[Member] = []
         self.gone: list[tuple[Member, str]] = []
         lanes, rows = lanes_of(envs)
-        collect = Round(actors * lanes, self._take)
+        collect = RoundBuffer(actors * lanes, self._take)
         self.workers = []
         for _ in range(workers):
-            pace: Pace = FreeBatches(BatchRule(max_rows, wait), self.store, 0, self._take)
+            pace: LagControl = FreeBatches(BatchRule(max_rows, wait), self.store, 0, self._take)
             if lag is not None:
-                pace = Lockstep(
-                    lag=lag,
-                    updates_per_round=1,
+                pace = ExactControl(
+                    Rounds(ExactLag(lag), 1),
                     halves=dict.fromkeys(range(lanes), actors),
                     store=self.store,
                     device=0,

@@ -18,8 +18,9 @@ from harness import until
 from seedbed.acting.assignment import Assignment
 from seedbed.acting.batcher import BatchRule
 from seedbed.acting.inference import Inference
+from seedbed.acting.lag import ExactLag, Rounds
+from seedbed.acting.lag_control import ExactControl, FreeControl, LagControl, RoundBuffer
 from seedbed.acting.meters import Meters
-from seedbed.acting.pace import Free, Lockstep, Pace, Round
 from seedbed.acting.unrolls import Delivery
 from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
@@ -48,15 +49,14 @@ class Stand:
         assignment = Assignment("toy:count", {}, COUNT, workers, 2 * ROWS, 3, LENGTH, "secret")
         self.store = WeightStore(jax.devices()[:1], keep=1 if lag is None else lag + 2)
         self.meters, self.ledger = Meters(), Ledger()
-        pace: Pace = Free(self.store, 0, self._take)
+        pace: LagControl = FreeControl(self.store, 0, self._take)
         if lag is not None:
-            pace = Lockstep(
-                lag=lag,
-                updates_per_round=1,
+            pace = ExactControl(
+                Rounds(ExactLag(lag), 1),
                 halves={0: workers, 1: workers},
                 store=self.store,
                 device=0,
-                collect=Round(2 * workers, self._take),
+                collect=RoundBuffer(2 * workers, self._take),
             )
         self.intake = UnrollService(
             AGENT,

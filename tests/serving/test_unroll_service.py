@@ -15,8 +15,9 @@ from fakes import COUNT, FakePeer, reporter
 from seedbed.acting.assignment import Assignment
 from seedbed.acting.codec import UnrollCodec, WeightsCodec, version_array
 from seedbed.acting.example import example_unroll
+from seedbed.acting.lag import ExactLag, Rounds
+from seedbed.acting.lag_control import ExactControl, FreeControl, LagControl, RoundBuffer
 from seedbed.acting.meters import Latencies, Meters
-from seedbed.acting.pace import Free, Lockstep, Pace, Round
 from seedbed.acting.unrolls import Delivery
 from seedbed.errors import Refused, SpecError
 from seedbed.metrics.ledger import Ledger
@@ -45,15 +46,14 @@ class Stand:
         assignment = Assignment("toy:count", {}, COUNT, 1, 2 * ROWS, 3, LENGTH, "secret")
         self.store = WeightStore(jax.devices()[:1], keep=1)
         self.publish(0)
-        pace: Pace = Free(self.store, 0, self._take)
+        pace: LagControl = FreeControl(self.store, 0, self._take)
         if lag is not None:
-            pace = Lockstep(
-                lag=lag,
-                updates_per_round=1,
+            pace = ExactControl(
+                Rounds(ExactLag(lag), 1),
                 halves={0: 1, 1: 1},
                 store=self.store,
                 device=0,
-                collect=Round(2, self._take),
+                collect=RoundBuffer(2, self._take),
             )
         self.intake = UnrollService(
             AGENT,

@@ -16,6 +16,7 @@ from seedbed.errors import ConfigError, DatasetError
 from seedbed.launch.build import build_agent
 from seedbed.nets import frame_stack, normalizer, torsos
 from seedbed.nets.build import NETWORKS, build_torso
+from seedbed.nets.network import Network
 from seedbed.nets.observations import Values, described, entry_of, numbers
 from seedbed.replay.dataset import Dataset, _as_kept
 from seedbed.types import ArraySpec, EnvSpec
@@ -153,7 +154,7 @@ def test_a_record_without_the_rule_is_one_of_0_1():
     ],
 )
 def test_auto_takes_each_image_by_its_size(leaf, torso, small):
-    encoder = build_torso("auto", leaf)
+    encoder = build_torso(Network("auto"), leaf)
     assert (encoder.image_torso and encoder.image_torso.func) is torso
     shown = {name: jnp.zeros((2, *each.shape), each.dtype) for name, each in leaf.items()}
     shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), shown))["params"]
@@ -185,15 +186,15 @@ def test_a_network_that_is_refused_names_one_that_works(network, shape):
 def test_without_an_image_the_networks_that_are_named_work():
     leaf = spec((4,), "float32", -1, 1)
     with pytest.raises(ConfigError, match="use 'mlp' or 'auto'"):
-        build_torso("nature", leaf)
+        build_torso(Network("nature"), leaf)
     for name in ("mlp", "auto"):
-        build_torso(name, leaf).init(jax.random.key(0), np.zeros((1, 4), np.float32))
+        build_torso(Network(name), leaf).init(jax.random.key(0), np.zeros((1, 4), np.float32))
 
 
 def test_pictures_of_bytes_reach_the_first_convolution_as_bytes():
     shown = jax.ShapeDtypeStruct((2, 84, 84, 4), np.uint8)
     for network in ("small", "nature", "deep"):
-        torso = build_torso(network, spec((84, 84, 4)))
+        torso = build_torso(Network(network), spec((84, 84, 4)))
         params = jax.eval_shape(torso.init, jax.random.key(0), shown)
         first = next(
             equation
@@ -268,7 +269,7 @@ def _wide(random, rows, size):
 )
 def test_one_number_among_many_is_learned_by_whatever_part_of_its_range_it_uses(draw, leaf):
     random = np.random.default_rng(0)
-    torso = build_torso("mlp", leaf)
+    torso = build_torso(Network("mlp"), leaf)
     head = jnp.asarray(random.normal(size=(64, 2)), jnp.float32) / 8
     optimizer = optax.adam(2e-3)
 

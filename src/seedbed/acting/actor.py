@@ -5,6 +5,7 @@ It imports no JAX, unless the learner says that actors run the policy themselves
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -120,7 +121,7 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
     for lane, (environment, seed) in enumerate(zip(lanes, assignment["seeds"], strict=True)):
         client.send(lane, step_arrays(environment.reset(seed)))
     stepping: deque[int] = deque()
-    reporter = Reporter(client, notes)
+    reporter = Reporter(client, notes, lanes)
     sent, steps = [time.monotonic()] * len(lanes), [0] * len(lanes)
     while True:
         reporter.report_if_due()
@@ -136,6 +137,21 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
         step = step_arrays(lanes[lane].receive())
         sent[lane] = time.monotonic()
         client.send(lane, step)
+
+
+def run(context: Any) -> None:
+    """Acts for the one that the instance of a program dials, see :class:`seedbed.architectures.program.Context`.
+
+    Raises what :func:`act` raises, and :class:`~seedbed.errors.ConnectionLost` when the run is over.
+    """
+    (role,) = context.task.dials
+
+    def make_agent(policy: dict[str, Any], spec: EnvSpec) -> Agent:
+        made: Agent = context.make_agent(context.make_config(policy), spec)
+        return made
+
+    with contextlib.closing(context.dial(role)) as client:
+        act(client, token=context.token, index=context.task.index, make_agent=make_agent)
 
 
 def act_and_reconnect(

@@ -12,20 +12,22 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from seedbed.acting.assignment import Assignment, half_seeds
+from seedbed.acting.lag import Rounds
+from seedbed.acting.lag_control import HandOver, RoundBuffer
 from seedbed.acting.lanes import Script, digest_of
 from seedbed.acting.meters import Meters
-from seedbed.acting.pace import HandOver, Round, version_of_round
-from seedbed.acting.rollout import Program, Rollout, warm_up
+from seedbed.acting.rollout import CompiledPolicy, Rollout, warm_up
 from seedbed.acting.unrolls import Delivery, resets_at, step_arrays
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
-from seedbed.envs.make import make
+from seedbed.envs.make import make, told_by
 from seedbed.errors import RunFailed, SpecError
+from seedbed.faults import Fault
 from seedbed.metrics.ledger import Ledger
 from seedbed.types import TimeStep, Tree, Weights
 from seedbed.weights.store import WeightStore
@@ -48,34 +50,23 @@ class Gate(Protocol):
 
 
 class LearnerGate:
-    """Where actor threads wait for their learner: for the weights of their next unroll, and for room in the queue.
+    """The gate where actor threads wait for their learner: for the weights of their next unroll, and for room.
 
     Args:
-      lag: ``free``, or the exact number of rounds between the weights that act and the newest that could.
-      threads: how many.
-      updates_per_round: how often the learner updates on one unroll of every thread.
+      threads: number of threads.
       store: where the weights come from.
       hand_over: takes a complete unroll; False if there is no room.
-      base: the version that round 0 acts with.
+      rounds: the version that each round acts with; None where the lag is free.
     """
 
     def __init__(
-        self,
-        *,
-        lag: int | Literal["free"],
-        threads: int,
-        updates_per_round: int,
-        store: WeightStore,
-        hand_over: HandOver,
-        base: int = 0,
+        self, *, threads: int, store: WeightStore, hand_over: HandOver, rounds: Rounds | None
     ) -> None:
-        self._lag = lag
         self._threads = threads
-        self._updates_per_round = updates_per_round
         self._store = store
         self._hand_over = hand_over
-        self._base = base
-        self._round = Round(threads, hand_over)
+        self._rounds = rounds
+        self._buffer = RoundBuffer(threads, hand_over)
         self._news = threading.Condition()
         self._waiting: dict[int, int] = {}
         self._closed = False
@@ -98,9 +89,9 @@ class LearnerGate:
 
     def weights(self, index: int, rounds: int, device: int) -> Weights | None:
         """See :class:`Gate`."""
-        if self._lag == "free":
+        if self._rounds is None:
             return None if self._closed else self._store.newest(device)
-        version = version_of_round(rounds, self._lag, self._updates_per_round, self._base)
+        version = self._rounds.version(rounds)
         with self._news:
             self._waiting[index] = version
             self._news.notify_all()
@@ -110,8 +101,8 @@ class LearnerGate:
 
     def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
         """See :class:`Gate`; waits for room."""
-        if self._lag != "free":
-            return self._round.add(rounds, (index, 0), delivery)
+        if self._rounds is not None:
+            return self._buffer.add(rounds, (index, 0), delivery)
         with self._news:
             while not self._closed:
                 if self._hand_over(delivery):
@@ -178,11 +169,11 @@ class ActorThread:
 
     # What whoever watches it asks.
 
-    def ended(self) -> str | None:
-        """Why it ended, in one line; None while it lives."""
+    def ended(self) -> Fault | None:
+        """Why it ended; None while it lives."""
         if self._thread.is_alive():
             return None
-        return f"{type(self._error).__name__}: {self._error}" if self._error else "ended"
+        return Fault.of(self._error) if self._error else Fault("ended")
 
     def ask_to_end(self) -> None:
         """It hears it at its gate."""
@@ -275,6 +266,7 @@ class ActorThread:
                 return False
         unroll = self._rollout.cut(self._timestep, weights.version)
         threads.ledger.cut(threads.assignment.unroll_length * rows)
+        threads.meters.tell(told_by(environment))
         finished, self._finished = self._finished, []
         self.rounds += 1
         return threads.gate.pass_on(self._index, self.rounds - 1, Delivery(unroll, finished))
@@ -297,7 +289,7 @@ class ActorThreads:
     """
 
     assignment: Assignment
-    program: Program
+    program: CompiledPolicy
     devices: Sequence[Any]
     gate: Gate
     ledger: Ledger
@@ -325,11 +317,9 @@ class ActorThreads:
         """The highest epoch so far; a resumed run counts on from it."""
         return max(self._epochs.values(), default=self.first_epoch)
 
-    def stalled(self, timeout: float) -> dict[int, float]:
-        """The threads whose environments have taken longer than ``timeout`` s for a step, and how long."""
-        now = time.monotonic()
-        busy = {index: now - since for index, each in self.threads.items() if (since := each.busy_since)}
-        return {index: seconds for index, seconds in busy.items() if seconds > timeout}
+    def owes(self) -> dict[int, float | None]:
+        """Returns since when each thread's environments have been at one step, in s; None while they are at none."""
+        return {index: each.busy_since for index, each in list(self.threads.items())}
 
     def alive(self) -> int:
         """How many there are."""

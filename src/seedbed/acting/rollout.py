@@ -34,7 +34,7 @@ class Growing(NamedTuple):
     record: Tree
 
 
-class Program:
+class CompiledPolicy:
     """What rollouts run on their accelerators, compiled once for all of one size; used by many threads.
 
     Args:
@@ -102,7 +102,7 @@ class Rollout:
       epoch: how many had these slots before.
     """
 
-    def __init__(self, program: Program, device: Any, slots: NDArray[np.int32], epoch: int) -> None:
+    def __init__(self, program: CompiledPolicy, device: Any, slots: NDArray[np.int32], epoch: int) -> None:
         self._program = program
         self._device = device
         self._key = jax.device_put(program.key, device)
@@ -149,7 +149,7 @@ class Rollout:
         self._begin()
 
 
-def warm_up(program: Program, device: Any, weights: Weights) -> None:
+def warm_up(program: CompiledPolicy, device: Any, weights: Weights) -> None:
     """Compiles everything for ``device``, so that no environment waits for it."""
     rollout = Rollout(program, device, np.zeros(program.rows, np.int32), 0)
     timestep = _zeros(program)
@@ -157,6 +157,6 @@ def warm_up(program: Program, device: Any, weights: Weights) -> None:
     rollout.cut(timestep, weights.version)
 
 
-def _zeros(program: Program) -> TimeStep:
+def _zeros(program: CompiledPolicy) -> TimeStep:
     fields: Sequence[tuple[tuple[int, ...], str]] = step_fields(program.spec, program.rows)
     return timestep_of(program.spec, [np.zeros(shape, dtype) for shape, dtype in fields])

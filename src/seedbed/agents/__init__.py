@@ -1,5 +1,7 @@
 """Agents: what is computed. One paper a file; none imports another."""
 
+from seedbed.agents.actor_critic import ActorCriticSettings, PolicySettings, make_model
 from seedbed.agents.interface import AgentDefinition
+from seedbed.agents.value_based import ValueBasedSettings
 
-__all__ = ["AgentDefinition"]
+__all__ = ["ActorCriticSettings", "AgentDefinition", "PolicySettings", "ValueBasedSettings", "make_model"]

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from seedbed.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
+from seedbed.agents.actor_critic import (
+    ActorCriticSettings,
+    generalized_advantages,
+    make_model,
+    with_scaled_rewards,
+)
 from seedbed.agents.interface import AgentDefinition
 from seedbed.nets.actor_critic import ActorCritic, acting
+from seedbed.nets.network import AUTO, Network
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, explained_variance, mean_over_batch
 from seedbed.ops.distributions import Distribution
@@ -26,6 +32,8 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 @dataclass(frozen=True)
 class A2CSettings(ActorCriticSettings):
     """What can be set of A2C; step size, optimizer, clip and unroll are those of Baselines."""
+
+    own_lag: ClassVar[int | Literal["free"]] = 0
 
     learning_rate: float = 7e-4
     """Step size of the optimizer."""
@@ -53,12 +61,8 @@ class A2CSettings(ActorCriticSettings):
 def make_agent(
     settings: A2CSettings,
     env_spec: EnvSpec,
+    network: Network = AUTO,
     *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 0,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The A2C agent for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -66,17 +70,9 @@ def make_agent(
     Returns:
       :class:`~seedbed.types.Agent`. Its params are ``{"network": …}``; its record is ``{"policy": float32 [B, P]}``.
     """
-    model, distribution = make_model(
-        settings,
-        env_spec,
-        network=network,
-        hidden=hidden,
-        lstm=lstm,
-        compute_dtype=compute_dtype,
-        observations=observations,
-    )
+    model, distribution = make_model(settings, env_spec, network)
     act, mode = acting(model, distribution)
-    return Agent(
+    agent = Agent(
         name="a2c",
         init=lambda key: {"network": model.init(key)},
         initial_state=model.initial_state,
@@ -87,6 +83,7 @@ def make_agent(
         data=DataPlan(settings.unroll_length, settings.batch_size, on_policy=True),
         mode=mode,
     )
+    return with_scaled_rewards(settings, agent)
 
 
 def _make_loss(

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from seedbed.agents.actor_critic import PolicySettings, make_model
 from seedbed.agents.interface import AgentDefinition
 from seedbed.nets.actor_critic import ActorCritic, acting
+from seedbed.nets.network import AUTO, Network
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, mean_over_batch
 from seedbed.ops.distributions import Distribution
@@ -40,8 +41,7 @@ class BCSettings(PolicySettings):
     """Weight of the entropy bonus."""
 
     burn_in: int = 0
-    """Transitions at the beginning of an unroll that only fill the memory of an LSTM; they are never fewer than a frame
-    stack or the previous action need."""
+    """Transitions at an unroll's beginning that only fill memories (LSTM, frame stack, previous action)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,12 +57,8 @@ class BCSettings(PolicySettings):
 def make_agent(
     settings: BCSettings,
     env_spec: EnvSpec,
+    network: Network = AUTO,
     *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 0,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """Behaviour cloning for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -72,15 +68,7 @@ def make_agent(
       record is ``{"policy": float32 [B, P]}``. Its unrolls have ``overlap + T`` transitions, and their record may be
       that of the policy that is cloned, or empty.
     """
-    model, distribution = make_model(
-        settings,
-        env_spec,
-        network=network,
-        hidden=hidden,
-        lstm=lstm,
-        compute_dtype=compute_dtype,
-        observations=observations,
-    )
+    model, distribution = make_model(settings, env_spec, network)
     act, mode = acting(model, distribution)
     burn_in = max(settings.burn_in, env_spec.frame_stack - 1, int(settings.previous_action))
     return Agent(
@@ -136,7 +124,7 @@ def _policy(model: ActorCritic, params: Tree, unroll: Unroll, burn_in: int) -> j
     steps = unroll.timestep
     decided = TimeStep(map_leaves(lambda x: x[:-1], steps.observation), *(part[:-1] for part in steps[1:]))
     inputs, _ = model.inputs(decided, unroll.action[:-1], unroll.state)
-    if not model.lstm:  # then each step is read by itself, and those before are in its stack
+    if not model.network.lstm:  # then each step is read by itself, and those before are in its stack
         inputs = jax.tree.map(lambda x: x[burn_in:], inputs)
     (policy, _), _ = model.evaluate(params["network"], inputs)
     return policy[burn_in - len(unroll.action) :]

@@ -18,6 +18,7 @@ from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
 from seedbed.errors import ConfigError
 from seedbed.nets.body import Inputs
+from seedbed.nets.network import AUTO, Network
 from seedbed.nets.q_network import QNetwork, one_of
 from seedbed.ops.batches import over_batch, transitions
 from seedbed.ops.optimizers import make_clip, make_optimizer, require
@@ -30,7 +31,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, Tree, Unroll
 class DQNSettings(ValueBasedSettings):
     """What can be set of DQN."""
 
-    learning_rate: float = 1e-4
+    learning_rate: float = 5e-4
     """Step size of the optimizer."""
 
     gradient_clip: float = 40.0
@@ -52,12 +53,8 @@ class DQNSettings(ValueBasedSettings):
 def make_agent(
     settings: DQNSettings,
     env_spec: EnvSpec,
+    network: Network = AUTO,
     *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 0,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The DQN agent for one environment; arguments as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -70,17 +67,14 @@ def make_agent(
     Raises:
       ConfigError: an LSTM, actions that are no choice among a few, or an unknown network.
     """
-    if lstm:
+    if network.lstm:
         raise ConfigError(
-            f"lstm is {lstm}, but dqn learns from single transitions: leave it out, or use --agent r2d2"
+            f"lstm is {network.lstm}, but dqn learns from single transitions: leave it out, or use --agent r2d2"
         )
     model = QNetwork(
         spec=env_spec,
         encode_action=lambda action: action,
         network=network,
-        hidden=tuple(hidden),
-        compute_dtype=compute_dtype,
-        observations=observations,
         num_actions=one_of(env_spec),
         dueling=settings.dueling,
         head_size=settings.head_size,

@@ -18,8 +18,9 @@ class AgentDefinition:
       Settings: frozen dataclass of what can be set, derived from
         :class:`~seedbed.agents.actor_critic.PolicySettings` or
         :class:`~seedbed.agents.value_based.ValueBasedSettings`.
-      make: ``(settings, spec, *, network, hidden, lstm, compute_dtype, total_updates) -> Agent``; raises
-        :class:`~seedbed.errors.ConfigError` for settings that do not go together, or that do not fit the environment.
+      make: ``(settings, spec, network, *, total_updates) -> Agent``, of a :class:`~seedbed.nets.network.Network`;
+        raises :class:`~seedbed.errors.ConfigError` for settings that do not go together, or that do not fit the
+        environment.
     """
 
     name: str

@@ -11,14 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from seedbed.agents.actor_critic import ActorCriticSettings, generalized_advantages, make_model
+from seedbed.agents.actor_critic import (
+    ActorCriticSettings,
+    generalized_advantages,
+    make_model,
+    require_parts,
+    with_scaled_rewards,
+)
 from seedbed.agents.interface import AgentDefinition
+from seedbed.errors import ConfigError
 from seedbed.nets import normalizer
 from seedbed.nets.actor_critic import ActorCritic, acting
+from seedbed.nets.body import Inputs
+from seedbed.nets.network import AUTO, Network
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, explained_variance, mean_over_batch
 from seedbed.ops.distributions import Distribution
@@ -30,7 +40,9 @@ from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 class PPOSettings(ActorCriticSettings):
     """What can be set of PPO."""
 
-    learning_rate: float = 2.5e-4
+    own_lag: ClassVar[int | Literal["free"]] = 0
+
+    learning_rate: float = 3e-4
     """Step size of the optimizer."""
 
     adam_eps: float = 1e-5
@@ -42,17 +54,20 @@ class PPOSettings(ActorCriticSettings):
     trace_lambda: float = 0.95
     """Mixes short and long bootstraps of the advantages (GAE's lambda); 1 is the longest."""
 
-    unroll_length: int = 128
+    unroll_length: int = 64
     """Transitions in an unroll (T)."""
 
-    batch_size: int = 8
-    """Unrolls in a batch (B), over all devices."""
+    batch_size: int = 32
+    """Unrolls in a batch (B), over all devices; as many as there are environments, or some are trained on late."""
 
-    reuse: int = 4
+    reuse: int = 10
     """Passes over each batch (epochs)."""
 
-    minibatches: int = 4
-    """Parts of a batch, of whole unrolls; each pass over it makes one update with each of them."""
+    minibatches: int = 32
+    """Parts of a batch; each pass over it makes one update with each of them."""
+
+    shuffle: Literal["auto", "transitions", "unrolls"] = "auto"
+    """Rows of minibatches: single transitions or whole unrolls; auto: unrolls if there is an LSTM."""
 
     clip: float = 0.2
     """How far the ratio of new to old probabilities may leave 1 and still gain (epsilon)."""
@@ -64,14 +79,20 @@ class PPOSettings(ActorCriticSettings):
     """Bring the advantages of each batch to mean 0 and variance 1."""
 
     normalize_observations: bool = False
-    """Bring observations that are floating-point numbers to mean 0 and variance 1, by what was seen so far."""
+    """Normalize floating-point observations to mean 0 and variance 1, by the ones seen so far."""
 
     normalize_values: bool = False
-    """Let the network predict values brought to mean 0 and variance 1, by the targets that were seen so far."""
+    """Normalize the values that the network predicts to mean 0 and variance 1, by their targets so far."""
 
     target_kl: float | None = None
-    """End the passes over a batch when the KL divergence from the acting policy, over all places of the batch (those
-    that are not trained count as 0), exceeds 1.5 times this; none: never."""
+    """KL divergence from the acting policy; above 1.5 times it the passes over a batch end; none: never."""
+
+    @property
+    def minibatch_rows(self) -> tuple[int, str]:
+        """Most rows that minibatches can be drawn of, and their noun."""
+        if self.shuffle == "unrolls":
+            return super().minibatch_rows
+        return self.batch_size * self.unroll_length, "the transitions of a batch"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,12 +104,8 @@ class PPOSettings(ActorCriticSettings):
 def make_agent(
     settings: PPOSettings,
     env_spec: EnvSpec,
+    network: Network = AUTO,
     *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 0,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The PPO agent for one environment; arguments and errors as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -104,12 +121,10 @@ def make_agent(
     model, distribution = make_model(
         settings,
         replace(env_spec, observation=read_by_network),
-        network=network,
-        hidden=hidden,
-        lstm=lstm,
-        compute_dtype=compute_dtype,
-        observations=observations,
+        network,
     )
+
+    transitions = _of_transitions(settings, network)
 
     def init(key: jax.Array) -> Tree:
         params: dict[str, Tree] = {"network": model.init(key)}
@@ -147,15 +162,16 @@ def make_agent(
             params = {**params, "values": moments}
             prepared["target"] = normalizer.normalized(moments, prepared["target"])
         record = {**unroll.record, "value": values[:-1], **prepared}
-        return params, unroll._replace(timestep=timestep, record=record)
+        unroll = unroll._replace(timestep=timestep, record=record)
+        return params, _in_transitions(model, unroll) if transitions else unroll
 
     act, mode = acting(model, distribution, read, tell_values=True)
-    return Agent(
+    agent = Agent(
         name="ppo",
         init=init,
         initial_state=model.initial_state,
         act=act,
-        loss=_make_loss(settings, model, distribution),
+        loss=_make_loss(settings, model, distribution, transitions),
         optimizer=make_optimizer(settings, total_updates),
         clip=make_clip(settings),
         data=DataPlan(
@@ -163,11 +179,13 @@ def make_agent(
             settings.batch_size,
             settings.reuse,
             settings.minibatches,
+            transitions,
             most_kl=None if settings.target_kl is None else 1.5 * settings.target_kl,
         ),
         mode=mode,
         prepare=prepare,
     )
+    return with_scaled_rewards(settings, agent)
 
 
 def _advantages(settings: PPOSettings, timestep: TimeStep, values: jax.Array) -> dict[str, jax.Array]:
@@ -188,8 +206,64 @@ def _in_rewards(params: Tree, values: jax.Array) -> jax.Array:
     return mean + deviation * values
 
 
+def _of_transitions(settings: PPOSettings, network: Network) -> bool:
+    """Whether minibatches are of single transitions."""
+    if network.lstm and settings.shuffle == "transitions":
+        raise ConfigError(
+            f"shuffle is transitions, but an LSTM of {network.lstm} is trained on whole unrolls: leave one of them out"
+        )
+    transitions = not network.lstm and settings.shuffle != "unrolls" and settings.minibatches > 1
+    if not transitions:
+        require_parts(settings.minibatches, settings.batch_size, "the batch size (of whole unrolls)")
+    return transitions
+
+
+_EXTRAS = ("first", "second")
+"""Names of what a network reads beside the observation, in its order and in that of the alphabet."""
+
+
+def _in_transitions(model: ActorCritic, unroll: Unroll) -> Unroll:
+    """The T * B transitions of a prepared batch, ``[1, T * B]``, for a network without memory.
+
+    Frames are stacked here, of which the unroll has the order: the observation is what the network reads.
+    """
+    inputs, _ = model.inputs(unroll.timestep, unroll.action, unroll.state)
+
+    def in_one_row(array: jax.Array) -> jax.Array:
+        return array.reshape(1, -1, *array.shape[2:])
+
+    def ends(array: jax.Array) -> jax.Array:
+        return jnp.concatenate([in_one_row(array[:-1]), in_one_row(array[1:])])
+
+    read = {"shown": inputs.observation, "extras": dict(zip(_EXTRAS, inputs.extras, strict=False))}
+    observation = jax.tree.map(lambda array: in_one_row(array[:-1]), read)
+    return Unroll(
+        TimeStep(observation, *map(ends, unroll.timestep[1:])),
+        in_one_row(unroll.action),
+        jax.tree.map(in_one_row, unroll.record),
+        {},
+        in_one_row(unroll.version),
+    )
+
+
+def _evaluate(
+    model: ActorCritic, params: Tree, unroll: Unroll, transitions: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Policy parameters and values of the steps that were acted on, ``[T, B, ...]``, of a prepared batch."""
+    step = unroll.timestep
+    if transitions:
+        extras = step.observation["extras"]
+        inputs = Inputs(
+            step.observation["shown"], [extras[name] for name in sorted(extras)], step.first[:-1], {}
+        )
+        said, _ = model.evaluate(params, inputs)
+        return said
+    policy, values, _ = model.apply(params, step, unroll.action, unroll.state)
+    return policy[:-1], values[:-1]
+
+
 def _make_loss(
-    settings: PPOSettings, model: ActorCritic, distribution: Distribution
+    settings: PPOSettings, model: ActorCritic, distribution: Distribution, transitions: bool
 ) -> Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], None]]]:
     """The loss of :class:`~seedbed.types.Agent`, of unrolls that were prepared."""
 
@@ -197,8 +271,8 @@ def _make_loss(
         params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
         del target_params, key
-        policy, values, _ = model.apply(params["network"], unroll.timestep, unroll.action, unroll.state)
-        policy, values, record = policy[:-1], values[:-1], unroll.record
+        policy, values = _evaluate(model, params["network"], unroll, transitions)
+        record = unroll.record
         valid = ~unroll.timestep.first[1:]
         behaviour, targets = record["policy"], record["target"]
         log_ratios = distribution.log_prob(policy, unroll.action) - distribution.log_prob(

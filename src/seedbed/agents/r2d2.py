@@ -1,14 +1,14 @@
 """R2D2: double Q-learning with a memory, from prioritized sequences that begin with a warm-up of the memory.
 
-Kapturowski et al. 2019, *Recurrent Experience Replay in Distributed Reinforcement Learning*, with the settings of SEED
-(Espeholt et al. 2020). The state with which a sequence is stored is the actor's at its very first step (SEED's own code
-kept one that was ``burn_in`` steps late).
+Kapturowski et al. 2019, *Recurrent Experience Replay in Distributed Reinforcement Learning*; ``--preset r2d2-atari``
+has the settings of SEED (Espeholt et al. 2020). The state with which a sequence is stored is that of the actor at its
+very first step (SEED's own code kept one that was ``burn_in`` steps late).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
 from seedbed.errors import ConfigError
+from seedbed.nets.network import AUTO, Network
 from seedbed.nets.q_network import QNetwork, one_of
 from seedbed.ops import distributions
 from seedbed.ops.batches import average, over_batch, transitions
@@ -23,6 +24,9 @@ from seedbed.ops.optimizers import make_clip, make_optimizer, require
 from seedbed.ops.priorities import sequence_priority
 from seedbed.ops.q_values import in_rewards, of_actions, td_errors
 from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, TimeStep, Tree, Unroll, map_leaves
+
+_LSTM = 512
+"""Size of the memory, unless another one is chosen."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,10 @@ class R2D2Settings(ValueBasedSettings):
     The loss is a sum over the T transitions of a sequence and a mean over the batch.
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: float = 5e-4
     """Step size of the optimizer."""
 
-    adam_eps: float = 1e-3
+    adam_eps: float = 1e-4
     """Adam: added outside the root."""
 
     gradient_clip: float = 80.0
@@ -50,7 +54,7 @@ class R2D2Settings(ValueBasedSettings):
     rescale: float = 1e-3
     """Learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + rescale x of values instead of x; 0: x itself."""
 
-    burn_in: int = 40
+    burn_in: int = 10
     """Steps before those that are trained on, by which the memory is brought to the newest weights."""
 
     previous_action: bool = True
@@ -59,9 +63,8 @@ class R2D2Settings(ValueBasedSettings):
     previous_reward: bool = True
     """Feed the previous reward, unclipped, to the memory."""
 
-    replay_ratio: float | None = 0.75
-    """How often each transition is trained on, in the mean: acting and learning wait for each other so that it is kept;
-    none: neither waits."""
+    replay_ratio: float | None = 4.0
+    """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
     priority_exponent: float = 0.9
     """How much priorities decide what is sampled; 0 is uniformly."""
@@ -72,10 +75,10 @@ class R2D2Settings(ValueBasedSettings):
     importance_exponent: float = 0.6
     """How much the loss corrects for that; 1 is fully."""
 
-    unroll_length: int = 80
+    unroll_length: int = 20
     """Transitions of a sequence that are trained on (T)."""
 
-    batch_size: int = 64
+    batch_size: int = 16
     """Sequences in a batch (B), over all devices."""
 
     def __post_init__(self) -> None:
@@ -94,12 +97,8 @@ class R2D2Settings(ValueBasedSettings):
 def make_agent(
     settings: R2D2Settings,
     env_spec: EnvSpec,
+    network: Network = AUTO,
     *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 512,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The R2D2 agent for one environment; arguments as for :func:`seedbed.agents.vtrace.make_agent`.
@@ -111,16 +110,13 @@ def make_agent(
     Raises:
       ConfigError: no LSTM, actions that are no choice among a few, or an unknown network.
     """
+    lstm = _LSTM if network.lstm is None else network.lstm
     if not lstm:
         raise ConfigError("lstm is 0, but r2d2 is an agent with a memory: use --lstm 512, or --agent dqn")
     model = QNetwork(
         spec=env_spec,
         encode_action=distributions.from_spec(env_spec.action).encode,
-        network=network,
-        hidden=tuple(hidden),
-        lstm=lstm,
-        compute_dtype=compute_dtype,
-        observations=observations,
+        network=replace(network, lstm=lstm),
         previous_action=settings.previous_action,
         previous_reward=settings.previous_reward,
         previous_reward_clip=0.0,

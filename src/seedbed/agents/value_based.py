@@ -41,10 +41,10 @@ class ValueBasedSettings(OptimizerSettings):
     dueling: bool = True
     """Tell the value of a state and the advantages of actions apart (dueling heads)."""
 
-    head_size: int = 512
+    head_size: int = 128
     """Size of the dense layer before each head; 0 for none."""
 
-    target_period: int = 2500
+    target_period: int = 250
     """Updates after which the target network becomes the trained one."""
 
     epsilon_base: float = 0.4
@@ -59,12 +59,11 @@ class ValueBasedSettings(OptimizerSettings):
     replay_size: int = 100_000
     """Transitions that the replay keeps."""
 
-    replay_min_size: int = 10_000
+    replay_min_size: int = 1_000
     """Transitions in the replay before learning begins."""
 
-    replay_ratio: float | None = 1.0
-    """How often each transition is trained on, in the mean: acting and learning wait for each other so that it is kept;
-    none: neither waits."""
+    replay_ratio: float | None = 4.0
+    """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
     priority_exponent: float = 0.6
     """How much priorities decide what is sampled; 0 is uniformly."""
@@ -94,9 +93,7 @@ class ValueBasedSettings(OptimizerSettings):
         ratio = self.replay_ratio
         require(ratio is None or ratio > 0, "replay_ratio", ratio, "more than 0, or none")
         annealed = ratio is None and self.anneal_to_zero
-        require(
-            not annealed, "replay_ratio", ratio, "a number, or nobody knows over how many updates to anneal"
-        )
+        require(not annealed, "replay_ratio", ratio, "a number: annealing needs the number of updates")
 
 
 def acting(

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from seedbed.agents.actor_critic import ActorCriticSettings, make_model
+from seedbed.agents.actor_critic import ActorCriticSettings, make_model, with_scaled_rewards
 from seedbed.agents.interface import AgentDefinition
 from seedbed.nets.actor_critic import ActorCritic, acting
+from seedbed.nets.network import AUTO, Network
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, explained_variance, mean_over_batch, over_batch, transitions
 from seedbed.ops.distributions import Distribution
@@ -68,12 +69,8 @@ class VTraceSettings(ActorCriticSettings):
 def make_agent(
     settings: VTraceSettings,
     env_spec: EnvSpec,
+    network: Network = AUTO,
     *,
-    network: str = "auto",
-    hidden: tuple[int, ...] = (),
-    lstm: int = 0,
-    compute_dtype: str = "float32",
-    observations: str = "auto",
     total_updates: int | None = None,
 ) -> Agent:
     """The V-trace agent for one environment.
@@ -81,11 +78,7 @@ def make_agent(
     Args:
       settings: see :class:`VTraceSettings`.
       env_spec: of the environment.
-      network: see :func:`seedbed.nets.build.build_torso`.
-      hidden: sizes of the torso's dense layers; empty for the network's own.
-      lstm: size of the recurrent core; 0 for none.
-      compute_dtype: in what images are convolved, see :func:`seedbed.nets.build.build_torso`.
-      observations: how they enter the network, see :mod:`seedbed.nets.observations`.
+      network: torso and recurrent core.
       total_updates: updates in the whole run, for a learning rate that is annealed over it.
 
     Returns:
@@ -97,15 +90,7 @@ def make_agent(
       ConfigError: settings that do not go together, or an unknown network.
       SpecError: actions that no distribution fits.
     """
-    model, distribution = make_model(
-        settings,
-        env_spec,
-        network=network,
-        hidden=hidden,
-        lstm=lstm,
-        compute_dtype=compute_dtype,
-        observations=observations,
-    )
+    model, distribution = make_model(settings, env_spec, network)
 
     def init(key: jax.Array) -> Tree:
         params = {"network": model.init(key)}
@@ -115,7 +100,7 @@ def make_agent(
         return params
 
     act, mode = acting(model, distribution)
-    return Agent(
+    agent = Agent(
         name="vtrace",
         init=init,
         initial_state=model.initial_state,
@@ -126,6 +111,7 @@ def make_agent(
         data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.minibatches),
         mode=mode,
     )
+    return with_scaled_rewards(settings, agent)
 
 
 def _make_loss(
@@ -217,7 +203,8 @@ def _make_optimizer(settings: VTraceSettings, total_updates: int | None) -> opta
     bound = policy_losses.ENTROPY_COEFFICIENT_RANGE / settings.entropy_adjustment_speed
     entropy = optax.chain(make_optimizer(settings, total_updates), _keep_within(bound))
     return optax.partition(
-        {"network": network, "entropy": entropy}, {"network": "network", "entropy": "entropy"}
+        {"network": network, "entropy": entropy},
+        lambda params: {name: "entropy" if name == "entropy" else "network" for name in params},
     )
 
 

@@ -36,4 +36,6 @@ def place(config: RunConfig) -> RunConfig:
     return replace(config, arch=SEED.name, transport="inproc", lag=0, actors=1, envs_per_actor=batch_size)
 
 
-A2C = Architecture("a2c", A2CSettings, SEED.build, refuses=acts_and_queues, place=place, policy="server")
+A2C = Architecture(
+    "a2c", A2CSettings, SEED.build, SEED.program, refuses=acts_and_queues, place=place, policy="server"
+)

@@ -22,9 +22,8 @@ program with an input and an output, and what it leaves is the same whichever wa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -32,18 +31,21 @@ import numpy as np
 
 from seedbed.acting.actor_threads import ActorThreads
 from seedbed.acting.example import example_unroll
-from seedbed.acting.rollout import Program
+from seedbed.acting.rollout import CompiledPolicy
 from seedbed.acting.unrolls import Delivery
 from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.checks import acts, acts_and_queues, no_actors, not_exact
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
-from seedbed.architectures.one_agent import assignment_of
-from seedbed.architectures.run import records, restore
+from seedbed.architectures.parts import assignment_of
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import learner, threads
 from seedbed.config.placement import InferenceDeviceSettings, InstanceSettings, ShardSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import RunFailed
-from seedbed.learning.checkpoint import Checkpoint, Contents
+from seedbed.instances import Instances
+from seedbed.learning.checkpoint import Contents
+from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import Gradient, TrainState, Update, require_finite
 from seedbed.metrics.ledger import Ledger, carried_out
 from seedbed.parameter_server.shards import Bound, Fetched, LocalShards, Part, Receipt
@@ -63,34 +65,23 @@ class A3CRun(Asynchronous):
     """One run of A3C: everything but what starts and watches its threads.
 
     Args:
-      config: the run's settings.
-      agent: what is computed.
-      spec: of the environments.
-      log: where the last words of threads are.
-      checkpoint: where to go on from; None to begin.
-      first_epoch: of the first thread at each index, or a higher one if the checkpoint has come further.
+      setup: what the run is built from.
+
+    Attributes:
+      threads: act and learn.
+      gate: where they fetch parameters and push gradients.
     """
 
-    threads: ActorThreads
-
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        spec: EnvSpec,
-        *,
-        log: Path,
-        checkpoint: Checkpoint | None = None,
-        first_epoch: int = 0,
-    ) -> None:
-        super().__init__(config, agent, spec)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        config, agent, spec, checkpoint = setup.config, setup.agent, setup.spec, setup.checkpoint
         place = config.placement
         [device] = pick("inference", place.inference_devices)
         update = Update(agent, [device])
         state: TrainState = jax.jit(update.begin)(key(config.seed, "learner"))
         if checkpoint is not None:
             state = checkpoint.tree("train", state)
-            restore(self, checkpoint.meta, open_steps=False)
+            self.books.restore(checkpoint.meta, open_steps=False)
         state = jax.device_put(state, device)
         self._key = state.key
         whole = Part(state.params, state.opt_state, int(state.updates), int(state.skipped))
@@ -104,22 +95,27 @@ class A3CRun(Asynchronous):
             self._gradient_of,
             self._learned,
             self._tell,
-            OpenSteps(self.ledger, unroll_steps, _steps(config.stop.frames, spec)),
+            OpenSteps(self.books.ledger, unroll_steps, _steps(config.stop.frames, spec)),
         )
         self.threads = ActorThreads(
             assignment=assignment_of(config, agent, spec, "", envs=agent.data.batch_size),
-            program=Program(agent, spec, agent.data.batch_size, key(config.seed, "acting")),
+            program=CompiledPolicy(agent, spec, agent.data.batch_size, key(config.seed, "acting")),
             devices=[device],
             gate=self.gate,
-            ledger=self.ledger,
-            log=str(log),
-            first_epoch=max(first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
+            ledger=self.books.ledger,
+            log=str(setup.log),
+            first_epoch=max(setup.first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
         )
         self._not_finite = self._not_finite_in_row = 0
 
-    def open(self, addresses: list[str]) -> list[str]:
+    @property
+    def instances(self) -> Mapping[str, Instances]:
+        """The threads."""
+        return {"actor": Instances(owes=self.threads.owes, start=self.threads.start)}
+
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
         """Compiles."""
-        del addresses
+        del addresses, dialled
         fetched = self._shards.fetch()
         self.threads.warm_up([_weights(fetched)])
         plan = self._agent.data
@@ -131,10 +127,12 @@ class A3CRun(Asynchronous):
         """Stops the threads; safe to call twice."""
         self.gate.close()
 
-    def rest(self, stop: Callable[[], None]) -> None:
-        """See :class:`~seedbed.architectures.asynchronous.Asynchronous`; a gradient that is under way is pushed."""
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """See :class:`~seedbed.learning.run.Run`; a gradient that is under way is pushed."""
+        stand_down()
         self.gate.close()
         stop()
+        return True
 
     # What the threads do.
 
@@ -152,15 +150,15 @@ class A3CRun(Asynchronous):
         """Books an unroll and its gradient, which was not pushed if it was not finite, or could not be computed."""
         taken = any(receipt.taken for receipt in receipts)
         # What was acted with is what the gradient was computed at.
-        for tally in (self.lag, self.staleness):
+        for tally in (self.books.policy_lag, self.staleness):
             tally.add([receipt.staleness for receipt in receipts])
         with self._news:
             steps = delivery.unroll.version.size
             if taken:
-                self.ledger.train(steps)
+                self.books.ledger.train(steps)
             else:
-                self.ledger.drop(queued_steps=steps)
-            self._count(delivery.episodes)
+                self.books.ledger.drop(queued_steps=steps)
+            self.books.count(delivery.episodes)
             self._dropped += len(receipts) > 0 and not taken
             self._not_finite += found is not None and not receipts
             skipped = not receipts or any(receipt.skipped for receipt in receipts)
@@ -200,7 +198,7 @@ class A3CRun(Asynchronous):
         """Parameters, optimizer and counters; the threads go on."""
         del alone
         # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
-        meta = {**records(self), "exact": False, "last_epoch": self.threads.last_epoch}
+        meta = {**self.books.kept(self.version), "exact": False, "last_epoch": self.threads.last_epoch}
         return Contents({"train": self.train_state}, meta)
 
 
@@ -319,8 +317,9 @@ def refuses(plan: DataPlan) -> str | None:
 
 def check(config: RunConfig, agent: Agent) -> str | None:
     """Refuses settings that do not go together."""
-    del agent
     place = config.placement
+    if agent.prepare is not None:
+        return "a3c's threads give gradients alone, and --scale-rewards keeps statistics of whole batches: leave it out"
     if len(place.inference_devices) > 1:
         return f"inference_devices is {place.inference_devices}, but all of a3c is on one device: give one"
     if place.stale_gradients != "drop" and place.max_staleness is None:
@@ -330,16 +329,10 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     )
 
 
-def build(setup: Setup) -> A3CRun:
-    """Puts the run's parts together."""
-    return A3CRun(
-        setup.config,
-        setup.agent,
-        setup.spec,
-        log=setup.log,
-        checkpoint=setup.checkpoint,
-        first_epoch=setup.first_epoch,
-    )
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the process of the shared parameters and its threads."""
+    del spec
+    return Program((learner(config, agent), threads(config)))
 
 
-A3C = Architecture("a3c", A3CSettings, build, refuses=refuses, check=check)
+A3C = Architecture("a3c", A3CSettings, A3CRun, program, refuses=refuses, check=check)

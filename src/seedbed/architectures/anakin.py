@@ -35,7 +35,6 @@ from seedbed.acting.inference import row_keys
 from seedbed.architectures.checks import acts_and_queues
 from seedbed.architectures.devices import pick_everywhere
 from seedbed.architectures.interface import Architecture, Setup
-from seedbed.architectures.run import env_frames, progress, records, restore
 from seedbed.config.placement import HostSettings, PopulationSettings, TrainingDeviceSettings, at_least
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import Variant, variants
@@ -44,10 +43,12 @@ from seedbed.envs.on_device.interface import EnvState, advance, begin
 from seedbed.envs.on_device.makers import make_native
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError
+from seedbed.instances import Instances
+from seedbed.learning.books import Books
 from seedbed.learning.checkpoint import Checkpoint, Contents
+from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import DEVICES, TrainState, Update, require_finite
-from seedbed.metrics.ledger import Ledger
-from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Tally
+from seedbed.metrics.meters import Episodes, EpisodesOfSeveral
 from seedbed.seeding import key
 from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 
@@ -152,10 +153,9 @@ class Anakin:
         self._window = max(_WINDOW, self._num_envs)
         self._variants = variants(config)
         self._several = len(self._variants) > 1
-        self.ledger = Ledger()
         each = [Episodes(self._window) for _ in self._variants]
-        self.episodes = EpisodesOfSeveral(each) if self._several else each[0]
-        self.lag = Tally()
+        # One for all hosts, which are one program.
+        self.books = Books(episodes=EpisodesOfSeveral(each) if self._several else each[0])
         self._batch_seconds: float | None = None
         self._epoch = 0
         self._compile_parts()
@@ -306,9 +306,9 @@ class Anakin:
 
     # Life.
 
-    def open(self, addresses: list[str]) -> list[str]:
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
         """Compiles."""
-        del addresses
+        del addresses, dialled
         self._call = self._call.lower(self._own, self._carry, np.int32(1)).compile()
         return []
 
@@ -346,35 +346,41 @@ class Anakin:
         if self._config.stop.frames is None:
             return count
         frames_a_batch = self._steps_a_batch * self.frames_per_step
-        left = -(-(self._config.stop.frames - env_frames(self)) // frames_a_batch)
+        left = -(
+            -(self._config.stop.frames - self.books.agent_steps * self.frames_per_step) // frames_a_batch
+        )
         return max(1, min(count, left))
 
     def _book(self, count: int, resets: int) -> None:
         steps = count * self._steps_a_batch
-        self.ledger.decide(steps, resets)
-        self.ledger.cut(steps)
-        self.ledger.train(steps)
-        self.lag.add(np.arange(self._agent.data.updates_a_batch))
+        self.books.ledger.decide(steps, resets)
+        self.books.ledger.cut(steps)
+        self.books.ledger.train(steps)
+        self.books.policy_lag.add(np.arange(self._agent.data.updates_a_batch))
         self._look()
         last = jax.device_get(self._carry.last)
-        if isinstance(self.episodes, EpisodesOfSeveral):
-            for index, episodes in enumerate(self.episodes.each):
+        if isinstance(self.books.episodes, EpisodesOfSeveral):
+            for index, episodes in enumerate(self.books.episodes.each):
                 _show(episodes, jax.tree.map(itemgetter(index), last))
-            self.episodes.look()
+            self.books.episodes.look()
         else:
-            _show(self.episodes, last)
+            _show(self.books.episodes, last)
 
     @property
     def skipped(self) -> int:
         """Updates that were skipped; of the best agent, where there are several."""
-        return int(self._skipped[self.episodes.best if isinstance(self.episodes, EpisodesOfSeveral) else 0])
+        return int(
+            self._skipped[
+                self.books.episodes.best if isinstance(self.books.episodes, EpisodesOfSeveral) else 0
+            ]
+        )
 
     @property
     def train_state(self) -> TrainState:
         """Parameters, optimizer and counters; of the best agent, where there are several."""
-        if not isinstance(self.episodes, EpisodesOfSeveral):
+        if not isinstance(self.books.episodes, EpisodesOfSeveral):
             return self._carry.train
-        state: TrainState = jax.tree.map(itemgetter(self.episodes.best), self._carry.train)
+        state: TrainState = jax.tree.map(itemgetter(self.books.episodes.best), self._carry.train)
         return state
 
     @property
@@ -402,6 +408,16 @@ class Anakin:
 
     # What hosts tell each other: nothing but the time, since one program runs on all of them.
 
+    @property
+    def instances(self) -> Mapping[str, Instances]:
+        """There is this process alone."""
+        return {}
+
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """Nobody learns but the run's own thread."""
+        del stand_down, stop
+        return False
+
     def report(self) -> dict[str, Any]:
         """How long a batch takes here."""
         return {"batch_seconds": self._batch_seconds}
@@ -410,23 +426,21 @@ class Anakin:
         """The slowest host says how long a batch takes: all have to make calls of the same length."""
         self._batch_seconds = max(report["batch_seconds"] for report in reports)
 
-    def ledgers(self) -> list[dict[str, int]]:
-        """One for all hosts."""
-        return [self.ledger.counts()]
-
     # What others read.
 
     def meters(self) -> dict[str, float]:
         """Metrics since the last call, by name."""
-        return progress(self)
+        return self.books.progress(self.version, self.frames_per_step)
 
     def variants(self) -> list[dict[str, Any]]:
         """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
-        if not isinstance(self.episodes, EpisodesOfSeveral):
+        if not isinstance(self.books.episodes, EpisodesOfSeveral):
             return []
         return [
             {"agent": str(one), "skipped_updates": int(self._skipped[index]), **episodes.row()}
-            for index, (one, episodes) in enumerate(zip(self._variants, self.episodes.each, strict=True))
+            for index, (one, episodes) in enumerate(
+                zip(self._variants, self.books.episodes.each, strict=True)
+            )
         ]
 
     # Checkpoints.
@@ -436,7 +450,12 @@ class Anakin:
 
         ``alone``: without the environments, of which another host had its share; new ones begin from it.
         """
-        meta = {**records(self), "exact": not alone, "epoch": self._epoch, "worlds": self._worlds()}
+        meta = {
+            **self.books.kept(self.version),
+            "exact": not alone,
+            "epoch": self._epoch,
+            "worlds": self._worlds(),
+        }
         carry = (self._carry if alone else self._everywhere(self._carry))._asdict()
         if alone:
             del carry["acting"]
@@ -471,7 +490,7 @@ class Anakin:
                 raise ConfigError(
                     f"the {name} was {meta['worlds'][name]} and is {now} now: a resumed run goes on in its worlds"
                 )
-        restore(self, meta, open_steps=True)
+        self.books.restore(meta, open_steps=True)
         self._epoch = meta["epoch"] + (not meta["exact"])
         # By its shapes alone: two of them might not fit into the devices' memory.
         like: Carry = jax.eval_shape(self._begin_all, self._own, self._all_seeds())
@@ -519,4 +538,6 @@ def build(setup: Setup) -> Anakin:
     )
 
 
-ANAKIN = Architecture("anakin", AnakinSettings, build, refuses=acts_and_queues, policy="program")
+ANAKIN = Architecture(
+    "anakin", AnakinSettings, build, refuses=acts_and_queues, policy="program", always_exact=True
+)

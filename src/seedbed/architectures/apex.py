@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seedbed.architectures.checks import acts_and_samples
-from seedbed.architectures.impala import Impala, check
-from seedbed.architectures.interface import Architecture
-from seedbed.architectures.with_actors import with_actors
+from seedbed.architectures.impala import check, learning_from_actors, program_with
+from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.program import Program
 from seedbed.config.placement import (
     FetchSettings,
     LearnerSettings,
@@ -31,6 +31,9 @@ from seedbed.config.placement import (
     TrainingDeviceSettings,
     TransportSettings,
 )
+from seedbed.config.settings import RunConfig
+from seedbed.learning.loop import LearnerLoop
+from seedbed.types import Agent, EnvSpec
 
 FETCH_FRAMES = 400
 """Environment frames between two fetches of the weights (Horgan et al. 2018, appendix C)."""
@@ -41,15 +44,22 @@ class ApexSettings(FetchSettings, LearnerSettings, TrainingDeviceSettings, Remot
     """Placement of Ape-X's parts."""
 
 
-class Apex(Impala):
-    """One run of Ape-X: everything but the actors; see :class:`~seedbed.architectures.with_actors.WithActors`."""
+def build(setup: Setup) -> LearnerLoop:
+    """Puts together everything but the actors: IMPALA's parts, and the agent's replay is their memory."""
+    return learning_from_actors(setup, fetch_steps=fetch_steps(setup.config, setup.spec))
 
-    @property
-    def _fetch_steps(self) -> int:
-        given = self._config.placement.fetch_steps
-        return -(-FETCH_FRAMES // self._spec.frames_per_step) if given is None else given
+
+def fetch_steps(config: RunConfig, spec: EnvSpec) -> int:
+    """Returns the steps of an environment between two fetches of the weights."""
+    given: int | None = config.placement.fetch_steps
+    return -(-FETCH_FRAMES // spec.frames_per_step) if given is None else given
+
+
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the roles of a run: IMPALA's."""
+    return program_with(config, agent, spec, fetch_steps(config, spec))
 
 
 APEX = Architecture(
-    "apex", ApexSettings, with_actors(Apex), refuses=acts_and_samples, check=check, policy="actor"
+    "apex", ApexSettings, build, program, refuses=acts_and_samples, check=check, policy="actor"
 )

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from seedbed.architectures.one_agent import OneAgent
-from seedbed.architectures.run import progress
-from seedbed.config.settings import RunConfig
+from seedbed.architectures.interface import Setup
+from seedbed.instances import Instances
+from seedbed.learning.books import Books
 from seedbed.learning.checkpoint import Contents
+from seedbed.learning.failure import Failure
+from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import TrainState
 from seedbed.metrics.meters import Tally
-from seedbed.types import Agent, EnvSpec
 
 _POLL_SECONDS = 0.2
 
 
-class Asynchronous(OneAgent):
-    """A run whose own thread watches others learn; see :class:`~seedbed.architectures.one_agent.OneAgent`."""
+class Asynchronous(ABC):
+    """Base of a :class:`~seedbed.learning.run.Run` whose own thread watches others learn."""
 
-    def __init__(self, config: RunConfig, agent: Agent, spec: EnvSpec) -> None:
-        super().__init__(config, agent, spec)
+    @property
+    @abstractmethod
+    def instances(self) -> Mapping[str, Instances]:
+        """The instances of the roles that learn; see the protocol."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._config, self._agent, self._spec = setup.config, setup.agent, setup.spec
+        self._failure = Failure()
+        self.books = Books()
         self.staleness = Tally()
         self._news = threading.Condition()
         self._metrics: Mapping[str, Any] | None = None
@@ -35,20 +43,15 @@ class Asynchronous(OneAgent):
           RunFailed: a part of the run failed.
         """
         while not stop.is_set():
-            if self._failure is not None:
-                raise self._failure
+            self._failure.check()
             with self._news:
                 self._news.wait_for(lambda: self._metrics is not None, _POLL_SECONDS)
                 metrics, self._metrics = self._metrics, None
             yield metrics
 
     @abstractmethod
-    def rest(self, stop: Callable[[], None]) -> None:
-        """Ends learning, so that parameters, books and version are of one moment from now on.
-
-        Args:
-          stop: waits for those who learn, once they are told that it is over, and ends those that stay.
-        """
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """Ends learning, so that parameters, books and version are of one moment; see the protocol."""
 
     def report(self) -> dict[str, Any]:
         """There is one host."""
@@ -56,10 +59,28 @@ class Asynchronous(OneAgent):
 
     def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
         """There is one host."""
+        del reports
 
-    def ledgers(self) -> list[dict[str, int]]:
-        """The books of all who learn."""
-        return [self.ledger.counts()]
+    def variants(self) -> list[dict[str, Any]]:
+        """There is one agent."""
+        return []
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run with this error; from any thread."""
+        self._failure.report(error)
+
+    @property
+    def frames_per_step(self) -> int:
+        """Environment frames in one agent step."""
+        return self._spec.frames_per_step
+
+    @abstractmethod
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
+        """Compiles, and lets workers in, if they join; see :class:`~seedbed.learning.run.Run`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops everything; safe to call twice."""
 
     @property
     @abstractmethod
@@ -84,7 +105,7 @@ class Asynchronous(OneAgent):
         """Metrics since the last call, by name."""
         staleness = self.staleness.take()
         return {
-            **progress(self),
+            **self.books.progress(self.version, self.frames_per_step),
             **(
                 {"gradient_staleness_mean": staleness[0], "gradient_staleness_max": staleness[1]}
                 if staleness

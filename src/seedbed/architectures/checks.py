@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import jax
 
+from seedbed.acting.lag import ExactLag
 from seedbed.config.placement import RemoteSettings, ShardSettings, has_meaning
 from seedbed.config.settings import RunConfig
 from seedbed.seeding import key
@@ -35,7 +36,7 @@ def too_far_behind(config: RunConfig, agent: Agent) -> str | None:
     if not agent.data.on_policy:
         return None
     newest = f"{agent.name} learns only from what its newest weights did"
-    if config.lag != 0:
+    if config.lag != ExactLag(0):
         return f"{newest}, and the lag is {config.lag}: add --lag 0"
     round_of_all, batch_size = config.placement.planned * config.cluster.hosts, agent.data.batch_size
     if round_of_all > batch_size:

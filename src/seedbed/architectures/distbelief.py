@@ -16,9 +16,10 @@ differ most from those of a moment later.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,18 +28,21 @@ from seedbed.acting.unrolls import resets_in
 from seedbed.architectures.checks import not_exact, processes_alone, too_heavy
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup, own_share
-from seedbed.architectures.with_shards import WithShards, plain
+from seedbed.architectures.program import Context, Program
+from seedbed.architectures.roles import with_shards
+from seedbed.architectures.with_shards import ParameterServerRun, Work, plain, push_gradients
 from seedbed.config.placement import InstanceSettings, ShardProcessSettings, TransportSettings, at_least
 from seedbed.config.settings import RunConfig
-from seedbed.learning.checkpoint import Checkpoint
 from seedbed.learning.update import require_finite
 from seedbed.metrics.ledger import Ledger, carried_out
 from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
+from seedbed.parameter_server.server import RemoteShards
 from seedbed.replay.dataset import Batches, Dataset
 from seedbed.seeding import key
 from seedbed.types import Agent, DataPlan, EnvSpec, Unroll
 
 _LOOK_SECONDS = 0.05
+REPLICA = "replica"
 
 
 @dataclass(frozen=True)
@@ -161,30 +165,6 @@ class Replica:
         }
 
 
-class DistBelief(WithShards):
-    """One run of DistBelief: everything but its processes; see :class:`~seedbed.architectures.with_shards.WithShards`.
-
-    Raises:
-      DatasetError: there is no such data set, it is damaged, of other environments, or too small.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        spec: EnvSpec,
-        *,
-        token: str,
-        checkpoint: Checkpoint | None = None,
-        first_epoch: int = 0,
-    ) -> None:
-        super().__init__(config, agent, spec, token=token, checkpoint=checkpoint, first_epoch=first_epoch)
-        # Looked at once, and here: what replicas begin with has been read without a fault.
-        dataset = open_dataset(config, spec, verify=True)
-        for index in range(config.placement.actors):
-            batches_of(dataset, index, config, agent, self._positions.get(str(index)))
-
-
 def refuses(plan: DataPlan) -> str | None:
     """Refuses agents that act."""
     return (
@@ -210,18 +190,51 @@ def updates(config: RunConfig, transitions: float) -> float:
     return own_share(config, transitions) / float(config.placement.n_push)
 
 
-def build(setup: Setup) -> DistBelief:
-    """Puts together what watches shards and replicas."""
-    return DistBelief(
-        setup.config,
-        setup.agent,
-        setup.spec,
-        token=setup.token,
-        checkpoint=setup.checkpoint,
-        first_epoch=setup.first_epoch,
+def build(setup: Setup) -> ParameterServerRun:
+    """Puts together everything but the processes.
+
+    Raises:
+      DatasetError: there is no such data set, it is damaged, of other environments, or too small.
+    """
+    config = setup.config
+    positions = setup.checkpoint.meta["positions"] if setup.checkpoint else {}
+    # Looked at once, and here: replicas begin with what has been read without a fault.
+    dataset = open_dataset(config, setup.spec, verify=True)
+    for index in range(config.placement.actors):
+        batches_of(dataset, index, config, setup.agent, positions.get(str(index)))
+    return ParameterServerRun(setup, REPLICA)
+
+
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the shards, the head that watches, and the replicas."""
+    del spec
+    place, entry = config.placement, "seedbed.architectures.distbelief:replicate"
+    return with_shards(config, agent, REPLICA, entry, n_push=place.n_push, n_fetch=place.n_fetch)
+
+
+def replicate(context: Context) -> None:
+    """Runs one replica until the head is gone, which raises."""
+    push_gradients(context, _begin)
+
+
+@contextlib.contextmanager
+def _begin(
+    context: Context, shards: RemoteShards, job: Mapping[str, Any]
+) -> Iterator[tuple[Work, Callable[[], None]]]:
+    """Begins to read."""
+    yield (
+        Replica(
+            context.config,
+            context.agent,
+            context.spec,
+            server=shards,
+            index=context.task.index,
+            position=job["position"],
+        ),
+        lambda: None,
     )
 
 
 DISTBELIEF = Architecture(
-    "distbelief", DistBeliefSettings, build, refuses=refuses, check=check, updates=updates
+    "distbelief", DistBeliefSettings, build, program, refuses=refuses, check=check, updates=updates
 )

@@ -16,17 +16,25 @@ computes nothing: it watches, counts and writes checkpoints.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as with_changes
 from typing import Any
 
-from seedbed.acting.assignment import Assignment
+from seedbed.acting.actor import act
+from seedbed.acting.assignment import lanes_of
 from seedbed.architectures.checks import acts_and_samples, no_actors, not_exact, processes_alone, too_heavy
+from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
-from seedbed.architectures.seed import SEED, Seed
-from seedbed.architectures.with_shards import WithShards, plain
+from seedbed.architectures.parts import assignment_of, make_parts
+from seedbed.architectures.program import Context, Program
+from seedbed.architectures.roles import with_shards
+from seedbed.architectures.seed import SEED, central_inference
+from seedbed.architectures.with_shards import ParameterServerRun, Work, plain, push_gradients
 from seedbed.config.placement import (
     BatchingSettings,
     LearnerSettings,
@@ -35,9 +43,13 @@ from seedbed.config.placement import (
 )
 from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
+from seedbed.errors import RunFailed
+from seedbed.instances import GRACE_SECONDS, ThreadInstance
 from seedbed.metrics.ledger import carried_out
 from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
+from seedbed.parameter_server.server import RemoteShards
 from seedbed.seeding import key
+from seedbed.transport.connect import connect
 from seedbed.types import Agent, EnvSpec
 
 STALENESS_PER_WORKER = 4
@@ -67,16 +79,21 @@ def worker_config(config: RunConfig) -> RunConfig:
     return replace(config, arch=SEED.name, transport="inproc", actors=1, eval_envs=evaluating)
 
 
-class GorilaWorker(Seed):
-    """One worker: what is in its process.
+class GorilaWorker:
+    """One worker: everything in its process.
 
     Args:
       config: the run's settings, not placed yet.
-      agent: what is computed.
+      agent: the agent that is trained.
       spec: of the environments.
-      server: who applies its gradients.
-      index: its place among the workers.
-      epoch: how many had that place before.
+      server: applies its gradients.
+      index: its index among the workers.
+      epoch: number of workers that had that index before.
+
+    Attributes:
+      learner: pushes gradients.
+      loop: SEED's parts around it.
+      token: secret of its own actor.
     """
 
     def __init__(
@@ -89,66 +106,65 @@ class GorilaWorker(Seed):
         index: int,
         epoch: int,
     ) -> None:
-        self._server = server
-        self._index = index
-        self._epoch = epoch
-        self._workers = config.placement.actors
-        self._outlier_deviations = config.placement.outlier_deviations
+        placed, workers = worker_config(config), config.placement.actors
+        self._lag = placed.lag
+        self.token = secrets.token_hex(8)
         self._ended: list[tuple[float, int]] = []
         self._telling = threading.Lock()
-        super().__init__(worker_config(config), agent, spec, token="", first_epoch=epoch)
-
-    learner: PushingLearner
-
-    def _make_learner(self, devices: Sequence[Any]) -> PushingLearner:
-        deviations = self._outlier_deviations
-        outliers = Outliers(OUTLIER_DEVIATIONS if deviations is None else deviations)
-        # All begin with the server's parameters.
-        own = key(self._config.seed, "learner", self._stream)
-        return PushingLearner(self._agent, devices, own, self._server, outliers)
-
-    @property
-    def _stream(self) -> int:
-        return self._index + self._workers * self._epoch
-
-    def _assignment(self, token: str = "") -> Assignment:
+        stream = index + workers * epoch
+        deviations = config.placement.outlier_deviations
+        self.learner = PushingLearner(
+            agent,
+            pick("training", placed.placement.training_devices),
+            key(config.seed, "learner", stream),  # all begin with the server's parameters
+            server,
+            Outliers(OUTLIER_DEVIATIONS if deviations is None else deviations),
+        )
         # As if each were a host: their environments, and their shares of exploration, are those of one large actor.
-        return with_changes(super()._assignment(token), host=self._index, hosts=self._workers)
+        assignment = with_changes(assignment_of(placed, agent, spec, self.token), host=index, hosts=workers)
+        devices = pick("inference", placed.placement.inference_devices)
+        parts = make_parts(
+            Setup(placed, agent, spec, first_epoch=epoch),
+            devices,
+            lanes=lanes_of(placed.placement.envs_per_actor)[0],
+            learner=self.learner,
+            stream=stream,
+            assignment=assignment,
+            count=self._count,
+        )
+        self.source = central_inference(parts, devices)
+        self.loop = parts.loop(self.source, while_idle=self._fetch)
+        self.updates = self.loop.updates
 
-    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Learns, and fetches while there is nothing to learn from yet.
+    def _fetch(self) -> bool:
+        """Fetches while there is nothing to learn from yet.
 
-        So whoever fills its replay first acts with what the others have learned.
+        So a worker that fills its replay first acts with the parameters that the others have learned.
         """
-        for metrics in super().updates(stop):
-            if metrics is None and self._lag == "free":
-                self.learner.fetch()
-                self._publish()
-            yield metrics
+        if self._lag.exact:
+            return False
+        self.learner.fetch()
+        return True
 
     def enough(self, steps: int) -> bool:
         """Whether so many steps are made."""
-        return carried_out(self.ledger.counts()) >= steps
+        return carried_out(self.loop.books.ledger.counts()) >= steps
 
     def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
         with self._telling:
             self._ended.extend(episodes)
 
     def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """What is reported, and not reported again."""
+        """Returns what is reported, and not reported again."""
         with self._telling:
             ended, self._ended = self._ended, []
         return {
-            "books": self.ledger.counts(),
+            "books": self.loop.books.ledger.counts(),
             "episodes": ended,
             "pushed": self.learner.pushed()._asdict(),
-            "skipped": self.skipped,
+            "skipped": self.loop.skipped,
             "metrics": plain(metrics),
         }
-
-
-class Gorila(WithShards):
-    """One run of Gorila: everything but its processes; see :class:`~seedbed.architectures.with_shards.WithShards`."""
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
@@ -183,18 +199,59 @@ def updates(config: RunConfig, transitions: float) -> float:
     return learned
 
 
-def build(setup: Setup) -> Gorila:
-    """Puts together what watches shards and workers."""
-    return Gorila(
-        setup.config,
-        setup.agent,
-        setup.spec,
-        token=setup.token,
-        checkpoint=setup.checkpoint,
-        first_epoch=setup.first_epoch,
-    )
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the shards, the head that watches, and the workers."""
+    del spec
+    return with_shards(config, agent, "worker", "seedbed.architectures.gorila:work")
+
+
+def work(context: Context) -> None:
+    """Runs one worker until the head is gone, which raises."""
+    push_gradients(context, _begin)
+
+
+@contextlib.contextmanager
+def _begin(
+    context: Context, shards: RemoteShards, job: Mapping[str, Any]
+) -> Iterator[tuple[Work, Callable[[], None]]]:
+    """Begins to act, in a thread; with what raises :class:`RunFailed` if its environments have failed, or hang."""
+    index, epoch = context.task.index, job["epoch"]
+    mine = GorilaWorker(context.config, context.agent, context.spec, server=shards, index=index, epoch=epoch)
+    [address] = mine.loop.open([f"inproc:worker-{os.getpid()}-{index}-{epoch}"])
+
+    def step() -> None:
+        with contextlib.closing(connect(address, timeout=0.0)) as client:
+            act(client, token=mine.token, index=0, make_agent=_decided_here)
+
+    actor = ThreadInstance("actor", step, "the log of this worker")
+    patience = context.config.safety.env_timeout
+
+    def require_alive() -> None:
+        if (fault := actor.ended()) is not None:
+            raise RunFailed(fault)
+        for _, seconds in mine.source.registry.stalled(patience):
+            raise RunFailed(
+                f"its environments took more than {seconds:.0f} s for one step (--env-timeout allows more)"
+            )
+
+    try:
+        yield mine, require_alive
+    finally:
+        mine.loop.close()
+        actor.finish(GRACE_SECONDS)
+
+
+def _decided_here(policy: dict[str, Any], spec: EnvSpec) -> Agent:
+    raise AssertionError("the actor of a worker only steps")
 
 
 GORILA = Architecture(
-    "gorila", GorilaSettings, build, refuses=acts_and_samples, check=check, place=place, updates=updates
+    "gorila",
+    GorilaSettings,
+    ParameterServerRun,
+    program,
+    refuses=acts_and_samples,
+    check=check,
+    place=place,
+    updates=updates,
 )

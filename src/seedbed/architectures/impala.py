@@ -17,15 +17,17 @@ open unrolls stay with the actors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from seedbed.acting.pace import Free, Pace, Round
+from seedbed.acting.assignment import lanes_of
+from seedbed.acting.lag_control import FreeControl, LagControl, RoundBuffer
 from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind, too_heavy
 from seedbed.architectures.devices import pick
-from seedbed.architectures.interface import Architecture
-from seedbed.architectures.with_actors import WithActors, with_actors
+from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.parts import Parts, make_parts
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.traffic import snapshots, unrolls
 from seedbed.config.placement import (
     FetchSettings,
     HostSettings,
@@ -36,8 +38,10 @@ from seedbed.config.placement import (
 )
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
+from seedbed.learning.loop import LearnerLoop
+from seedbed.serving.source import ServedActors
 from seedbed.serving.unroll_service import UnrollService
-from seedbed.types import Agent, Tree
+from seedbed.types import Agent, EnvSpec
 
 
 @dataclass(frozen=True)
@@ -47,48 +51,57 @@ class ImpalaSettings(
     """Placement of IMPALA's parts."""
 
 
-class Impala(WithActors):
-    """One run of IMPALA: everything but the actors; see :class:`~seedbed.architectures.with_actors.WithActors`."""
+def build(setup: Setup) -> LearnerLoop:
+    """Puts together everything but the actors."""
+    return learning_from_actors(setup, fetch_steps=setup.config.placement.fetch_steps or 0)
 
-    def _make_services(self) -> Sequence[UnrollService]:
-        return [
-            UnrollService(
-                self._agent,
-                self._pace_of_unrolls(),
-                self._assignment(),
-                self._store,
-                policy=to_json(self._config),
-                fetch_steps=self._fetch_steps if self._lag == "free" else 0,
-                # A replay is made for inserts of so many rows.
-                largest=self._config.placement.largest_batch if self._agent.data.replay else None,
-                ledger=self.ledger,
-                meters=self._meters,
-                on_failure=self.fail,
-            )
-        ]
 
-    def _acting_devices(self) -> list[Any]:
-        """The device that the weights which actors fetch are read from."""
-        return pick("training", self._config.placement.training_devices)[:1]
+def learning_from_actors(
+    setup: Setup, *, fetch_steps: int = 0, publish_every: int = 0, servers: int = 0
+) -> LearnerLoop:
+    """Puts together a learner whose actors run the policy themselves.
 
-    @property
-    def _fetch_steps(self) -> int:
-        """Steps between two fetches of the weights, where the lag is free."""
-        return self._config.placement.fetch_steps or 0
+    Args:
+      setup: what the run is built from.
+      fetch_steps: steps between two fetches of the weights, where the lag is free.
+      publish_every: updates after which weights are published; 0: whenever they are due.
+      servers: number of forward-pass servers between the actors and this process.
+    """
+    place = setup.config.placement
+    lanes = place.actors * lanes_of(place.envs_per_actor)[0]
+    # The weights that actors fetch are read from one device that trains.
+    devices = pick("training", place.training_devices)[:1]
+    parts = make_parts(setup, devices, lanes=lanes, publish_every=publish_every)
+    return parts.loop(_unrolls_of_actors(parts, lanes, parts.lag.every(fetch_steps), servers))
 
-    def _pace_of_unrolls(self) -> Pace:
-        if self._lag == "free":
-            return Free(self._store, 0, self._take_unroll)
-        return self._lockstep(0, self._config.placement.actors, Round(self._lanes, self._take_unroll))
 
-    def _tables(self) -> dict[str, Tree]:
-        return {}  # with the actors
+def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int, servers: int) -> ServedActors:
+    """Returns the source that takes whole unrolls in, and gives weights out."""
+    config, agent = parts.setup.config, parts.setup.agent
+    control: LagControl = FreeControl(parts.store, 0, parts.hand_over)
+    if parts.lag.exact:
+        collect = RoundBuffer(lanes, parts.hand_over)
+        control = parts.exact_control(0, config.placement.actors, collect)
+    service = UnrollService(
+        agent,
+        control,
+        parts.assignment,
+        parts.store,
+        policy=to_json(config),
+        fetch_steps=fetch_steps,
+        # A replay is made for inserts of so many rows.
+        largest=config.placement.largest_batch if agent.data.replay else None,
+        ledger=parts.books.ledger,
+        meters=parts.meters,
+        on_failure=parts.failure.report,
+    )
+    return parts.served([service], servers=servers)
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
     """Refuses settings that do not go together."""
     fetch_steps = config.placement.fetch_steps
-    if fetch_steps is not None and config.lag != "free":
+    if fetch_steps is not None and config.lag.exact:
         return (
             f"fetch_steps is {fetch_steps}, but with an exact lag every unroll has its version: leave it out"
         )
@@ -103,6 +116,28 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     )
 
 
+def program_with(config: RunConfig, agent: Agent, spec: EnvSpec, fetch_steps: int = 0) -> Program:
+    """Returns the learner, and the actors that send it whole unrolls and fetch its weights.
+
+    Args:
+      config: the run's settings.
+      agent: the agent that is trained.
+      spec: of the environments.
+      fetch_steps: steps of an environment between two fetches; 0: whenever there are newer weights.
+    """
+    rows = lanes_of(config.placement.envs_per_actor)[1]
+    weights = replace(
+        snapshots(agent), what=f"weights, {fetch_steps or agent.data.unroll_length} steps apart or more"
+    )
+    edge = (*unrolls(agent, spec, rows), weights)
+    return Program((learner(config, agent), actors(config, LEARNER, edge)), hosts=config.cluster.hosts)
+
+
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the roles of a run."""
+    return program_with(config, agent, spec, config.placement.fetch_steps or 0)
+
+
 IMPALA = Architecture(
-    "impala", ImpalaSettings, with_actors(Impala), refuses=acts_and_queues, check=check, policy="actor"
+    "impala", ImpalaSettings, build, program, refuses=acts_and_queues, check=check, policy="actor"
 )

@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seedbed.acting.lanes import Member
-from seedbed.architectures.run import Run
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import learner
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
+from seedbed.learning.run import Run
+from seedbed.transport.admission import Gate
 from seedbed.types import Agent, DataPlan, EnvSpec
+
+
+def _no_variants(values: Mapping[str, Any]) -> Agent:
+    raise NotImplementedError(f"there is one agent, and {dict(values)} are not its numbers")
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,7 @@ class Setup:
       agent: the agent that is trained.
       spec: of the environments.
       token: secret that actors, workers and shards have to know.
+      gate: lets actors from elsewhere in; None where none may come.
       log: the log of the run's own process.
       checkpoint: the state to go on from; None to begin.
       agent_with: makes the agent with other values for some of its numbers, which may be traced.
@@ -34,10 +42,11 @@ class Setup:
     config: RunConfig
     agent: Agent
     spec: EnvSpec
-    token: str
-    log: Path
-    checkpoint: Checkpoint | None
-    agent_with: Callable[[Mapping[str, Any]], Agent]
+    token: str = ""
+    gate: Gate | None = None
+    log: Path = Path("the log of this process")
+    checkpoint: Checkpoint | None = None
+    agent_with: Callable[[Mapping[str, Any]], Agent] = _no_variants
     first_epoch: int = 0
     on_join: Callable[[Member], None] = lambda member: None
     on_leave: Callable[[Member, str], None] = lambda member, reason: None
@@ -61,6 +70,12 @@ def as_configured(config: RunConfig) -> RunConfig:
     return config
 
 
+def head_alone(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the program of a run that is one process."""
+    del spec
+    return Program((learner(config, agent),), hosts=config.cluster.hosts)
+
+
 def own_share(config: RunConfig, transitions: float) -> float:
     """Returns the updates that so many acted transitions allow, where each is learned from by one learner."""
     learned: float = (
@@ -76,12 +91,14 @@ class Architecture:
     Attributes:
       name: as in ``--arch``.
       Settings: frozen dataclass of the settings that it reads, made of groups of :mod:`seedbed.config.placement`.
-      build: ``setup -> run``, puts together everything that stands in the run's own process.
+      build: ``setup -> run``, puts together everything that stands in the run's own process, the head.
+      program: ``(config, agent, spec) -> program``, all roles of the run, declared.
       refuses: ``plan -> reason``, why an agent that wants such data can never run here; None if it can.
       check: ``(config, agent) -> reason``, why these settings do not go together; None if they do.
       place: ``config -> config``, the settings of the architecture whose parts it puts elsewhere; the record of the
         run keeps what was asked for.
       policy: where the policy runs, by which the stages of a run are timed alone; None: they cannot be.
+      always_exact: whether every checkpoint holds the environments, so that a resumed run goes on as it was.
       updates: ``(config, transitions) -> updates``, updates that so many acted transitions allow: learning rates are
         annealed over them.
     """
@@ -89,8 +106,10 @@ class Architecture:
     name: str
     Settings: type[Any]
     build: Callable[[Setup], Run]
+    program: Callable[[RunConfig, Agent, EnvSpec], Program] = head_alone
     refuses: Callable[[DataPlan], str | None] = runs_any
     check: Callable[[RunConfig, Agent], str | None] = nothing_to_check
     place: Callable[[RunConfig], RunConfig] = as_configured
     policy: Literal["server", "actor", "thread", "program"] | None = None
     updates: Callable[[RunConfig, float], float] = own_share
+    always_exact: bool = False

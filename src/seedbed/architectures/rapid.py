@@ -18,6 +18,7 @@ with the others' at every update.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,13 +29,16 @@ import jax
 from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
+from seedbed.acting.lag import ExactLag
 from seedbed.acting.meters import Meters
 from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind, too_heavy
 from seedbed.architectures.devices import pick
-from seedbed.architectures.impala import Impala
-from seedbed.architectures.interface import Architecture
-from seedbed.architectures.one_agent import assignment_of
-from seedbed.architectures.with_actors import with_actors
+from seedbed.architectures.impala import learning_from_actors
+from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.parts import assignment_of
+from seedbed.architectures.program import Context, Edge, Program, Resources, Role
+from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.traffic import snapshots, steps, unrolls
 from seedbed.config.placement import (
     HostSettings,
     InferenceSettings,
@@ -44,15 +48,20 @@ from seedbed.config.placement import (
     at_least,
 )
 from seedbed.config.settings import RunConfig
+from seedbed.errors import ConnectionLost
+from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
-from seedbed.serving.forward_service import AsTold, ForwardPace, ForwardService, Newest
+from seedbed.serving.forward_service import AsTold, ForwardControl, ForwardService, Newest
 from seedbed.serving.proxy import Proxy, ServerReporter
+from seedbed.serving.source import FORWARD_SERVER
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.interface import Server
 from seedbed.types import Agent, EnvSpec
 from seedbed.weights.store import WeightStore
 
 _CONNECT_SECONDS = 5.0
+START_SECONDS = 120.0
+"""In which a server is to be ready: it imports JAX, and compiles the policy."""
 
 
 @dataclass(frozen=True)
@@ -76,28 +85,66 @@ class RapidSettings(
         return self.planned
 
 
-class Rapid(Impala):
-    """One optimizer of Rapid: everything but rollout workers and forward-pass servers; see
-    :class:`~seedbed.architectures.with_actors.WithActors`.
+def build(setup: Setup) -> LearnerLoop:
+    """Puts together one optimizer: everything but rollout workers and forward-pass servers.
 
     To its registry both together are actors that run the policy themselves.
     """
+    place = setup.config.placement
+    pick("inference", place.inference_devices)  # or an error now, and not of a server
+    return learning_from_actors(setup, publish_every=place.publish_updates, servers=place.forward_servers)
 
-    _published: int | None = None
-    _fetch_steps = 0
 
-    def _publish(self) -> None:
-        every = self._config.placement.publish_updates if self._lag == "free" else 1
-        # Versions may leap: passes over a batch that are left out count.
-        if self._published is None or self.version - self._published >= every:
-            self._published = self.version
-            super()._publish()
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the optimizer, the forward-pass servers that dial it, and the rollout workers that dial them."""
+    place = config.placement
+    rows = lanes_of(place.envs_per_actor)[1]
+    weights = snapshots(agent, place.publish_updates if not config.lag.exact else 1)
+    server = Role(
+        FORWARD_SERVER,
+        place.forward_servers,
+        entry="seedbed.architectures.rapid:serve",
+        needs=Resources(cores=1.0, accelerators=1),
+        dials=(Edge(LEARNER, (*unrolls(agent, spec, rows), weights)),),
+        listens=True,
+        near=LEARNER,
+        restarts=None if config.lag.exact else place.actor_restarts,
+        silent_after=config.safety.env_timeout,
+        starts_within=START_SECONDS,
+        patience=_CONNECT_SECONDS,
+        accelerated=True,
+    )
+    workers = actors(config, FORWARD_SERVER, steps(spec), patience=START_SECONDS)
+    return Program((learner(config, agent), server, workers), hosts=config.cluster.hosts)
 
-    def _acting_devices(self) -> list[Any]:
-        """Weights are read by what gives them out, here; the servers have the devices that act."""
-        place = self._config.placement
-        pick("inference", place.inference_devices)  # or an error now, and not of a server
-        return pick("training", place.training_devices)[:1]
+
+def serve(context: Context) -> None:
+    """Runs one forward-pass server until it is told to end, or the optimizer is gone; raises what ended acting."""
+    failed: list[BaseException] = []
+
+    def fail(error: BaseException) -> None:
+        failed.append(error)
+        context.over.set()
+
+    def lose(reason: str) -> None:
+        fail(ConnectionLost(reason))
+
+    server = ForwardServer(
+        context.config,
+        context.agent,
+        context.spec,
+        index=context.task.index,
+        optimizer=context.address_of(LEARNER),
+        token=context.token,
+        on_failure=fail,
+        on_lost=lose,
+    )
+    with contextlib.closing(server):
+        assert context.task.listens is not None
+        server.open(context.task.listens)
+        context.over.wait()
+    for error in failed:
+        raise error
 
 
 class ForwardServer:
@@ -136,13 +183,14 @@ class ForwardServer:
         capacity = 2 * workers * place.envs_per_actor
         full = max(place.inference_batch or workers * rows, rows)
         # In lockstep lanes are at most so many rounds apart, and every round has weights of its own.
-        store = WeightStore([device], keep=1 if lag == "free" else int(lag) + 3)
-        pace: ForwardPace
-        if lag == "free":
-            pace = Newest(BatchRule(full, place.inference_wait_ms / 1e3), store)
-            sizes = buckets(min(rows, full), full)
+        store = WeightStore([device], keep=lag.rounds + 3 if isinstance(lag, ExactLag) else 1)
+        control: ForwardControl
+        sizes: tuple[int, ...]
+        if lag.exact:
+            control, sizes = AsTold(store), (rows,)
         else:
-            pace, sizes = AsTold(store), (rows,)
+            control = Newest(BatchRule(full, place.inference_wait_ms / 1e3), store)
+            sizes = buckets(min(rows, full), full)
         # It listens before its servers start.
         patience = 0.0 if optimizer.startswith("inproc:") else _CONNECT_SECONDS
         self._connect = partial(connect, optimizer, timeout=patience)
@@ -151,7 +199,7 @@ class ForwardServer:
         self._meters = Meters()
         self._forward = ForwardService(
             inference,
-            pace,
+            control,
             assignment_of(config, agent, spec, token),
             store,
             meters=self._meters,
@@ -204,5 +252,5 @@ def check(config: RunConfig, agent: Agent) -> str | None:
 
 
 RAPID = Architecture(
-    "rapid", RapidSettings, with_actors(Rapid), refuses=acts_and_queues, check=check, policy="server"
+    "rapid", RapidSettings, build, program, refuses=acts_and_queues, check=check, policy="server"
 )

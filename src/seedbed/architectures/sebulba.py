@@ -19,18 +19,18 @@ train, never through the host.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import jax
-
 from seedbed.acting.actor_threads import ActorThreads, LearnerGate
-from seedbed.acting.rollout import Program
+from seedbed.acting.rollout import CompiledPolicy
+from seedbed.acting.thread_source import ThreadSource, memory_name
 from seedbed.architectures.checks import acts_and_queues, no_actors, too_far_behind
+from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
-from seedbed.architectures.learner_loop import LearnerLoop
+from seedbed.architectures.parts import Parts, make_parts, restored_tables
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import learner, threads
 from seedbed.config.placement import (
     EnvironmentSettings,
     HostSettings,
@@ -39,9 +39,9 @@ from seedbed.config.placement import (
     TrainingDeviceSettings,
 )
 from seedbed.config.settings import RunConfig
-from seedbed.learning.checkpoint import Checkpoint
+from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
-from seedbed.types import Agent, EnvSpec, Tree, Unroll
+from seedbed.types import Agent, EnvSpec
 
 
 @dataclass(frozen=True)
@@ -54,99 +54,6 @@ class SebulbaSettings(
     """Actor threads."""
     envs_per_actor: int = 16
     """Environments of each thread, stepped while other threads' are decided for."""
-
-
-class Sebulba(LearnerLoop):
-    """One run of Sebulba: everything but what starts and watches its threads.
-
-    Args:
-      config: the run's settings.
-      agent: what is computed.
-      spec: of the environments.
-      log: where the last words of threads are.
-      checkpoint: where to go on from; None to begin.
-      first_epoch: of the first thread at each index, or a higher one if the checkpoint has come further.
-    """
-
-    threads: ActorThreads
-
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        spec: EnvSpec,
-        *,
-        log: Path,
-        checkpoint: Checkpoint | None = None,
-        first_epoch: int = 0,
-    ) -> None:
-        place = config.placement
-        super().__init__(
-            config, agent, spec, lanes=place.actors, checkpoint=checkpoint, first_epoch=first_epoch
-        )
-        self._gate = gate = LearnerGate(
-            lag=self._lag,
-            threads=place.actors,
-            updates_per_round=self._per_round,
-            store=self._store,
-            hand_over=self._take_unroll,
-            base=self._base_version,
-        )
-        self._store.listen(gate.poke)
-        self._memory.listen(gate.poke)
-        self.threads = ActorThreads(
-            assignment=self._assignment(),
-            program=Program(agent, spec, place.envs_per_actor, key(config.seed, "acting")),
-            devices=self._devices,
-            gate=gate,
-            ledger=self.ledger,
-            log=str(log),
-            first_epoch=self._first_epoch,
-            resumable=self._crew_states(checkpoint),
-        )
-
-    def _crew_states(self, checkpoint: Checkpoint | None) -> dict[int, dict[str, Any]]:
-        if checkpoint is None:
-            return {}
-        like = self._agent.initial_state(self._config.placement.envs_per_actor)
-        return {
-            index: {**state, "state": checkpoint.tree(f"memory_{index}", like)}
-            for (index, _), state in self._resumable.items()
-        }
-
-    def open(self, addresses: list[str]) -> list[str]:
-        """Compiles and publishes the first weights."""
-        del addresses
-        self._begin()
-        self.threads.warm_up([self._store.newest(index) for index in range(len(self._devices))])
-        return []
-
-    def close(self) -> None:
-        """Stops the threads; safe to call twice."""
-        self._gate.close()
-        self._end()
-
-    def _on_training_devices(self, unrolls: Sequence[Unroll]) -> Unroll:
-        return self.learner.gather(unrolls)
-
-    def _wait_blocked(self, timeout: float) -> bool:
-        return self._gate.wait_blocked(timeout)
-
-    # What others read.
-
-    def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
-        return {**super().meters(), **self.threads.meters.take(), "actors": self.threads.alive()}
-
-    def _lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
-        return {(index, 0): state for index, state in self.threads.states().items()}
-
-    def _tables(self) -> dict[str, Tree]:
-        return {f"memory_{index}": jax.device_get(tree) for index, tree in self.threads.memories().items()}
-
-    @property
-    def _last_epoch(self) -> int:
-        return self.threads.last_epoch
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
@@ -162,18 +69,51 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     return too_far_behind(config, agent)
 
 
-def build(setup: Setup) -> Sebulba:
-    """Puts the run's parts together."""
-    return Sebulba(
-        setup.config,
-        setup.agent,
-        setup.spec,
-        log=setup.log,
-        checkpoint=setup.checkpoint,
-        first_epoch=setup.first_epoch,
+def build(setup: Setup) -> LearnerLoop:
+    """Puts together everything but what starts and watches the threads."""
+    place = setup.config.placement
+    devices = pick("inference", place.inference_devices)
+    parts = make_parts(setup, devices, lanes=place.actors)
+    return parts.loop(_threads(parts, devices), assemble=parts.learner.gather)
+
+
+def _threads(parts: Parts, devices: list[Any]) -> ThreadSource:
+    """Returns the source whose actors are threads that decide on these devices."""
+    setup = parts.setup
+    config, place = setup.config, setup.config.placement
+    gate = LearnerGate(
+        threads=place.actors, store=parts.store, hand_over=parts.hand_over, rounds=parts.rounds
     )
+    parts.store.listen(gate.poke)
+    parts.memory.listen(gate.poke)
+    threads = ActorThreads(
+        assignment=parts.assignment,
+        program=CompiledPolicy(setup.agent, setup.spec, place.envs_per_actor, key(config.seed, "acting")),
+        devices=devices,
+        gate=gate,
+        ledger=parts.books.ledger,
+        log=str(setup.log),
+        first_epoch=parts.beginning.first_epoch,
+        meters=parts.meters,
+        resumable=_states(parts),
+    )
+    return ThreadSource(threads, gate, parts.store)
+
+
+def _states(parts: Parts) -> dict[int, dict[str, Any]]:
+    """Returns what a checkpoint kept of each thread, the agent's state too."""
+    like = parts.setup.agent.initial_state(parts.setup.config.placement.envs_per_actor)
+    lanes = {index: lane for (index, _), lane in parts.beginning.lanes.items()}
+    kept = restored_tables(parts, lambda: {memory_name(index): like for index in lanes})
+    return {index: {**lane, "state": kept[memory_name(index)]} for index, lane in lanes.items()}
+
+
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the learner and its threads; what goes between them never leaves the process."""
+    del spec
+    return Program((learner(config, agent), threads(config)), hosts=config.cluster.hosts)
 
 
 SEBULBA = Architecture(
-    "sebulba", SebulbaSettings, build, refuses=acts_and_queues, check=check, policy="thread"
+    "sebulba", SebulbaSettings, build, program, refuses=acts_and_queues, check=check, policy="thread"
 )

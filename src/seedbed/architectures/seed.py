@@ -16,18 +16,22 @@ stacks and unrolls stay with the learner.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
-from seedbed.acting.pace import BatchPace, FreeBatches, Round
+from seedbed.acting.lag_control import BatchControl, FreeBatches, RoundBuffer
 from seedbed.architectures.checks import acts, too_far_behind
-from seedbed.architectures.interface import Architecture
-from seedbed.architectures.with_actors import WithActors, with_actors
+from seedbed.architectures.devices import pick
+from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.parts import Parts, make_parts, restored_tables
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.traffic import steps
 from seedbed.config.placement import (
     HostSettings,
     InferenceSettings,
@@ -36,10 +40,12 @@ from seedbed.config.placement import (
     TrainingDeviceSettings,
     TransportSettings,
 )
-from seedbed.learning.checkpoint import Checkpoint
+from seedbed.config.settings import RunConfig
+from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
 from seedbed.serving.inference_service import InferenceService
-from seedbed.types import Tree
+from seedbed.serving.source import ServedActors
+from seedbed.types import Agent, EnvSpec, Tree
 
 
 @dataclass(frozen=True)
@@ -54,65 +60,73 @@ class SeedSettings(
     """Placement of SEED's parts."""
 
 
-class Seed(WithActors):
-    """One run of SEED: everything but the actors; see :class:`~seedbed.architectures.with_actors.WithActors`."""
-
-    _services: Sequence[InferenceService]
-
-    def _make_services(self) -> Sequence[InferenceService]:
-        place = self._config.placement
-        rows = lanes_of(place.envs_per_actor)[1]
-        collect = Round(self._lanes, self._take_unroll)
-        assignment = self._assignment()
-        numbers = np.array([assignment.slot_number(slot) for slot in range(place.slots)], np.int32)
-        exploration = assignment.exploration(range(place.slots))
-        services = []
-        for index, device in enumerate(self._devices):
-            local = len(range(index, place.actors, len(self._devices)))
-            full = place.full_batch(index)
-            pace: BatchPace
-            if self._lag == "free":
-                sizes = buckets(min(rows, full), full)
-                rule = BatchRule(full, place.inference_wait_ms / 1e3)
-                pace = FreeBatches(rule, self._store, index, self._take_unroll)
-            else:
-                sizes = (max(1, local * rows),)
-                pace = self._lockstep(index, local, collect)
-            inference = Inference(
-                self._agent,
-                self._spec,
-                place.slots,
-                sizes,
-                device,
-                key(self._config.seed, "acting"),
-                numbers,
-                exploration,
-            )
-            services.append(
-                InferenceService(
-                    inference,
-                    pace,
-                    assignment,
-                    ledger=self.ledger,
-                    meters=self._meters,
-                    full_batch=sizes[-1],
-                    on_failure=self.fail,
-                )
-            )
-        return services
-
-    def _warm_up(self) -> None:
-        for index, service in enumerate(self._services):
-            service.inference.warm_up(self._store.newest(index).params)
-
-    def _tables(self) -> dict[str, Tree]:
-        return {f"tables_{index}": service.inference.tables() for index, service in enumerate(self._services)}
-
-    def _restore_tables(self, checkpoint: Checkpoint) -> None:
-        for index, service in enumerate(self._services):
-            service.inference.restore(checkpoint.tree(f"tables_{index}", service.inference.tables()))
+def build(setup: Setup) -> LearnerLoop:
+    """Puts together everything but the actors."""
+    place = setup.config.placement
+    devices = pick("inference", place.inference_devices)
+    parts = make_parts(setup, devices, lanes=place.actors * lanes_of(place.envs_per_actor)[0])
+    return parts.loop(central_inference(parts, devices))
 
 
-SEED = Architecture(
-    "seed", SeedSettings, with_actors(Seed), refuses=acts, check=too_far_behind, policy="server"
-)
+def central_inference(parts: Parts, devices: list[Any]) -> ServedActors:
+    """Returns the source whose actors only step environments: the policy runs here, on these devices."""
+    place = parts.setup.config.placement
+    collect = RoundBuffer(place.actors * lanes_of(place.envs_per_actor)[0], parts.hand_over)
+    services = [_service(parts, index, devices, collect) for index in range(len(devices))]
+
+    def tables() -> dict[str, Tree]:
+        return {f"tables_{index}": service.inference.tables() for index, service in enumerate(services)}
+
+    def warm_up() -> None:
+        for index, service in enumerate(services):
+            service.inference.warm_up(parts.store.newest(index).params)
+
+    for service, kept in zip(services, restored_tables(parts, tables).values(), strict=False):
+        service.inference.restore(kept)
+    return parts.served(services, warm_up=warm_up, tables=tables)
+
+
+def _service(parts: Parts, index: int, devices: list[Any], collect: RoundBuffer) -> InferenceService:
+    """Returns what serves every ``len(devices)``-th actor from ``index`` on, on the device with this index."""
+    config, assignment = parts.setup.config, parts.assignment
+    place = config.placement
+    actors = len(range(index, place.actors, len(devices)))
+    rows, full = lanes_of(place.envs_per_actor)[1], place.full_batch(index)
+    sizes: tuple[int, ...]
+    control: BatchControl
+    if parts.lag.exact:
+        sizes = (max(1, actors * rows),)
+        control = parts.exact_control(index, actors, collect)
+    else:
+        sizes = buckets(min(rows, full), full)
+        rule = BatchRule(full, place.inference_wait_ms / 1e3)
+        control = FreeBatches(rule, parts.store, index, parts.hand_over)
+    slots = range(place.slots)
+    inference = Inference(
+        parts.setup.agent,
+        parts.setup.spec,
+        place.slots,
+        sizes,
+        devices[index],
+        key(config.seed, "acting"),
+        np.array([assignment.slot_number(slot) for slot in slots], np.int32),
+        assignment.exploration(slots),
+    )
+    return InferenceService(
+        inference,
+        control,
+        assignment,
+        ledger=parts.books.ledger,
+        meters=parts.meters,
+        full_batch=sizes[-1],
+        on_failure=parts.failure.report,
+    )
+
+
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the learner, which decides, and the actors that dial it at every step."""
+    roles = (learner(config, agent), actors(config, LEARNER, steps(spec)))
+    return Program(roles, hosts=config.cluster.hosts)
+
+
+SEED = Architecture("seed", SeedSettings, build, program, refuses=acts, check=too_far_behind, policy="server")

@@ -6,34 +6,45 @@ checkpoints.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from seedbed.architectures.asynchronous import Asynchronous
-from seedbed.architectures.run import env_frames, records, restore
-from seedbed.config.resolve import to_json
+from seedbed.architectures.interface import Setup
+from seedbed.architectures.program import Context
 from seedbed.config.settings import RunConfig
-from seedbed.errors import SeedbedError
-from seedbed.learning.checkpoint import Checkpoint, Contents
+from seedbed.errors import CheckpointError, SeedbedError
+from seedbed.instances import Instances
+from seedbed.learning.checkpoint import Contents, load_latest, save
+from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import TrainState, Update
 from seedbed.metrics.ledger import COLUMNS, carried_out
-from seedbed.parameter_server.server import RemoteShards
-from seedbed.parameter_server.shards import Bound, Part, cut, settled
+from seedbed.parameter_server.pushing import PushingLearner
+from seedbed.parameter_server.server import RemoteShards, ShardHandler, ShardPulse, empty_part
+from seedbed.parameter_server.shards import Bound, Part, Shard, cut, settled
 from seedbed.parameter_server.workers import Worker, WorkerRegistry
 from seedbed.seeding import key
 from seedbed.transport.connect import listen
-from seedbed.transport.interface import Server
-from seedbed.types import Agent, EnvSpec
+from seedbed.transport.interface import PROTOCOL, Layout, Layouts, Server
+from seedbed.types import Agent
 
 _log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
 """How long a shard is waited for that is not there."""
 _LAST_PATIENCE_SECONDS = 3.0
+_REPORT_SECONDS = 0.5
+KEPT = 2
+"""Snapshots of a shard that are kept."""
 
 
 def bound_of(config: RunConfig) -> Bound:
@@ -42,47 +53,36 @@ def bound_of(config: RunConfig) -> Bound:
     return Bound(place.max_staleness, place.stale_gradients)
 
 
-class WithShards(Asynchronous):
-    """One run: everything but its processes.
+class ParameterServerRun(Asynchronous):
+    """A :class:`~seedbed.learning.run.Run` of shards and workers: everything but their processes.
 
     Args:
-      config: the run's settings.
-      agent: what is computed.
-      spec: of the environments.
-      token: what workers and shards must know.
-      checkpoint: where to go on from; None to begin.
-      first_epoch: of the first worker at each index, or a higher one if the checkpoint has come further.
+      setup: what the run is built from.
+      workers_role: name of the role of the workers.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        spec: EnvSpec,
-        *,
-        token: str,
-        checkpoint: Checkpoint | None = None,
-        first_epoch: int = 0,
-    ) -> None:
-        super().__init__(config, agent, spec)
+    def __init__(self, setup: Setup, workers_role: str = "worker") -> None:
+        super().__init__(setup)
+        config, agent, token, checkpoint = setup.config, setup.agent, setup.token, setup.checkpoint
         self._token = token
+        self._workers_role = workers_role
         update = Update(agent, jax.local_devices()[:1])
         state: TrainState = jax.jit(update.begin)(key(config.seed, "learner"))
         if checkpoint is not None:
             state = checkpoint.tree("train", state)
-            restore(self, checkpoint.meta, open_steps=False)
+            self.books.restore(checkpoint.meta, open_steps=False)
         self._state: TrainState = jax.device_get(state)
         self._like = jax.eval_shape(lambda: state.params)
         self._version = int(state.updates)
         self._skipped_before = int(state.skipped)
         self._skipped: dict[tuple[int, int], int] = {}
         self._shards: RemoteShards | None = None
-        self._addresses: list[str] = []
+        self._pulses: list[ShardPulse] = []
         self._versions = [self._version] * config.placement.shards
         self._resting = False
         self._server: Server | None = None
         self._newest: Mapping[str, Any] = {}
-        self._gone = self.ledger.counts()
+        self._gone = self.books.ledger.counts()
         self._books: dict[int, dict[str, int]] = {}
         self._made = dict.fromkeys(range(config.placement.actors), 0)
         self._outliers = 0
@@ -95,20 +95,33 @@ class WithShards(Asynchronous):
             job=self._job,
             on_report=self._on_report,
             on_leave=self._on_leave,
-            first_epoch=max(first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
+            first_epoch=max(setup.first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
         )
 
     # Shards.
 
+    @property
+    def instances(self) -> Mapping[str, Instances]:
+        """The shards, with what they begin with, and the workers, by the role that their settings declare."""
+        return {
+            "shard": Instances(owes=self._owed_by_shards, begins=self._begins),
+            self._workers_role: Instances(owes=self.workers.owes),
+        }
+
+    def _owed_by_shards(self) -> dict[int, float | None]:
+        return {index: pulse.asked for index, pulse in enumerate(self._pulses) if pulse.there}
+
+    def _begins(self, index: int) -> Contents:
+        return contents_of(self.parts()[index])
+
     def parts(self) -> list[Part]:
-        """What each shard begins with."""
+        """Returns the part that each shard begins with."""
         state, count = self._state, self._config.placement.shards
         pairs = zip(cut(state.params, count), cut(state.opt_state, count), strict=True)
         return [Part(*pair, self.version, int(state.skipped)) for pair in pairs]
 
-    def reach(self, shards: Sequence[str]) -> None:
+    def _reach(self, shards: Sequence[str]) -> None:
         """Begins conversations with the shards at these addresses; waits for those that are not there yet."""
-        self._addresses = list(shards)
         self._shards = RemoteShards(
             self._agent.optimizer,
             self._like,
@@ -116,13 +129,18 @@ class WithShards(Asynchronous):
             self._token,
             patience=PATIENCE_SECONDS,
             takes=True,
-            given_up=lambda: self._failure,
+            given_up=lambda: self._failure.error,
         )
+        self._pulses = [
+            ShardPulse(address, self._token, part)
+            for address, part in zip(shards, self._shards.examples, strict=True)
+        ]
 
     # Workers.
 
-    def open(self, addresses: list[str]) -> list[str]:
-        """Lets workers in, at the first address."""
+    def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
+        """Reaches the shards, and lets workers in, at the first address."""
+        self._reach(dialled["shard"])
         self._server = listen(addresses[0], self.workers)
         return [self._server.address]
 
@@ -130,16 +148,19 @@ class WithShards(Asynchronous):
         """Sends the workers home; safe to call twice."""
         if self._server is not None:
             self._server.close()
+        for pulse in self._pulses:
+            pulse.close()
         if self._shards is not None:
             self._shards.close()
 
-    def rest(self, stop: Callable[[], None]) -> None:
-        """See :class:`~seedbed.architectures.asynchronous.Asynchronous`; shards that are gone are not waited for."""
+    def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
+        """See :class:`~seedbed.learning.run.Run`; shards that are gone are not waited for."""
+        stand_down()
         if self._server is not None:
             self._server.close()
         stop()
         if self._shards is None:
-            return
+            return True
         self._shards.patience = _LAST_PATIENCE_SECONDS
         try:
             self._state, self._versions = self._taken()
@@ -147,6 +168,7 @@ class WithShards(Asynchronous):
             _log.error("the parameters are those of the last checkpoint", exc_info=error)
         self._version = int(self._state.updates)
         self._resting = True
+        return True
 
     def _job(self, index: int, epoch: int) -> dict[str, Any]:
         """What a worker is told: one that takes another's place makes the steps that this one has left."""
@@ -157,10 +179,6 @@ class WithShards(Asynchronous):
             with self._news:
                 steps = max(0, share - self._made[index])
         return {
-            "run": to_json(self._config),
-            "spec": self._spec.to_json(),
-            "shards": self._addresses,
-            "index": index,
             "epoch": epoch,
             "steps": steps,
             "position": self._positions.get(str(index)),
@@ -170,7 +188,7 @@ class WithShards(Asynchronous):
         """Environment frames of the sessions before this one."""
         with self._news:
             made = sum(self._made.values()) + sum(carried_out(books) for books in self._books.values())
-        return env_frames(self) - made * self.frames_per_step
+        return (self.books.agent_steps - made) * self.frames_per_step
 
     def _on_report(self, worker: Worker, told: Mapping[str, Any]) -> None:
         pushed = told["pushed"]
@@ -178,7 +196,7 @@ class WithShards(Asynchronous):
         with self._news:
             self._books[worker.index] = dict(told["books"])
             self._balance()
-            self._count((float(earned), int(length)) for earned, length in told["episodes"])
+            self.books.count((float(earned), int(length)) for earned, length in told["episodes"])
             self._version = max(self._version, int(pushed["version"]))
             self._dropped += int(pushed["dropped"])
             self._outliers += int(pushed["outliers"])
@@ -209,7 +227,7 @@ class WithShards(Asynchronous):
         total = {
             name: self._gone[name] + sum(books[name] for books in self._books.values()) for name in COLUMNS
         }
-        self.ledger.restore(total)
+        self.books.ledger.restore(total)
 
     # What others read.
 
@@ -260,11 +278,108 @@ class WithShards(Asynchronous):
         del alone
         # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
         with self._news:
-            meta = {**records(self), "exact": False, "positions": dict(self._positions)}
+            meta = {**self.books.kept(self.version), "exact": False, "positions": dict(self._positions)}
         meta["last_epoch"] = self.workers.last_epoch
         state = self.train_state
         meta["version"], meta["shard_versions"] = int(state.updates), self._versions
         return Contents({"train": state}, meta)
+
+
+def contents_of(part: Part) -> Contents:
+    """Returns a part as the contents of a checkpoint."""
+    tree = jax.device_get({"params": part.params, "opt_state": part.opt_state})
+    return Contents({"part": tree}, {"version": part.version, "skipped": part.skipped})
+
+
+def kept(folder: Path, like: Part) -> Part:
+    """Returns the newest intact part in ``folder``; ``like`` has its shapes.
+
+    Raises:
+      CheckpointError: there is none.
+    """
+    snapshot = load_latest(folder)
+    tree = {"params": like.params, "opt_state": like.opt_state}
+    part = jax.device_put(snapshot.tree("part", tree))
+    return Part(part["params"], part["opt_state"], snapshot.meta["version"], snapshot.meta["skipped"])
+
+
+def serve_shard(context: Context) -> None:
+    """Serves one shard until it is told to end: it begins with what it has kept last, and keeps what it holds now and
+    then, so that it can be started again."""
+    config, agent, folder = context.config, context.agent, Path(context.task.folder)
+    like = empty_part(agent.optimizer, shapes_of(agent), context.task.index, config.placement.shards)
+    shard = Shard(agent.optimizer, kept(folder, like), bound_of(config))
+    assert context.task.listens is not None
+    with contextlib.closing(listen(context.task.listens, ShardHandler(shard, context.token))):
+        version = shard.part.version
+        while not context.over.wait(config.placement.shard_snapshot_seconds):
+            if (part := shard.part).version == version:
+                continue
+            try:
+                save(folder, part.version, contents_of(part), keep=KEPT)
+                version = part.version
+            except CheckpointError as error:
+                # It is worth no run: the shard goes on, and tries again.
+                _log.warning("%s", error)
+
+
+class Work(Protocol):
+    """What a worker does."""
+
+    learner: PushingLearner
+
+    def enough(self, steps: int) -> bool:
+        """Whether so many steps of the environments, or of the data set, are enough of them for now."""
+
+    def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
+        """Learns; yields metrics after updates, and None now and then."""
+
+    def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what is reported, and not reported again."""
+
+
+Begin = Callable[
+    [Context, RemoteShards, Mapping[str, Any]], AbstractContextManager[tuple[Work, Callable[[], None]]]
+]
+"""Begins a worker's work, given what the head has told; with what raises :class:`~seedbed.errors.RunFailed` once it
+cannot go on."""
+
+
+def push_gradients(context: Context, begin: Begin) -> None:
+    """Works for the head until that is gone, which raises."""
+    with contextlib.closing(context.dial("head")) as client:
+        join = {"kind": "join", "protocol": PROTOCOL, "token": context.token, "index": context.task.index}
+        job = client.ask(join)
+        client.open([Layouts(Layout(()), Layout(()))])
+        agent = context.agent
+        shards = RemoteShards(
+            agent.optimizer,
+            shapes_of(agent),
+            context.task.dials["shard"],
+            context.token,
+            patience=PATIENCE_SECONDS,
+        )
+        with contextlib.closing(shards), begin(context, shards, job) as (work, require_alive):
+            reported = 0.0
+            for metrics in _learned(work, job["steps"], context.over):
+                require_alive()
+                if time.monotonic() - reported > _REPORT_SECONDS:
+                    reported = time.monotonic()
+                    client.ask({"kind": "report", **work.told(metrics)})
+            work.learner.flush()
+            # All its steps are made, and the others may still be at theirs.
+            while not context.over.wait(_REPORT_SECONDS):
+                client.ask({"kind": "report", **work.told({})})
+
+
+def _learned(work: Work, steps: int | None, over: threading.Event) -> Iterator[Mapping[str, Any]]:
+    """Learns until so many steps are made; yields the metrics of updates, and none now and then."""
+    if steps is not None and work.enough(steps):
+        return
+    for metrics in work.updates(over):
+        yield metrics or {}
+        if metrics is not None and steps is not None and work.enough(steps):
+            return
 
 
 def shapes_of(agent: Agent) -> Any:

@@ -18,19 +18,19 @@ class ActorFlags:
     """An actor for a learner that runs elsewhere."""
 
     address: Annotated[str, tyro.conf.Positional]
-    """Where the learner listens: HOST:PORT, unix:PATH or shm:PATH, as it printed."""
+    """Address of the learner, as it printed: HOST:PORT, unix:PATH or shm:PATH."""
     join: str = ""
-    """FINGERPRINT.TOKEN as the learner printed it, or @FILE, a private file with it; else SEEDBED_JOIN has it."""
+    """FINGERPRINT.TOKEN as the learner printed it, or @FILE, a private file with it; else SEEDBED_JOIN."""
     tls_ca: str = ""
     """PEM file with certificates, one of which has signed the learner's (--tls-cert there)."""
     insecure: bool = False
     """Plain text over the network, where the learner has the same flag."""
     trust: tuple[str, ...] = ()
-    """Names (module:name) of environments, networks and agents that the learner may have this actor import."""
+    """Names (module:name) of worlds, networks and agents that the learner may have this actor import."""
     envs: int | None = None
     """Environments to step; none: as many as the learner's own actors."""
     platform: str = "cpu"
-    """Where the policy runs if actors run it themselves (impala, apex): cpu, or an accelerator as JAX names it."""
+    """Device of actors that run the policy (impala, apex): cpu, or an accelerator as JAX names it."""
 
 
 def run(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""``seedbed bench [ENV] …``: every stage alone, the whole, and what holds it back."""
+"""``seedbed bench [ENV] …``: times every stage alone and the whole, and names the bottleneck."""
 
 from __future__ import annotations
 
@@ -24,19 +24,16 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class BenchFlags:
-    """How to time."""
+    """Settings of the timing."""
 
     seconds: float = 3.0
     """Length of a window of each stage, in seconds; the whole runs ten times as long."""
     results: str | None = None
     """File that the row is appended to; none: benchmarks/results/bench.jsonl, or compare.jsonl there."""
     compare: tuple[str, ...] = ()
-    """Architectures to compare instead, with a small, a medium and a large network: some of seed, impala and apex.
-    An agent of the other kind is compared as well (dqn beside the run's own, or vtrace beside one with a replay), since
-    impala and apex have none in common. Or all:
-    every agent under every architecture that can run it, each as its preset has it, for as many --frames."""
+    """Architectures to compare instead (seed, impala, apex), with networks of three sizes; or all."""
     rounds: int = 1
-    """How often each run of a comparison is made, in turn."""
+    """Repetitions of each run of a comparison, in turn."""
     picture: str | None = None
     """PNG that a comparison is drawn to."""
     run: RunConfig = field(default_factory=RunConfig)

@@ -13,7 +13,7 @@ from seedbed.cli.parse import parse, print_line
 
 @dataclass(frozen=True)
 class Collect:
-    """What to collect."""
+    """Source and size of a data set."""
 
     run: Annotated[str, tyro.conf.Positional]
     """The run folder."""

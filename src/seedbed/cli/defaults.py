@@ -1,8 +1,8 @@
 """The settings that the flags of a command are over: the preset of the environment, for its agent and architecture.
 
 Which flags there are depends on agent and architecture, and the agent on the environment, which stands among the flags.
-So they are read twice: first with the settings of all agents and architectures at once, only to learn what the command
-is about.
+So they are read twice: first with the settings of all agents and architectures at once, only to learn the environment,
+the agent and the architecture.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) ->
 
     Args:
       verb: the command.
-      arguments: its flags, whichever agent and architecture they are for.
-      flags: the dataclass with those that it has beside the configuration's.
+      arguments: its flags, of any agent and architecture.
+      flags: the dataclass of its own flags, beside the configuration's.
 
     Raises:
       ConfigError: the flags cannot be read, there is no such agent, architecture or preset, or one of them is for
@@ -81,7 +81,7 @@ def typed(config: RunConfig) -> RunConfig:
 
 
 def plain(config: RunConfig) -> RunConfig:
-    """Returns what :func:`typed` was given, with the values that ``config`` has now."""
+    """Undoes :func:`typed`: returns a plain configuration with the values of ``config``."""
     values = {part.name: getattr(config, part.name) for part in fields(RunConfig)}
     kind: Any = ARCHITECTURES.load(config.arch).Settings
     placement = kind(**{part.name: getattr(config.placement, part.name) for part in fields(kind)})
@@ -94,7 +94,7 @@ def _choice(registry: Registry, about: str) -> Any:
 
 
 def _meaningful(config: RunConfig) -> Any:
-    """Returns the placement as an instance of a class that hides what means nothing for the run's agent."""
+    """Returns the placement as an instance of a class that hides settings without meaning for the run's agent."""
     kind = type(config.placement)
     hints = get_type_hints(kind, include_extras=True)
     hidden = [
@@ -132,7 +132,7 @@ def _side_by_side(flags: type, words: Sequence[str]) -> type:
 
 
 def _settings(registry: Registry, words: Sequence[str]) -> Iterator[type[Any]]:
-    """The settings of all rows, and of what the words name by module."""
+    """Yields the settings of all rows, and of the definitions that the words name by module."""
     for name in (*registry.names, *_given(registry.flag, words)):
         yield registry.load(name).Settings
 

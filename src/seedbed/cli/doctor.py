@@ -1,4 +1,4 @@
-"""``seedbed doctor``: what this machine can do, and what stands in the way."""
+"""``seedbed doctor``: shows the abilities of this machine, and the obstacles to training on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ends on the terminal: what came of it, where it is, and the next command to type."""
+"""The end of a run on the terminal: its result, its folder, and the next command to type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seedbed.metrics.say import say
 def report(summary: Summary, config: RunConfig) -> int:
     """Makes the video, prints the summary; the exit status of a run that ended as it should."""
     values = summary.to_json()
-    folder = values["run_dir"]
+    folder = _shown(Path(values["run_dir"]))
     mean, best = values["mean_return"], values["best_mean_return"]
     say(f"stopped: {summary.stopped_because}")
     say(
@@ -33,7 +33,7 @@ def report(summary: Summary, config: RunConfig) -> int:
         say(f"  {line}")
     host = config.cluster.host
     if config.video and not host and summary.stopped_because != "interrupted":
-        _video(folder)
+        _video(values["run_dir"])
     say(f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl")
     if summary.stopped_because != "interrupted":
         say(f"next: {_seedbed()} eval {shlex.quote(folder)}")
@@ -47,7 +47,7 @@ def report(summary: Summary, config: RunConfig) -> int:
 
 
 def _seedbed() -> str:
-    """What is typed here to call ``seedbed``: the name alone only if the shell finds this very command by it."""
+    """Returns the word that calls ``seedbed`` here: the name alone only if the shell finds this very command by it."""
     called, found = Path(sys.argv[0]), shutil.which("seedbed")
     if called.name != "seedbed" or (found is not None and called.exists() and called.samefile(found)):
         return "seedbed"
@@ -55,7 +55,7 @@ def _seedbed() -> str:
 
 
 def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:
-    """How the agents did that were trained side by side; nothing if there was one."""
+    """Yields lines about the agents that were trained side by side; none if there was one."""
     if "variants" not in values:
         return
     agents = values["variants"]
@@ -75,10 +75,15 @@ def _video(folder: str) -> None:
     from seedbed.evaluation.player import record
 
     try:
-        say(f"  video {record(folder)}")
+        say(f"  video {_shown(record(folder))}")
     except Exception as error:
         # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
         say(f"  no video: {cause_of(error)}")
+
+
+def _shown(path: Path) -> str:
+    """The path as it is shortest to type here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _number(value: float | None) -> str:

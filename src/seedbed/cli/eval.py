@@ -15,7 +15,7 @@ from seedbed.cli.parse import parse, print_line
 
 @dataclass(frozen=True)
 class Eval:
-    """How to evaluate."""
+    """Settings of the evaluation."""
 
     run: Annotated[str, tyro.conf.Positional]
     """The run folder."""

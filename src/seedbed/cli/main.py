@@ -20,6 +20,7 @@ VERBS = {
     "actor": "step environments for a learner that runs elsewhere",
     "bench": "time every stage and the whole, and name the bottleneck",
     "compatibility": "show which agent runs under which architecture, and why not",
+    "program": "show the processes and threads of a run, and what travels between them",
     "doctor": "show devices, versions, environments and limits of this machine",
 }
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130

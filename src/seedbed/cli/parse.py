@@ -15,7 +15,7 @@ from seedbed.metrics.say import flush
 
 Settings = TypeVar("Settings")
 _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
-"""What tyro draws boxes with, on terminals with and without UTF-8."""
+"""Signs of which tyro draws boxes, on terminals with and without UTF-8."""
 
 
 _WITH_COMMAS = (
@@ -70,7 +70,7 @@ def _takes_commas(flag: str) -> bool:
 
 
 def one_line(complaint: str, verb: str) -> str:
-    """What tyro says in a box under a title, as one line; of the flags that it suggests, their names."""
+    """Returns tyro's complaint, a box under a title, as one line; of suggested flags it keeps the names."""
     _, *lines = _BOX.sub(" ", complaint).strip().split("\n")
     words = " ".join(" ".join(lines).split()).replace(" ,", ",")
     words = re.sub(r"\s*(Got errors:|For full helptext|Argument helptext:).*$", "", words)
@@ -85,7 +85,7 @@ def print_line(text: str) -> None:
     """Prints one line that a command was asked for.
 
     Raises:
-      BrokenPipeError: nobody reads any more.
+      BrokenPipeError: the reader has left.
       RunFailed: it cannot be written.
     """
     flush(text + "\n")

@@ -14,7 +14,7 @@ from seedbed.cli.parse import parse, print_line
 
 @dataclass(frozen=True)
 class RecordFlags:
-    """What to record."""
+    """Settings of the video."""
 
     run: Annotated[str, tyro.conf.Positional]
     """The run folder."""

@@ -17,7 +17,7 @@ Kept = Literal["kept"]
 
 @dataclass(frozen=True)
 class Resume:
-    """What may be different when a run goes on."""
+    """Settings that may change when a run goes on."""
 
     run: Annotated[str, tyro.conf.Positional]
     """The run folder."""

@@ -13,8 +13,8 @@ _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 def mend() -> None:
     """Has all three standard streams open, and able to write every letter in some way.
 
-    A closed one is opened on ``/dev/null``: the next file that is opened would otherwise have its number, and take what
-    this process or one that it starts writes there.
+    A closed one is opened on ``/dev/null``: the next file that is opened would otherwise have its number, and take the
+    output of this process or of one that it starts.
     """
     for number, (name, mode) in enumerate(_STREAMS):
         if not _is_open(number):

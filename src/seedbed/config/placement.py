@@ -1,4 +1,4 @@
-"""Groups of settings of which architectures are composed: each architecture's ``Settings`` derive from those it reads.
+"""Groups of settings of which architectures are composed: an architecture's ``Settings`` derive from the ones it reads.
 
 A group knows no architecture. A field with :data:`FOR_QUEUES` or :data:`FOR_EXPLORERS` as metadata has a meaning for
 some agents only: it is shown, and may be given, where the agent's ``Settings`` have the same values.
@@ -68,7 +68,7 @@ class EnvironmentSettings(InstanceSettings):
     envs_per_actor: int = 16
     """Environments of each actor; one half steps while the other waits for its actions."""
     eval_envs: int = field(default=0, metadata=FOR_EXPLORERS)
-    """Environments, the last ones, that only evaluate: nothing is learned there, and the returns are theirs alone."""
+    """Environments, the last ones, that only evaluate: nothing is learned there; returns are theirs alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,7 +132,7 @@ class RemoteSettings(EnvironmentSettings, NetworkSettings):
     listen: tuple[str, ...] = ()
     """Addresses (HOST:PORT, port 0 for a free one) where actors of other machines may join by gRPC."""
     max_envs: int | None = None
-    """Most environments that inference keeps slots for; None for those of this run's actors plus 256."""
+    """Most environments that inference keeps slots for; None for this run's own plus 256."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,7 +167,7 @@ class BatchingSettings(EnvironmentSettings):
     """Inference batches over actors."""
 
     inference_batch: int | None = None
-    """Environments in a full inference batch; None for half of those of this run's actors. (Free lag only.)"""
+    """Environments in a full inference batch; None for half of this run's own. (Free lag only.)"""
     inference_wait_ms: float = 2.0
     """Milliseconds that a partial batch waits for more. (Free lag only.)"""
 
@@ -207,8 +207,8 @@ class LearnerSettings(Group):
     """Unrolls that may wait for the learner; None for one batch. (Free lag only.)"""
     prefetch: int = 1
     """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
-    lag: int | Literal["free"] = "free"
-    """Updates between the weights that act and the newest: free (bounded by the queue), or an exact number."""
+    lag: int | Literal["free"] | None = None
+    """Rounds between acting and newest weights: free, or exact; None: the agent's own (ppo, a2c: 0)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -223,7 +223,7 @@ class FetchSettings(Group):
     """Actors that fetch weights."""
 
     fetch_steps: int | None = None
-    """Steps between two fetches of newer weights, at an unroll's beginning; None: as published. (Free lag only.)"""
+    """Steps between fetches of newer weights, at unrolls' beginnings; None: as published. (Free lag only.)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -235,11 +235,11 @@ class HostSettings(NetworkSettings):
     """Hosts that train together."""
 
     hosts: int = 1
-    """Hosts that train one agent together, each with actors and devices of its own and its share of every batch."""
+    """Hosts that train one agent, each with actors and devices of its own and its share of every batch."""
     host: int = 0
     """Number of this host; 0 is the one that the others connect to."""
     coordinator: str | None = None
-    """HOST:PORT, an address of host 0 that the others can reach; None: all hosts are started on this machine."""
+    """HOST:PORT of host 0, reachable for the others; None: all hosts are started on this machine."""
     host_timeout: float = 30.0
     """Seconds without a sign of life after which a host counts as gone, and the run ends."""
 
@@ -261,7 +261,7 @@ class ShardSettings(Group):
     shards: int = 1
     """Parts of the parameters, each of which takes gradients by itself."""
     max_staleness: int | None = None
-    """Most gradients that a shard may have taken since the parameters of a gradient; None: the architecture's own."""
+    """Most gradients that a shard took since the parameters of a gradient; None: the architecture's own."""
     stale_gradients: Literal["drop", "scale"] = "drop"
     """Treatment of a gradient that is staler: drop it, or scale down its change."""
 
@@ -276,7 +276,7 @@ class ShardProcessSettings(ShardSettings):
     """Shards in processes of their own."""
 
     outlier_deviations: float | None = None
-    """Standard deviations above the mean loss from which a gradient is not pushed; None: the architecture's own."""
+    """Standard deviations above the mean loss that make an outlier; None: the architecture's own."""
     shard_snapshot_seconds: float = 10.0
     """Seconds between two snapshots of a shard, from which it goes on if its process dies."""
 

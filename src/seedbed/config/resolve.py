@@ -21,13 +21,21 @@ from seedbed.envs.reading import Written, is_union, plain, words
 from seedbed.errors import ConfigError, listed, unknown_name
 from seedbed.registry import AGENTS, ARCHITECTURES, Registry
 
+_AS_BEFORE = {
+    "observations": "bytes",
+    "value_network": "shared",
+    "deviation": "state",
+    "shuffle": "unrolls",
+}
+"""How version 0.1 did what a record of it does not say."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
     """Tuned settings for some environments.
 
     Attributes:
-      name: as in ``--preset``.
+      name: name for ``--preset``.
       about: one sentence.
       match: patterns of environment ids that it is chosen for by itself.
       settings: setting names and values, for every agent.
@@ -142,8 +150,8 @@ def flat(config: RunConfig) -> dict[str, Any]:
 def replace(config: RunConfig, **settings: Any) -> RunConfig:
     """Returns ``config`` with other values, by flat names; unknown names and wrong types are refused.
 
-    Another agent brings its own settings, with their built-in defaults. Another architecture keeps those that both
-    have.
+    Another agent brings its own settings, with their built-in defaults. Another architecture keeps the settings that
+    both have.
     """
     config = _with_agent(config, _checked("agent", settings.get("agent", config.agent), str))
     config = _with_architecture(config, _checked("arch", settings.get("arch", config.arch), str))
@@ -206,7 +214,7 @@ def _is_of_others(name: str, agent: str, arch: str) -> bool:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """``value`` as the type of its field; numbers, lists, paths, and what NumPy has, converted without loss."""
+    """Returns ``value`` as the type of its field; numbers, lists, paths and NumPy's types, converted without loss."""
     value = _plain_value(name, value)
     options = typing.get_args(hint) if is_union(hint) else (hint,)
     for option in options:
@@ -246,12 +254,13 @@ def to_json(config: RunConfig) -> dict[str, Any]:
 def from_json(record: Mapping[str, Any]) -> RunConfig:
     """Reads a record of :func:`to_json`.
 
-    Records of version 0.1 have the settings of all architectures: those of others are left out. Observations go on
-    entering the network as they did.
+    Records of version 0.1 have the settings of all architectures: the others' are left out. Settings that it had not
+    go on as they were.
     """
     agent, arch = record.get("agent", AGENTS.default), record.get("arch", ARCHITECTURES.default)
     own = {name: value for name, value in record.items() if not _is_of_others(name, agent, arch)}
-    return replace(RunConfig(), **{"observations": "bytes", **own})
+    before = {name: value for name, value in _AS_BEFORE.items() if not _is_of_others(name, agent, arch)}
+    return replace(RunConfig(), **{**before, **own})
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:

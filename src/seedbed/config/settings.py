@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from seedbed.acting.lag import ExactLag, Lag, lag_of
 from seedbed.config.placement import (
     HostSettings,
     LearnerSettings,
@@ -16,12 +17,13 @@ from seedbed.config.placement import (
     at_least,
 )
 from seedbed.errors import ConfigError
+from seedbed.nets.network import Network
 from seedbed.registry import AGENTS, ARCHITECTURES
 from seedbed.seeding import MOST_SEED
 
 
 def _require_finite(settings: object) -> None:
-    """Refuses nan and inf, in whichever section; None is no limit."""
+    """Refuses nan and inf in any section; None is no limit."""
     for part in fields(settings):  # type: ignore[arg-type]
         value = getattr(settings, part.name)
         if is_dataclass(value):
@@ -31,31 +33,8 @@ def _require_finite(settings: object) -> None:
 
 
 @dataclass(frozen=True)
-class Network:
-    """What the policy looks like."""
-
-    network: str = "auto"
-    """Torso: auto, mlp, tiny, small, pooled, nature, shallow, deep, or module:Class of your
-    own."""
-    hidden: tuple[int, ...] = ()
-    """Sizes of the torso's dense layers; none given: the network's own."""
-    lstm: int | None = None
-    """Size of an LSTM between torso and heads; 0 for none; None for the agent's own (r2d2: 512, the others: 0)."""
-    compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Dtype of the torso's convolutions; auto: bfloat16 where the device has it (see seedbed doctor)."""
-    observations: Literal["auto", "bytes"] = "auto"
-    """Entry of observations into the network; auto: by declared bounds; bytes: every uint8 by 255, as version 0.1."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "lstm")
-        for size in self.hidden:
-            if size < 1:
-                raise ConfigError(f"hidden has a layer of size {size}, and has to have sizes of 1 or more")
-
-
-@dataclass(frozen=True)
 class Stop:
-    """When the run ends: at whichever comes first."""
+    """The end of the run: the limit that comes first."""
 
     frames: int | None = None
     """Environment frames (agent steps times frame skip)."""
@@ -70,14 +49,14 @@ class Stop:
 
 @dataclass(frozen=True)
 class Safety:
-    """What happens when something breaks."""
+    """Checkpoints, and limits for faults."""
 
     checkpoint_minutes: float = 5.0
     """Minutes between checkpoints; one more is written at the end, also after Ctrl-C."""
     keep_checkpoints: int = 3
     """Checkpoints kept."""
     env_timeout: float = 60.0
-    """Seconds an environment may take to start or step, and a part of the run be silent, before it is restarted."""
+    """Seconds for an environment to start or step, and for a silent part, before it is restarted."""
     max_skipped_updates: int = 10
     """Updates in a row that may be skipped because they are not finite before the run stops."""
 
@@ -95,19 +74,19 @@ class RunConfig:
     """
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
-    """Any Gymnasium id, envpool:TASK, gymnax:NAME, brax:NAME, craftax:NAME, toy:NAME, or module:factory of your own."""
+    """A Gymnasium id, envpool:TASK, gymnax:, brax:, craftax: or toy:NAME, or module:factory of your own."""
     arch: str = ARCHITECTURES.default
-    """Where the parts run: an architecture, or module:NAME of your own."""
+    """Architecture (where the parts run), or module:NAME of your own."""
     agent: str = AGENTS.default
-    """What is computed: an agent, or module:NAME of your own; a preset may name another one to start from."""
+    """Agent (what is computed), or module:NAME of your own; a preset may name another default."""
     preset: str = "auto"
     """Defaults to start from: auto (by the environment), none, or a name."""
     seed: int = 0
     """Root of all randomness."""
     deterministic: bool = False
-    """Reproducible bit by bit, and resumed exactly: an exact lag, fixed batches, environments brought back."""
+    """Reproducible bit by bit and resumed exactly: exact lag, fixed batches, environments brought back."""
     env_options: tuple[str, ...] = ()
-    """Options of the environment as name=value, read by the type of the default (name:=JSON: as JSON says)."""
+    """Options of the environment: name=value, read by the default's type, or name:=JSON."""
     run_dir: str | None = None
     """Folder of the run; None for a new one under runs/."""
     json: bool = False
@@ -138,17 +117,27 @@ class RunConfig:
                 )
 
         _require_finite(self)
-        if isinstance(self.placement, RemoteSettings) and self.placement.listen and self.lag != "free":
+        if self._listens and self.lag.exact:
             raise ConfigError(
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: leave "
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
             )
 
     @property
-    def lag(self) -> int | Literal["free"]:
-        """Rounds between the weights that act and the newest, or free; a deterministic run has an exact one."""
-        lag = self.placement.lag if isinstance(self.placement, LearnerSettings) else "free"
-        return 0 if self.deterministic and lag == "free" else lag
+    def lag(self) -> Lag:
+        """The lag of the weights that act; a deterministic run has an exact one."""
+        asked = self.placement.lag if isinstance(self.placement, LearnerSettings) else "free"
+        lag = lag_of(self._own_lag if asked is None else asked)
+        return ExactLag(0) if self.deterministic and not lag.exact else lag
+
+    @property
+    def _own_lag(self) -> int | Literal["free"]:
+        """The lag that the agent is made for, unless actors come from elsewhere, whose lag is free."""
+        return "free" if self._listens else getattr(self.settings, "own_lag", "free")
+
+    @property
+    def _listens(self) -> bool:
+        return isinstance(self.placement, RemoteSettings) and bool(self.placement.listen)
 
     @property
     def cluster(self) -> HostSettings:

@@ -1,4 +1,4 @@
-"""Which agents a run trains side by side: every value of a sweep with every seed."""
+"""The agents that a run trains side by side: every value of a sweep with every seed."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ from seedbed.envs.pool import PREFIX, Pool
 from seedbed.envs.rules import NOT_FINITE, broken_array, value_rule
 from seedbed.envs.standard import make_standard
 from seedbed.envs.toys import TOYS
-from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, unknown_name
+from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, described, unknown_name
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import EnvSpec, TimeStep, leaves
 
 _log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ NATIVE = ("gymnax", "brax", "craftax")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
 
 
-def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = False) -> Environment:
+def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = False) -> Guarded:
     """Makes a batch of ``num_envs`` environments.
 
     ============================  ==========================================================================
@@ -35,6 +37,7 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
     ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.on_device`), stepped on the CPU; also
                                   ``brax:`` and ``craftax:``
     ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`)
+    ``dm_env:module:factory``     an environment of dm_env (:mod:`seedbed.envs.deepmind`)
     ``module:factory``            the user's own (:mod:`seedbed.envs.own`)
     anything else                 Gymnasium (:mod:`seedbed.envs.standard`)
     ============================  ==========================================================================
@@ -54,9 +57,9 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
         return Guarded(_maker(env_id)(env_id, num_envs, options, render=render))
     except SeedbedError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         given = f" with {options}" if options else ""
-        raise ConfigError(f"{env_id} cannot be made{given}: {_one_line(error)}") from error
+        raise ConfigError(f"{env_id} cannot be made{given}: {described(error)}") from error
 
 
 def spec_of(env_id: str, options: Options = (), num_envs: int = 1) -> EnvSpec:
@@ -86,6 +89,13 @@ class Guarded:
         ]
         self._told: set[str] = set()
         self._started = self._under_way = False
+        self._steps = 0
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the environments are JAX functions."""
+        batch = sys.modules.get("seedbed.envs.on_device.batch")
+        return batch is not None and isinstance(self._environment, batch.NativeBatch)
 
     def __repr__(self) -> str:
         return f"<{self.num_envs} × {self.spec.id}>"
@@ -115,6 +125,7 @@ class Guarded:
         if not self._under_way:
             raise EnvironmentFault(f"{self.spec.id}: receive() without send()")
         self._under_way = False
+        self._steps += 1
         step: TimeStep = self._call("receive", self._environment.receive)
         return self._as_declared(step, "step")
 
@@ -140,12 +151,17 @@ class Guarded:
         return step
 
     def _broken(self, moment: str, broken: str) -> EnvironmentFault:
-        return EnvironmentFault(f"{self.spec.id}: {moment}() shows what is not declared: {broken}")
+        return self._fault(f": {moment}() shows what is not declared: {broken}")
 
     def render(self) -> Any:
         """The picture of environment 0."""
         # Looked up inside: an environment need not have it.
         return self._call("render", lambda: self._environment.render())  # noqa: PLW0108
+
+    def tell(self) -> dict[str, list[float]]:
+        """Numbers of ``info`` at the ends of episodes since the last call, as :class:`FinalInfo` gives them."""
+        told: FinalInfo | None = getattr(self._environment, "told", None)
+        return told.take() if isinstance(told, FinalInfo) else {}
 
     def close(self) -> None:
         """Closes the environments."""
@@ -156,10 +172,23 @@ class Guarded:
     def _call(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return method(*arguments)
+        except EnvironmentFault as fault:
+            fault.step = self._steps
+            raise
         except SeedbedError:
             raise
-        except Exception as error:
-            raise EnvironmentFault(f"{self.spec.id} failed in {name}(): {_one_line(error)}") from error
+        except (Exception, SystemExit) as error:
+            raise self._fault(f" failed in {name}(): {described(error)}") from error
+
+    def _fault(self, text: str) -> EnvironmentFault:
+        fault = EnvironmentFault(self.spec.id + text)
+        fault.step = self._steps
+        return fault
+
+
+def told_by(environment: Environment) -> dict[str, list[float]]:
+    """What an environment tells at the ends of episodes since the last call; nothing if it cannot."""
+    return environment.tell() if isinstance(environment, Guarded) else {}
 
 
 def _maker(env_id: str) -> Callable[..., Environment]:
@@ -167,6 +196,8 @@ def _maker(env_id: str) -> Callable[..., Environment]:
         return _make_toy
     if env_id.startswith(PREFIX):
         return Pool
+    if env_id.startswith("dm_env:"):
+        return _make_deepmind
     if env_id.partition(":")[0] in NATIVE:
         return _make_native
     if is_atari(env_id):
@@ -190,6 +221,13 @@ def _make_toy(env_id: str, num_envs: int, options: Options, *, render: bool) -> 
     return TOYS[env_id](env_id, num_envs, **arguments(env_id, options, takes))
 
 
+def _make_deepmind(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
+    # Here, since it imports Gymnasium, which other environments do not need.
+    from seedbed.envs.deepmind import make_deepmind
+
+    return make_deepmind(env_id, num_envs, options, render=render)
+
+
 def _make_native(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
     del render  # An observation can always be drawn.
     # Here, since it imports JAX, which no other environment needs.
@@ -197,7 +235,3 @@ def _make_native(env_id: str, num_envs: int, options: Options, *, render: bool) 
     from seedbed.envs.on_device.makers import make_native
 
     return NativeBatch(make_native(env_id, options), num_envs)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

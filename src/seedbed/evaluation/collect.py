@@ -1,4 +1,4 @@
-"""Data sets of what a trained agent does."""
+"""Data sets of a trained agent's behaviour."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _ENVS = 16
 def collect(
     path: str | Path, *, frames: int, out: str | Path | None = None, greedy: bool = False, seed: int = 0
 ) -> Dataset:
-    """Plays with the newest weights of a run and writes what happens as a data set.
+    """Plays with the newest weights of a run and writes the experience as a data set.
 
     Args:
       path: the run folder.
       frames: environment frames, over all environments; rounded up to whole steps of each. A step that only resets is
         none.
       out: the data set's folder; None: ``dataset`` in the run folder.
-      greedy: take the policy's most likely action instead of drawing from it; what it was drawn from is then not kept.
+      greedy: take the policy's most likely action instead of drawing from it; the distribution is then not kept.
       seed: root of the randomness.
 
     Raises:

@@ -35,7 +35,7 @@ _FRAMES_A_SECOND = 60
 _LONGEST_VIDEO_SECONDS = 120
 _LINE_SECONDS = 10.0
 MAX_STEPS = 27_000
-"""Steps after which an episode is cut: those of a game of Atari, which ALE ends after 108,000 frames."""
+"""Steps after which an episode is cut: a game of Atari has as many, which ALE ends after 108,000 frames."""
 
 Say = Callable[[str], object]
 """Takes a line for people."""
@@ -49,7 +49,7 @@ class Player:
       greedy: take the policy's most likely action instead of drawing from it.
 
     Attributes:
-      agent, params: what it plays with; there once :meth:`make` was called.
+      agent, params: the agent that plays and its parameters; set by :meth:`make`.
     """
 
     def __init__(self, path: str | Path, *, greedy: bool = False) -> None:
@@ -77,7 +77,7 @@ class Player:
     def play(
         self, environment: Environment, seed: int, begun: int = 0
     ) -> Iterator[tuple[TimeStep, ActOutput]]:
-        """Steps the environment with the agent for ever; yields every time step, with what was decided there.
+        """Steps the environment with the agent for ever; yields every time step with the agent's decision.
 
         The time step may be written over when the next one is asked for. ``begun`` counts the resets of all
         environments: each begins other episodes.
@@ -110,11 +110,11 @@ def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callabl
 
 
 def _nobody(line: str) -> None:
-    """Takes a line to which nobody listens."""
+    """Takes a line without a listener."""
 
 
 class _Lines:
-    """A teller of lines about what goes on, each made when it is due."""
+    """A teller of lines about the progress, each made when it is due."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -132,7 +132,7 @@ class _Returns:
     """The returns of ``quota`` episodes of each environment, so that short episodes are not favoured.
 
     Attributes:
-      cut: how many of them were cut.
+      cut: number of cut episodes.
     """
 
     def __init__(self, envs: int, quota: int, max_steps: int) -> None:
@@ -148,7 +148,7 @@ class _Returns:
 
     @property
     def complete(self) -> bool:
-        """Whether no environment owes an episode."""
+        """True if no environment owes an episode."""
         return all(len(found) >= self._quota for found in self._each)
 
     def add_until_all_rest(self, steps: Iterator[tuple[TimeStep, ActOutput]]) -> Iterator[int]:
@@ -194,7 +194,7 @@ def evaluate(
 
     Args:
       path: the run folder.
-      episodes: how many.
+      episodes: number of episodes.
       greedy: take the policy's most likely action instead of drawing from it.
       seed: root of the randomness.
       max_steps: the most steps of an episode.

@@ -1,25 +1,16 @@
-"""The actor program, as a run starts it on its own machine: ``python -m seedbed.launch.actor ADDRESS --index I``.
+"""The actor program for people: ``seedbed actor``.
 
-People use ``seedbed actor ADDRESS``, which is the same with help and colours. It imports no JAX, unless the learner
-says that actors run the policy themselves.
+It imports no JAX, unless the learner says that actors run the policy themselves.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import os
-import signal
-import sys
-import traceback
 from collections.abc import Callable, Collection
 from typing import Any
 
 from seedbed.acting import actor
-from seedbed.errors import ConnectionLost, SeedbedError
 from seedbed.launch.surroundings import held
 from seedbed.transport.admission import Invitation
-from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
 from seedbed.types import Agent, EnvSpec
 
@@ -67,28 +58,3 @@ def act_and_reconnect(
     actor.act_and_reconnect(
         address, invitation=invitation, say=say, make_agent=make_agent, trust=trust, **others
     )
-
-
-def main() -> None:
-    """Entry of the actors that a run starts itself; exit status 0 when the learner is gone, 3 on a fault."""
-    parser = argparse.ArgumentParser(prog="seedbed.launch.actor")
-    parser.add_argument("address")
-    parser.add_argument("--index", type=int, required=True)
-    parser.add_argument("--patience", type=float, default=actor.CONNECT_SECONDS)
-    arguments = parser.parse_args()
-    logging.basicConfig(format="%(message)s")  # what environments warn of, into this actor's log
-    # The learner decides when its actors stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        client = connect(arguments.address, timeout=arguments.patience)
-        act(client, token=os.environ.get("SEEDBED_TOKEN", ""), index=arguments.index)
-    except ConnectionLost as error:
-        print(error, file=sys.stderr, flush=True)  # noqa: T201
-    except SeedbedError as error:
-        traceback.print_exc()
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        raise SystemExit(3) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -26,20 +26,23 @@ _LONGEST_SOCKET_PATH = 90
 
 
 class RunFolder:
-    """Paths and small files of one run.
+    """Paths and small files of one run; absolute, since environments may go to another folder.
 
     Args:
       path: the folder.
+
+    Attributes:
+      given: the path as it was given, which may mean something on another machine too.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.given = path
+        self.path = path = path.absolute()
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events"
         self.logs = path / "logs"
         self.log = self.logs / "learner.log"
-        self.shards = path / "shards"
         self.curve = path / "curve.png"
         self.video = path / "video.mp4"
         self.summary = path / "summary.json"
@@ -185,9 +188,12 @@ class RunFolder:
 
     def socket(self) -> str:
         """Path for this run's Unix socket; in the folder, unless a socket cannot have that path."""
-        path = os.path.relpath(self.path / "actors.sock")
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and "," not in path:  # gRPC takes none with commas
-            return path
+        whole = str(self.path / "actors.sock")
+        for path in (whole, os.path.relpath(whole)):
+            if (
+                len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and "," not in path
+            ):  # gRPC takes none with commas
+                return path
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         return str(Path(tempfile.gettempdir()) / f"seedbed-{name}.sock")
 

@@ -137,7 +137,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         nonlocal for_jax
         host, _ = split(address)
         for_jax = joined(host, free_port(host))
-        return {"settings": mine, "run_dir": str(folder.path), "resumed": resumed, "jax": for_jax}
+        return {"settings": mine, "run_dir": str(folder.given), "resumed": resumed, "jax": for_jax}
 
     mine = resolve.to_json(config)
     rendezvous = receive_hosts(

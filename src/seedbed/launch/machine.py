@@ -1,4 +1,4 @@
-"""What this machine can do, and what stands in the way of training on it."""
+"""Examination of this machine: what it can do, and what stands in the way of training on it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -18,36 +19,43 @@ from seedbed import __version__
 from seedbed.errors import ConfigError, SeedbedError, extra_line
 from seedbed.launch.surroundings import require_devices
 
-_OPTIONAL_PACKAGES = {
-    "envpool": "envpool",
-    "vizdoom": "vizdoom",
-    "mujoco": "mujoco",
-    "gymnax": "gymnax",
-    "brax": "brax",
-    "craftax": "craftax",
-    "onednn-cpu-gomp": "onednn",
-}
-"""With the extra that brings them."""
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio", *_OPTIONAL_PACKAGES)
+_NEEDED_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio")
 _NEEDED_ENVIRONMENTS = ("CartPole-v1", "ALE/Pong-v5", "toy:catch")
-_OPTIONAL_ENVIRONMENTS = (
-    "envpool:Pong-v5",
-    "envpool:Basic-v1",
-    "envpool:gfootball/academy_empty_goal_close-v1",
-    "vizdoom.gymnasium_wrapper:VizdoomBasic-v1",
-    "gymnax:CartPole-v1",
-    "brax:inverted_pendulum",
-    "craftax:Craftax-Classic-Symbolic-v1",
-    "HalfCheetah-v5",
-)
 _LEAST_OPEN_FILES = 1024
 
 Finding = tuple[str, str, str]
-"""What was looked at, what was found, and "" or what to do about it."""
+"""Name of a part of the machine, its state, and "" or the advice about it."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional part of the installation.
+
+    Attributes:
+      package: the package whose version is shown.
+      environments: some of the environments that it brings.
+    """
+
+    package: str
+    environments: tuple[str, ...] = ()
+
+
+EXTRAS = {
+    "envpool": Extra(
+        "envpool",
+        ("envpool:Pong-v5", "envpool:Basic-v1", "envpool:gfootball/academy_empty_goal_close-v1"),
+    ),
+    "vizdoom": Extra("vizdoom", ("vizdoom.gymnasium_wrapper:VizdoomBasic-v1",)),
+    "mujoco": Extra("mujoco", ("HalfCheetah-v5",)),
+    "gymnax": Extra("gymnax", ("gymnax:CartPole-v1",)),
+    "brax": Extra("brax", ("brax:inverted_pendulum",)),
+    "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
+    "onednn": Extra("onednn-cpu-gomp"),
+}
 
 
 def findings() -> Iterator[Finding]:
-    """Everything that is looked at, one by one."""
+    """Yields a finding about each part of this machine that matters for training."""
     yield (
         "seedbed",
         f"{__version__}, Python {platform.python_version()}, {platform.system()}",
@@ -71,13 +79,21 @@ def _python_advice() -> str:
 
 
 def _packages() -> Iterator[Finding]:
-    for name in _PACKAGES:
-        try:
-            yield name, metadata.version(name), ""
-        except metadata.PackageNotFoundError:
-            extra = _OPTIONAL_PACKAGES.get(name)
-            advice = f"optional: {extra_line(extra)}" if extra else "needed: make install"
-            yield name, "not installed", advice
+    for name in _NEEDED_PACKAGES:
+        version = _version(name)
+        yield name, version or "not installed", "" if version else "needed: make install"
+    for extra in EXTRAS.values():
+        if version := _version(extra.package):
+            yield extra.package, version, ""
+    if missing := [name for name, extra in EXTRAS.items() if not _version(extra.package)]:
+        yield "extras not installed", ", ".join(missing), f"optional: {extra_line(','.join(missing))}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _devices() -> Iterator[Finding]:
@@ -117,23 +133,23 @@ def convolving() -> str:
 
 
 def _environments() -> Iterator[Finding]:
+    for env in _NEEDED_ENVIRONMENTS:
+        yield _environment(env, "needed: ")
+    for extra in EXTRAS.values():
+        if _version(extra.package):
+            yield from (_environment(env, "") for env in extra.environments)
+
+
+def _environment(env: str, urgency: str) -> Finding:
     from seedbed.envs.make import spec_of
     from seedbed.types import leaves
 
-    for env in (*_NEEDED_ENVIRONMENTS, *_OPTIONAL_ENVIRONMENTS):
-        try:
-            spec = spec_of(env)
-            yield (
-                env,
-                ", ".join(
-                    f"{name} {leaf.dtype}{list(leaf.shape)}".strip()
-                    for name, leaf in leaves(spec.observation)
-                ),
-                "",
-            )
-        except SeedbedError as error:
-            cause = str(error).partition(": known are")[0]
-            yield env, "cannot be made", f"needed: {cause}" if env in _NEEDED_ENVIRONMENTS else cause
+    try:
+        spec = spec_of(env)
+    except SeedbedError as error:
+        return env, "cannot be made", urgency + str(error).partition(": known are")[0]
+    shown = (f"{name} {leaf.dtype}{list(leaf.shape)}".strip() for name, leaf in leaves(spec.observation))
+    return env, ", ".join(shown), ""
 
 
 def _shared_memory() -> Finding:

@@ -19,28 +19,26 @@ import psutil
 
 from seedbed.acting.actor import foreign_names
 from seedbed.acting.assignment import EPOCHS_A_SESSION
-from seedbed.architectures.asynchronous import Asynchronous
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.interface import Setup
-from seedbed.architectures.rapid import Rapid
-from seedbed.architectures.run import Run, agent_steps, counts, env_frames, progress
-from seedbed.architectures.with_shards import WithShards
-from seedbed.config import resolve
-from seedbed.config.placement import RemoteSettings, TransportSettings
+from seedbed.architectures.roles import carrier_of
+from seedbed.config.placement import RemoteSettings
+from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
 from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
-from seedbed.launch.actors import Actor, Guard, ProcessActor, Supervisor, ThreadActor
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.forward_pool import START_SECONDS, ForwardPool
 from seedbed.launch.hosts import Hosts
+from seedbed.launch.launcher import Launcher
+from seedbed.launch.local import LocalLauncher
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
-from seedbed.launch.pools import Pools
 from seedbed.launch.saver import Saver
 from seedbed.launch.signals import heeding_signals
+from seedbed.launch.supervisor import Supervisor
 from seedbed.learning.checkpoint import Checkpoint, Contents, digest
+from seedbed.learning.run import Run
 from seedbed.metrics.console import Budget, display
 from seedbed.metrics.ledger import carried_out
 from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
@@ -49,9 +47,7 @@ from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.metrics.statistics import estimate
 from seedbed.nets.observations import described
-from seedbed.serving.actor_registry import ActorRegistry
-from seedbed.transport.connect import CARRIERS, listen, seen_from_elsewhere
-from seedbed.transport.interface import Server
+from seedbed.transport.connect import seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -77,6 +73,7 @@ class Session:
       checkpoint: where to go on; None to begin.
       resumed: whether the run had been begun before, be it without a checkpoint.
       hosts: this host's place among the hosts of the run; None if it is alone.
+      launch: makes the launcher of the run's processes, given its folder and the carrier between them.
     """
 
     def __init__(
@@ -89,12 +86,15 @@ class Session:
         *,
         resumed: bool = False,
         hosts: Hosts | None = None,
+        launch: Callable[[RunFolder, str], Launcher] = LocalLauncher,
     ) -> None:
         self.config = config
         self.hosts = hosts or Hosts()
         # Where the parts stand; the record keeps what was asked for.
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
+        self.program = self.architecture.program(self.placed, agent, spec)
+        self.launcher = launch(folder, carrier_of(self.placed))
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -129,10 +129,6 @@ class Session:
         self.told_of_skipped = False
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
-        self.guard: Guard | None = None
-        self.pools: Pools | None = None
-        self.forward: ForwardPool | None = None
-        self.listening: list[Server] = []
 
     # From start to end.
 
@@ -192,11 +188,15 @@ class Session:
         return curves
 
     def _build(self) -> Run:
+        place = self.placed.placement
+        if isinstance(place, RemoteSettings):
+            self._gate = self.folder.gate(place, self.folder.addresses(place.listen))
         setup = Setup(
             self.placed,
             self.agent,
             self.spec,
             token=self.folder.token(),
+            gate=self._gate,
             log=self.folder.log,
             checkpoint=self.checkpoint,
             agent_with=partial(build_agent, self.config, self.spec),
@@ -245,27 +245,9 @@ class Session:
 
     def _rest(self, arch: Run) -> bool:
         """Ends learning that others than this thread do, so that what is saved and what is told are one."""
-        if not isinstance(arch, Asynchronous):
+        if (supervisor := self.supervisor) is None:
             return False
-
-        def stop() -> None:
-            if self.supervisor is not None:
-                self.supervisor.stop()
-            if self.pools is not None:
-                self.pools.stop_workers()
-
-        self._stand_down()
-        arch.rest(stop)
-        return True
-
-    def _stand_down(self) -> None:
-        for watched in self._watched:
-            watched.stand_down()
-
-    @property
-    def _watched(self) -> list[Supervisor | Pools | ForwardPool]:
-        """Whoever watches processes of this run."""
-        return [each for each in (self.supervisor, self.pools, self.forward) if each is not None]
+        return arch.rest(supervisor.stand_down, partial(supervisor.stop, self.program.after))
 
     def _last_snapshot(self, arch: Run) -> Contents | None:
         """What is to be saved at the end, if there is something new, taken while all hosts are there.
@@ -313,7 +295,7 @@ class Session:
             self.saver.wait()
             if arch.version == self.saver.saved_version:
                 return None
-            if failure and self.config.deterministic and (several or _has_actors(arch)):
+            if failure and self.config.deterministic and (several or self._several_roles):
                 return None  # acting will not come to rest any more: the checkpoint before stays the newest
             return self.saver.save(arch.version, taken or self._contents(arch, alone=several))
         except Exception as error:
@@ -358,10 +340,10 @@ class Session:
         for line in self.checkpoint.skipped:
             self.display.note(f"damaged checkpoint passed over: {line}")
         meta = self.checkpoint.meta
-        exact = meta["exact"] and (self.config.deterministic or self.config.arch == "anakin")
+        exact = meta["exact"] and (self.config.deterministic or self.architecture.always_exact)
         rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
-        if self.config.arch == "distbelief":
-            rest = "replicas go on where they were in the data set"
+        if self.agent.data.dataset:
+            rest = "reading goes on where it was in the data set"
         replay = ", replay" if "replay" in meta else ""
         self.display.note(
             f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
@@ -379,34 +361,25 @@ class Session:
         if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
             return reason, self._standing(arch)
         self._write_where_it_begins(arch, sinks)
-        if isinstance(arch, WithShards):
-            self._start_shards(arch)
-        addresses = self._open(arch)
+        supervisor = self.supervisor = self._supervised(arch)
+        addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
-        if self.pools is not None:
-            self.pools.start_workers(addresses[0])
-        joins = addresses[:1]
-        if isinstance(arch, Rapid):
-            joins = self._start_forward_servers(arch, addresses[0])
-        if arch.registry is not None:
-            self._start_actors(arch, arch.registry, joins)
-        if arch.threads is not None:
-            timeout = self.config.safety.env_timeout
-            self._supervise(arch, arch.threads.start, partial(arch.threads.stalled, timeout))
+        supervisor.start(self.program.after, addresses[:1])
         self.begun = self.row_at = self.saver.saved_at = time.monotonic()
-        if not _has_actors(arch):
+        if not self._several_roles:
             # All is compiled, and no actor has to come first.
-            self.steady.start(agent_steps(arch))
+            self.steady.start(arch.books.agent_steps)
         # One of several hosts stops with the others, after the same update.
         stop = self.interrupted if self.hosts.count == 1 else threading.Event()
         reason = "interrupted"
         latest: Mapping[str, Any] = {}
         for metrics in arch.updates(stop):
+            supervisor.seen()
             if metrics is None:
                 ending = self._while_waiting()
             else:
                 ending = self._after_update(arch)
-                self.steady.start(agent_steps(arch))
+                self.steady.start(arch.books.agent_steps)
                 latest = metrics
             if self._row_is_due(arch):
                 self._write(arch, sinks, metrics or {})
@@ -455,7 +428,15 @@ class Session:
     def _write_where_it_begins(self, arch: Run, sinks: Record) -> None:
         """Writes a row, if the run goes on: rows of a session before that went further are history no more."""
         if self.resumed:
-            self._write_row(arch, sinks, {**progress(arch), "seconds": self.seconds, "session": self.session})
+            self._write_row(
+                arch,
+                sinks,
+                {
+                    **arch.books.progress(arch.version, arch.frames_per_step),
+                    "seconds": self.seconds,
+                    "session": self.session,
+                },
+            )
 
     def _write_row(self, arch: Run, sinks: Record, row: Mapping[str, Any]) -> None:
         sinks.write(row)
@@ -473,90 +454,45 @@ class Session:
             _log.warning(line)
             self.display.note(line)
 
-    def _open(self, arch: Run) -> list[str]:
+    def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
         place = self.placed.placement
-        carrier = CARRIERS[place.transport if isinstance(place, TransportSettings) else "inproc"]
-        local = f"{carrier}:{self.folder.socket()}"
-        addresses = arch.open([local])
-        if isinstance(place, RemoteSettings):
-            assert arch.registry is not None, "actors from elsewhere report there"
-            self._listen(arch.registry, place)
+        local = self.launcher.address(self.program[self.program.head], 0)
+        if not isinstance(place, RemoteSettings):
+            return arch.open([local], dialled)
+        wanted = self.folder.addresses(place.listen)
+        addresses = arch.open([local, *wanted], dialled)
+        self.folder.keep_addresses(place.listen, addresses[1:])
+        imported = " ".join(sorted(foreign_names(to_json(self.config))))
+        for address in addresses[1:]:
+            flags = self._gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
+            self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
         return addresses
 
-    def _listen(self, registry: ActorRegistry, place: RemoteSettings) -> None:
-        """Lets actors of other machines in, and says how they come."""
-        wanted = self.folder.addresses(place.listen)
-        gate = self.folder.gate(place, wanted)
-        for address in wanted:
-            self.listening.append(listen(address, registry, gate=gate))
-        addresses = [server.address for server in self.listening]
-        self.folder.keep_addresses(place.listen, addresses)
-        imported = " ".join(sorted(foreign_names(resolve.to_json(self.config))))
-        for address in addresses:
-            flags = gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
-            self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
-
-    def _start_shards(self, arch: WithShards) -> None:
-        self.pools = Pools(arch, self.placed, self.spec, self.folder, self.display.note)
-        self.pools.start_shards(CARRIERS[self.config.placement.transport])
-
-    def _start_forward_servers(self, arch: Rapid, address: str) -> list[str]:
-        """Starts them; returns where rollout workers join, in turn."""
-        self.forward = ForwardPool(arch, self.placed, self.agent, self.spec, self.folder, self.display.note)
-        self.forward.start(address)
-        return self.forward.addresses
-
-    def _start_actors(self, arch: Run, registry: ActorRegistry, addresses: Sequence[str]) -> None:
-        in_process = self.placed.placement.transport == "inproc"
-        self.guard = None if in_process else Guard()
-        token = self.folder.token()
-
-        def start(index: int) -> Actor:
-            address = addresses[index % len(addresses)]
-            if in_process:
-                return ThreadActor(index, address, token, self.folder.log)
-            assert self.guard is not None
-            words = ["seedbed.launch.actor", address, "--index", str(index)]
-            if self.forward is not None:  # whose servers start beside the actors
-                words += ["--patience", str(START_SECONDS)]
-            return ProcessActor(words, token, self.folder.logs / f"actor-{index}.log", self.guard)
-
-        def stalled() -> dict[int, float]:
-            found = {}
-            for member, seconds in registry.stalled(self.config.safety.env_timeout):
-                if member.local:
-                    if self.forward is None or not self.forward.holds_up(member.index):
-                        found[member.index] = seconds
-                else:
-                    registry.dismiss(member, f"no step for {seconds:.0f} s")
-            return found
-
-        self._supervise(arch, start, stalled)
-
-    def _supervise(
-        self, arch: Run, start: Callable[[int], Actor], stalled: Callable[[], dict[int, float]]
-    ) -> None:
-        def late_with(seconds: float) -> str:
-            return (
-                f"its environments ({self.config.env}) took more than {seconds:.0f} s for one step "
-                "(--env-timeout allows more)"
-            )
-
-        self.supervisor = Supervisor(
-            start,
-            self.placed.placement.actors,
-            late_with=late_with,
-            stalled=stalled,
-            most_restarts=self.placed.placement.actor_restarts,
-            restart=self.placed.lag == "free",
+    def _supervised(self, arch: Run) -> Supervisor:
+        """Returns the supervisor of the run's processes and threads, none of which is started yet."""
+        return Supervisor(
+            self.program,
+            self.launcher,
+            arch.instances,
+            run=to_json(self.placed),
+            spec=self.spec.to_json(),
             on_failure=arch.fail,
             note=self.display.note,
         )
-        self.supervisor.start()
+
+    @property
+    def _is_dialled(self) -> bool:
+        """Whether anything travels between the roles of the run."""
+        return any(edge.to != role.name for role, edge in self.program.edges)
+
+    @property
+    def _several_roles(self) -> bool:
+        """Whether others than the head act or learn."""
+        return len(self.program.roles) > 1
 
     @property
     def _restarts(self) -> int:
-        return sum(watched.restarts for watched in self._watched)
+        return self.supervisor.restarts if self.supervisor else 0
 
     @property
     def seconds(self) -> float:
@@ -568,15 +504,15 @@ class Session:
         stop = self.config.stop
         if any(wish["interrupted"] for wish in wishes):
             return "interrupted"
-        mean = arch.episodes.mean_return
+        mean = arch.books.episodes.mean_return
         if (
             stop.until_return is not None
-            and arch.episodes.full
+            and arch.books.episodes.full
             and mean is not None
             and mean >= stop.until_return
         ):
             return f"mean return {mean:.4g} reached {stop.until_return:g}"
-        if stop.frames is not None and env_frames(arch) >= stop.frames:
+        if stop.frames is not None and arch.books.agent_steps * arch.frames_per_step >= stop.frames:
             return f"{stop.frames} frames spent"
         return next((wish["time"] for wish in wishes if wish["time"]), None)
 
@@ -588,7 +524,7 @@ class Session:
 
     def _standing(self, arch: Run) -> dict[str, Any]:
         """What changes while actors act, all at one moment."""
-        books, episodes = counts(arch), arch.episodes.row()
+        books, episodes = arch.books.counts(), arch.books.episodes.row()
         steps = carried_out(books)
         return {
             "seconds": self.seconds,
@@ -611,12 +547,12 @@ class Session:
             env=config.env,
             arch=config.arch,
             agent=config.agent,
-            transport=self.placed.placement.transport if arch.registry else "none",
+            transport=carrier_of(self.placed) if self._is_dialled else "none",
             seed=config.seed,
             **standing,
             weights_version=arch.version,
-            policy_lag_mean=arch.lag.mean,
-            policy_lag_max=arch.lag.maximum,
+            policy_lag_mean=arch.books.policy_lag.mean,
+            policy_lag_max=arch.books.policy_lag.maximum,
             params_sha256=_digest(arch),
             stopped_because=reason,
             more={
@@ -651,22 +587,19 @@ class Session:
         for variant, found in zip(self.variants, agents, strict=True):
             if "mean_return" in found:  # an episode has ended
                 groups.setdefault(variant.swept, []).append(found["mean_return"])
-        assert isinstance(arch.episodes, EpisodesOfSeveral)
+        assert isinstance(arch.books.episodes, EpisodesOfSeveral)
         return {
             "variants": agents,
-            "best_variant": arch.episodes.best,
+            "best_variant": arch.books.episodes.best,
             "compared": {name: asdict(estimate(means)) for name, means in groups.items()},
         }
 
     def _stop(self, arch: Run) -> None:
-        self._stand_down()
-        for server in self.listening:
-            server.close()
+        if self.supervisor is not None:
+            self.supervisor.stand_down()
         arch.close()
-        for watched in self._watched:
-            watched.stop()
-        if self.guard is not None:
-            self.guard.close()
+        if self.supervisor is not None:
+            self.supervisor.stop()
 
     # Rows, checkpoints, actors that come and go.
 
@@ -723,10 +656,6 @@ class Session:
         _log.info("actor %d left: %s", member.index, reason)
         if not member.local:
             self.display.note(f"actor {member.index} left: {reason}")
-
-
-def _has_actors(arch: Run) -> bool:
-    return arch.registry is not None or arch.threads is not None or isinstance(arch, WithShards)
 
 
 def _digest(arch: Run) -> str:

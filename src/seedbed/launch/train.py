@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from seedbed.architectures.compatibility import require_fit
+from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
-from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.build import build_agent, build_spec, outlook
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
+from seedbed.launch.launcher import Launcher
+from seedbed.launch.local import LocalLauncher
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.surroundings import held
@@ -24,10 +26,16 @@ from seedbed.metrics.say import say
 from seedbed.transport.admission import Invitation
 from seedbed.types import Agent, EnvSpec
 
+Launch = Callable[[RunFolder, str], Launcher]
+
 
 @held()
-def train(config: RunConfig) -> Summary:
+def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
+
+    Args:
+      config: the run's settings.
+      launch: makes the launcher of the run's processes.
 
     Raises:
       ConfigError: a setting does not fit; nothing was started.
@@ -49,7 +57,7 @@ def train(config: RunConfig) -> Summary:
     folder = RunFolder.create(config)
     try:
         with folder.held():
-            return Session(config, spec, agent, folder).run()
+            return Session(config, spec, agent, folder, launch=launch).run()
     except ConfigError:
         folder.discard()
         raise
@@ -78,7 +86,7 @@ def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
         raise ConfigError(
             f"{path} is one host's part of a run: seedbed resume {run} --host {before.cluster.host}"
         )
-    config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
+    config = resolve.replace(before, **{**changes, "run_dir": str(folder.given)})
     for name, was, now in (
         ("arch", before.arch, config.arch),
         ("hosts", before.cluster.hosts, config.cluster.hosts),
@@ -100,6 +108,8 @@ def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:
     spec = build_spec(config)
     agent = build_agent(config, spec)
     require_fit(config, agent)
+    for line in outlook(config, spec, agent) if config.cluster.host == 0 else ():
+        say(line)
     return spec, agent
 
 
@@ -151,7 +161,7 @@ def take_part(
         )
         run = known or theirs
         folder = RunFolder(run / "hosts" / str(index))
-        settings = resolve.replace(settings, run_dir=str(folder.path))
+        settings = resolve.replace(settings, run_dir=str(folder.given))
         if not (resumed and folder.begun):
             folder = RunFolder.create(settings)
         stack.enter_context(folder.held())
@@ -190,7 +200,7 @@ def _coordinator(path: str, changes: Mapping[str, Any]) -> tuple[str, bool]:
 
 def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:
     """One host's part of a run of several, once they have met."""
-    exact = config.deterministic and config.arch != "anakin"
+    exact = config.deterministic and not load_architecture(config.arch).always_exact
     checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
     spec, agent = _built(config)
     return Session(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()

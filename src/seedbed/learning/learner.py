@@ -129,7 +129,7 @@ class Learner:
         return most is not None and float(metrics["loss/kl"]) > most
 
     def _parts(self, batch: Unroll) -> Iterator[Unroll]:
-        """The minibatches of one pass, of whole unrolls in an order of their own."""
+        """The minibatches of one pass, their rows in an order of their own."""
         if self._plan.minibatches == 1:
             yield batch
             return

@@ -114,14 +114,14 @@ class Update:
         return self._agent.prepare(params, batch, *(() if last is None else (last,)))
 
     def order(self, key: Any, updates: Any) -> Any:
-        """Which rows of a batch are in which minibatch, int32 ``[parts, B / parts]``; other ones at every pass."""
+        """Which rows of a batch are in which minibatch, int32 ``[parts, rows / parts]``; other ones at every pass."""
         plan = self._agent.data
         # Not the key of the loss of the same update.
         key = jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(key), updates), 1)
-        return jax.random.permutation(key, plan.batch_size).reshape(plan.minibatches, -1)
+        return jax.random.permutation(key, plan.rows).reshape(plan.minibatches, -1)
 
     def minibatch(self, batch: Unroll, rows: Any) -> Unroll:
-        """The unrolls ``rows`` of a batch."""
+        """The ``rows`` of a prepared batch."""
 
         def take(tree: Tree, rows: Any) -> Tree:
             # No row is out of bounds; to look for one takes longer than to copy the small arrays.
@@ -205,7 +205,8 @@ class Update:
         plan = self._agent.data
         if plan.replay is not None:
             return jnp.float32(1.0)
-        return 1.0 - jnp.mean(batch.timestep.first[-plan.unroll_length :], dtype=jnp.float32)
+        trained = 1 if plan.transitions else plan.unroll_length
+        return 1.0 - jnp.mean(batch.timestep.first[-trained:], dtype=jnp.float32)
 
     def passes(self, state: TrainState, batch: Unroll, last: Tree | None = None) -> tuple[TrainState, Tree]:
         """All updates with one batch, in one piece; returns the metrics of the last one.
@@ -257,15 +258,16 @@ class Update:
 
 
 def _require_equal_shares(agent: Agent, devices: int) -> None:
-    batch, parts = agent.data.batch_size, agent.data.minibatches
+    batch, rows, parts = agent.data.batch_size, agent.data.rows, agent.data.minibatches
     if batch % devices:
         raise ConfigError(
             f"a batch of {batch} unrolls cannot be shared equally by {devices} training devices: "
             f"use --batch-size {-(-batch // devices) * devices}"
         )
-    if batch // parts % devices:
+    if rows // parts % devices:
+        noun = "transitions" if agent.data.transitions else "unrolls"
         raise ConfigError(
-            f"{parts} minibatches of {batch // parts} unrolls cannot be shared equally by {devices} training "
+            f"{parts} minibatches of {rows // parts} {noun} cannot be shared equally by {devices} training "
             f"devices: use --batch-size {parts * devices} or a multiple of it"
         )
 

@@ -1,6 +1,6 @@
 """The live progress of a run: a panel on a terminal, and a plain line now and then everywhere else.
 
-Both are sinks: they show the newest row, and are quiet about what it does not contain.
+Both are sinks: they show the newest row, and nothing that it does not contain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seedbed.metrics.sinks import Row, Sink
 
 @dataclass(frozen=True)
 class Budget:
-    """Where a run ends at the latest.
+    """The limits at which a run ends.
 
     Attributes:
       frames: environment frames; None for no such limit.
@@ -40,7 +40,7 @@ class Budget:
     until_return: float | None = None
 
     def share(self, row: Row) -> float:
-        """How much of the budget is spent, between 0 and 1; 0 if there is no limit."""
+        """Returns the share of the budget that is spent, between 0 and 1; 0 if there is no limit."""
         parts = [0.0]
         if self.frames:
             parts.append(row.get("env_frames", 0.0) / self.frames)
@@ -97,7 +97,7 @@ def duration(seconds: float) -> str:
 
 
 def entries(row: Row, budget: Budget) -> list[tuple[str, str]]:
-    """What is shown of ``row``: labels and values, in their order."""
+    """Returns the shown part of ``row``: labels and values, in their order."""
     shown = [
         (label, form(row[name]) if math.isfinite(row[name]) else "–")
         for name, label, form in _SHOWN
@@ -114,8 +114,8 @@ def entries(row: Row, budget: Budget) -> list[tuple[str, str]]:
 class Lines:
     """A plain line every ``every`` seconds, for logs and pipes.
 
-    Once nobody reads any more (``| tee`` that was killed by the same Ctrl-C, a full disk) it is silent, and while a
-    pipe is full lines are left out: what a run shows must neither end it nor hold it up.
+    Once the reader has left (``| tee`` that was killed by the same Ctrl-C, a full disk) it is silent, and while a
+    pipe is full lines are left out: output must neither end a run nor hold it up.
     """
 
     def __init__(

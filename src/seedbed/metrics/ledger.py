@@ -1,4 +1,4 @@
-"""Where every place in an unroll went: the books that show that none is trained twice and none is lost.
+"""A ledger of all places in unrolls, which shows that none is trained twice and none is lost.
 
 One place is one decision of the policy for one environment. At every moment::
 
@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 COLUMNS = ("received", "trained", "queued", "open", "dropped", "resets")
-"""What :meth:`Ledger.counts` gives."""
+"""Keys of :meth:`Ledger.counts`."""
 
 
 def carried_out(counts: Mapping[str, int]) -> int:
-    """Returns the agent steps in what :meth:`Ledger.counts` gave: decisions that the environments carried out.
+    """Returns the agent steps in the counts of a ledger: decisions that the environments carried out.
 
-    Books of 0.1 know of no resets: what a run had counted then it keeps.
+    Ledgers of 0.1 know of no resets: a run keeps its counts of that time.
     """
     return counts["received"] - counts.get("resets", 0)
 
@@ -35,8 +35,8 @@ class Ledger:
 
     Attributes:
       received: all places.
-      open, queued, trained, dropped: where they are.
-      resets: how many of those received only reset their environment.
+      open, queued, trained, dropped: places by their whereabouts.
+      resets: received places that only reset their environment.
     """
 
     received: int = 0
@@ -90,7 +90,7 @@ class Ledger:
             return {name: getattr(self, name) for name in COLUMNS}
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Sets the columns to what :meth:`counts` gave; books of 0.1 know of no resets."""
+        """Sets the columns to the result of :meth:`counts`; ledgers of 0.1 know of no resets."""
         with self._booking():
             for name, value in counts.items():
                 setattr(self, name, value)

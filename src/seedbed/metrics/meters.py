@@ -22,7 +22,7 @@ Clock = Callable[[], float]
 
 
 class Rate:
-    """How fast a total grows, a second, over the last ``window`` seconds. Used by one thread.
+    """The growth of a total per second, over the last ``window`` seconds. Used by one thread.
 
     >>> now = 0.0
     >>> rate = Rate(10.0, clock=lambda: now)
@@ -39,7 +39,7 @@ class Rate:
         self._points: deque[tuple[float, float]] = deque()
 
     def observe(self, total: float) -> None:
-        """Tells the meter what the total is now."""
+        """Tells the meter the present total."""
         now = self._clock()
         # Many observations in a moment count as the last of them: a bound on memory, whoever calls how often.
         if len(self._points) > 1 and now - self._points[-2][0] < self._window / 100:
@@ -67,7 +67,7 @@ class SteadyRate:
 
     @property
     def started(self) -> bool:
-        """Whether :meth:`start` was called."""
+        """True once :meth:`start` was called."""
         return self._start is not None
 
     def start(self, total: float) -> None:
@@ -110,7 +110,7 @@ class Episodes:
         """Takes over a window that was counted elsewhere (on a device), in any order.
 
         Args:
-          returns, lengths: of the last episodes, as many as the window has; only the first ``count`` are looked at.
+          returns, lengths: values of the last episodes, as many as the window has; the first ``count`` are looked at.
           count: episodes that ended since the run began.
         """
         known = min(count, self._window)
@@ -140,13 +140,13 @@ class Episodes:
 
     @property
     def full(self) -> bool:
-        """Whether the mean is over a whole window; a goal is not reached before it is."""
+        """True if the mean is over a whole window; a goal is not reached before."""
         with self._lock:
             return self._is_full()
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return over the window, or over what there is; None before the first episode's end, and if it is not
+        """Mean return over the window, or its filled part; None before the first episode's end, and if it is not
         finite, as an environment's rewards may make it."""
         with self._lock:
             return self._mean()
@@ -164,7 +164,7 @@ class Episodes:
         return self.mean_return if best is None else best
 
     def row(self) -> dict[str, float]:
-        """The metrics of this meter, without those that are not known yet."""
+        """Returns the metrics of this meter that are known so far."""
         values = {
             "episodes": float(self.count),
             "mean_return": self.mean_return,
@@ -185,7 +185,7 @@ class Episodes:
             }
 
     def restore(self, value: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`to_json` gave."""
+        """Takes over a result of :meth:`to_json`."""
         with self._lock:
             returns = [math.nan if one is None else one for one in value["returns"]]
             self._returns = np.array(returns, np.float64)[-self._window :]
@@ -213,7 +213,7 @@ class EpisodesOfSeveral:
 
     @property
     def full(self) -> bool:
-        """Whether the mean of each is over a whole window."""
+        """True if the mean of each is over a whole window."""
         return all(one.full for one in self.each)
 
     @property
@@ -225,7 +225,7 @@ class EpisodesOfSeveral:
 
     @property
     def best(self) -> int:
-        """Which agent has the highest mean return; the first while none has one."""
+        """Index of the agent with the highest mean return; the first while none has one."""
         means = [-math.inf if one.mean_return is None else one.mean_return for one in self.each]
         return means.index(max(means))
 
@@ -243,7 +243,7 @@ class EpisodesOfSeveral:
         return {"each": [one.to_json() for one in self.each], "best": self._best}
 
     def restore(self, value: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`to_json` gave."""
+        """Takes over a result of :meth:`to_json`."""
         for one, kept in zip(self.each, value["each"], strict=True):
             one.restore(kept)
         self._best = value["best"]
@@ -298,14 +298,14 @@ class Tally:
         return {"count": count, "total": total, "maximum": most if count else None}
 
     def restore(self, value: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`to_json` gave."""
+        """Takes over a result of :meth:`to_json`."""
         most = -np.inf if value["maximum"] is None else float(value["maximum"])
         with self._lock:
             self._whole = (int(value["count"]), float(value["total"]), most)
 
 
 class Ratio:
-    """How much there is of one thing for each of another; any thread may :meth:`take` it."""
+    """A ratio of two sums; any thread may :meth:`take` it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

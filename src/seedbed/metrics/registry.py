@@ -2,7 +2,7 @@
 
 The same name stands in ``metrics.jsonl``, in TensorBoard, on the console and in ``docs/metrics.md``, which is
 generated from here. A name that ends in ``/*`` is a family: any name that begins like it belongs to it, so
-that an agent's loss may report what it likes under ``loss/``.
+that an agent's loss may report anything under ``loss/``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Metric:
     """One thing that is measured.
 
     Attributes:
-      name: as written in a row; ``"prefix/*"`` for a family.
-      unit: what one of it is (``"steps"``, ``"frames/s"``); ``"1"`` for plain numbers and fractions.
-      sentence: what it means.
+      name: key in a row; ``"prefix/*"`` for a family.
+      unit: unit of the number (``"steps"``, ``"frames/s"``); ``"1"`` for plain numbers and fractions.
+      sentence: meaning, for the docs.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Metric:
 
     @property
     def is_family(self) -> bool:
-        """Whether it stands for every name with its prefix."""
+        """True if it stands for every name with its prefix."""
         return self.name.endswith("/*")
 
 
@@ -70,17 +70,15 @@ def registered() -> tuple[Metric, ...]:
 
 
 # How far the run is.
-register(
-    "seconds", "s", "Time that the run has trained, without what passed between a stop and its resumption."
-)
+register("seconds", "s", "Training time, excluding pauses between sessions.")
 register(
     "agent_steps",
     "steps",
     "Decisions that environments carried out, over all of them; one that only resets is none.",
 )
-register("session", "1", "How often the run had been resumed when the row was written.")
+register("session", "1", "Number of resumptions of the run before the row.")
 register("env_frames", "frames", "Frames that the environments simulated: agent steps times frame skip.")
-register("updates", "updates", "Gradient updates, with those that were skipped.")
+register("updates", "updates", "Gradient updates, including skipped ones.")
 register("weights_version", "updates", "Version of the newest published weights.")
 
 # How fast it goes.
@@ -92,16 +90,17 @@ register("cpu_seconds", "s", "Processor time that all processes of this session 
 register("mean_return", "return", "Mean undiscounted, unclipped return of the last 100 episodes.")
 register("best_mean_return", "return", "The highest mean return over 100 episodes so far.")
 register("episodes", "episodes", "Episodes that ended, by their own rules or by a time limit.")
+register(
+    "env/*",
+    "1",
+    "A number that environments tell in `info` at the end of an episode; mean over episodes since the last row.",
+)
 register("episode_length", "steps", "Mean length of the last 100 episodes, in agent steps.")
 
 # How the stages keep up with one another.
-register(
-    "policy_lag_mean", "updates", "Updates between the weights that acted and those that are trained; mean."
-)
-register(
-    "policy_lag_max", "updates", "Updates between the weights that acted and those that are trained; most."
-)
-register("sample_reuse", "1", "Updates that were computed from each agent step that was learned from.")
+register("policy_lag_mean", "updates", "Updates between the weights that acted and the trained ones; mean.")
+register("policy_lag_max", "updates", "Updates between the weights that acted and the trained ones; most.")
+register("sample_reuse", "1", "Updates computed from each agent step that was learned from.")
 register("batch_fill", "1", "Observations in an inference batch, as a share of a full one.")
 register("inference_batch", "rows", "Observations in an inference batch; mean.")
 register("inference_milliseconds", "ms", "Time from closing an inference batch to its actions; mean.")
@@ -173,12 +172,12 @@ register("skipped_updates", "updates", "Updates that were skipped because loss o
 register(
     "checkpoint_pause_seconds",
     "s",
-    "How long learning stood still for the newest checkpoint of this session.",
+    "Pause of learning for the newest checkpoint of this session.",
 )
 register(
     "checkpoint_seconds",
     "s",
-    "How long the newest checkpoint of this session took to be written to the disk.",
+    "Time to write the newest checkpoint of this session to the disk.",
 )
 register("memory_bytes", "bytes", "Resident memory of the learner's process.")
 register(
@@ -192,4 +191,4 @@ register("loss/value_loss", "1", "The value function's part of the loss.")
 register("loss/entropy", "nats", "Entropy of the policy; mean over steps.")
 register("loss/entropy_cost", "1", "Weight of the entropy in the loss.")
 register("loss/gradient_norm", "1", "Norm of the gradient before it is clipped.")
-register("loss/*", "1", "Whatever else the agent's loss reports.")
+register("loss/*", "1", "Other values that the agent's loss reports.")

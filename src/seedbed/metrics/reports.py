@@ -1,4 +1,4 @@
-"""What a run leaves for people: its learning curve, and its summary as one JSON object."""
+"""Reports of a run: its learning curve, and its summary as one JSON object."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _FEW_SKIPPED = 0.01
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to; ``summary.json`` and the last line of ``seedbed train --json``.
+    """The result of a run; ``summary.json`` and the last line of ``seedbed train --json``.
 
     Attributes:
-      env, arch, agent, transport, seed: what was run.
+      env, arch, agent, transport, seed: settings of the run.
       seconds: seconds of training.
       agent_steps: decisions that environments carried out; one that only resets is none.
       env_frames: frames that the environments simulated.
-      agent_steps_per_second: in steady state, after compilation; None if it was not reached.
-      mean_return: of the last 100 episodes, undiscounted; None if no episode ended.
+      agent_steps_per_second: speed in steady state, after compilation; None if it was not reached.
+      mean_return: mean of the last 100 episodes, undiscounted; None if no episode ended.
       best_mean_return: the highest such mean; None if no episode ended.
       episodes: episodes that ended.
       weights_version: updates in the final weights.
-      policy_lag_mean, policy_lag_max: in updates, over all trained steps; None if none was trained.
-      params_sha256: :func:`seedbed.learning.checkpoint.digest` of the final parameters; empty if they went with what
-        failed.
+      policy_lag_mean, policy_lag_max: updates, over all trained steps; None if none was trained.
+      params_sha256: :func:`seedbed.learning.checkpoint.digest` of the final parameters; empty if a failure took them
+        along.
       stopped_because: one sentence.
-      more: whatever else is worth keeping; its keys stand beside the others.
+      more: other things worth keeping; its keys stand beside the others.
     """
 
     env: str
@@ -154,7 +154,7 @@ def draw_curve(
     One run is a line. Several of one name are thin lines, with their interquartile mean and its 95% bootstrap interval.
 
     Args:
-      metrics: by what the runs have in common, the files, one a run; each name gets a colour. "" for no name.
+      metrics: files, one a run, by the name of a group of runs, which gets a colour; "" for no name.
       picture: the PNG to write.
       heading: stands above, see :func:`title`.
       goal: a return to mark with a dashed line.

@@ -11,18 +11,18 @@ from typing import IO
 from seedbed.errors import RunFailed
 
 _PATIENCE_SECONDS = 2.0
-"""In which whoever reads slowly may take what stands in a full pipe."""
+"""Time for a slow reader to take the contents of a full pipe."""
 
 
 def say(text: str, stream: IO[str] | None = None, *, patience: float = _PATIENCE_SECONDS) -> bool:
-    """Writes one line at once, and nothing if nobody reads it any more: what is shown must not end what it is about.
+    """Writes one line at once, and nothing if the reader has left: output must not end the work that it is about.
 
     Args:
       text: the line.
-      stream: where; None for standard output.
+      stream: stream to write to; None for standard output.
       patience: seconds to wait for room in a pipe that is full, or for a terminal that is held.
 
-    Returns whether there is still somebody to read.
+    Returns whether there is still a reader.
     """
     stream = sys.stdout if stream is None else stream
     if stream is None or not has_room(stream, patience):
@@ -36,10 +36,10 @@ def say(text: str, stream: IO[str] | None = None, *, patience: float = _PATIENCE
 
 
 def flush(text: str = "") -> None:
-    """Writes ``text``, and what was written before, to standard output, whose reader needs it.
+    """Writes ``text``, and the lines that still wait, to standard output, whose reader needs it.
 
     Raises:
-      BrokenPipeError: nobody reads any more.
+      BrokenPipeError: the reader has left.
       RunFailed: it cannot be written.
     """
     try:
@@ -68,7 +68,7 @@ def _encodable(text: str, stream: IO[str]) -> str:
 
 
 def let_go(stream: IO[str]) -> None:
-    """Sends what is left in the stream's buffer nowhere, or Python would try again at its end and complain."""
+    """Sends the rest of the stream's buffer nowhere, or Python would try again at its end and complain."""
     with contextlib.suppress(OSError, ValueError):
         number = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)

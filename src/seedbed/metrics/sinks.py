@@ -1,4 +1,4 @@
-"""Where rows go: a file of JSON lines that survives a kill, TensorBoard, and a record that feeds them all."""
+"""Sinks of rows: a file of JSON lines that survives a kill, TensorBoard, and a record that feeds them all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Record:
             sink.write(row)
 
     def close(self) -> None:
-        """Closes every sink, also when one of them fails to; then raises what the first one raised."""
+        """Closes every sink, also when one of them fails to; then raises the first error."""
         failures: list[Exception] = []
         for sink in self._sinks:
             try:
@@ -89,7 +89,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
-    """Reads what :class:`JsonLines` wrote; ``null`` becomes NaN, and a torn last line is left out.
+    """Reads a file of :class:`JsonLines`; ``null`` becomes NaN, and a torn last line is left out.
 
     Raises :class:`ConfigError` if the file is missing, or if any line but the last is not a row.
     """
@@ -120,9 +120,9 @@ class TensorBoard:
     disk is full, and then waits for it for ever.
 
     Args:
-      folder: where the files of all sessions are.
-      resumed: whether the run goes on: TensorBoard then drops what it has at the first row's step and after, which the
-        session before had come to without keeping it.
+      folder: folder with the files of all sessions.
+      resumed: whether the run goes on: TensorBoard then drops its points from the first row's step on, which the
+        session before had come to without keeping them.
     """
 
     def __init__(self, folder: Path, *, resumed: bool = False) -> None:

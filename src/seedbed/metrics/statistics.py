@@ -22,13 +22,13 @@ _AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Estimate:
-    """What ``count`` numbers say.
+    """An estimate from ``count`` numbers.
 
     Attributes:
       mean: their mean.
       interquartile_mean: the mean of their middle half.
       low, high: 95% bootstrap interval of the interquartile mean.
-      count: how many there are.
+      count: number of numbers.
     """
 
     mean: float
@@ -43,8 +43,8 @@ class Evaluation(Estimate):
     """An estimate from the returns of episodes, some of which may have been cut.
 
     Attributes:
-      cut: how many of them had not ended after ``max_steps`` steps. They are counted with their return up to there, as
-        those that a time limit ends are: none is left out, which would favour short episodes.
+      cut: episodes that had not ended after ``max_steps`` steps. They are counted with their return up to there, as
+        after a time limit: none is left out, which would favour short episodes.
       max_steps: the most steps of an episode.
     """
 

@@ -2,8 +2,9 @@
 
 ::
 
-    body ─┬─ policy parameters
-          └─ value
+    body ─┬─ policy parameters            body ─── policy parameters
+          └─ value                        body ─── value
+          (shared)                        (each has its own)
 """
 
 from __future__ import annotations
@@ -13,12 +14,28 @@ from dataclasses import dataclass
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
-from seedbed.nets.body import Body
-from seedbed.nets.heads import Head, outputs
+from seedbed.nets.body import Body, Layers
+from seedbed.nets.heads import Free, Head, outputs
 from seedbed.ops.batches import add_time
 from seedbed.ops.distributions import Distribution
 from seedbed.types import ActOutput, TimeStep, Tree
+
+
+class Apart(nn.Module):
+    """Policy and value with layers of their own."""
+
+    policy: Layers
+    value: Layers
+
+    def __call__(
+        self, observation: Tree, extras: list[jax.Array], first: jax.Array, core: Tree
+    ) -> tuple[tuple[jax.Array, jax.Array], Tree]:
+        """Policy parameters and values, and the states of both cores after the last step."""
+        policy, of_policy = self.policy(observation, extras, first, core.get("policy", {}))
+        value, of_value = self.value(observation, extras, first, core.get("value", {}))
+        return (policy, value), {"policy": of_policy, "value": of_value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +44,46 @@ class ActorCritic(Body):
 
     Attributes:
       num_params: P, of the action distribution.
+      num_free: policy parameters, the last ones, that are the same in every state.
+      own_value: whether the value has a body of its own.
     """
 
     num_params: int
+    num_free: int = 0
+    own_value: bool = False
+
+    def _module(self) -> nn.Module:
+        if not self.own_value:
+            return self._layers(self._heads)
+        return Apart(self._layers(self._policy), self._layers(self._value))
+
+    def _initial_core(self, batch: int) -> Tree:
+        one = super()._initial_core(batch)
+        return {"policy": one, "value": one} if self.own_value else one
 
     def _heads(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        weights = [head(features.shape[-1]) for head in (self._policy_head(), self._value_head())]
+        policy, value = outputs(features, weights)
+        return self._with_free(policy), value[..., 0]
+
+    def _policy(self, features: jax.Array) -> jax.Array:
+        return self._with_free(outputs(features, [self._policy_head()(features.shape[-1])])[0])
+
+    def _value(self, features: jax.Array) -> jax.Array:
+        return outputs(features, [self._value_head()(features.shape[-1])])[0][..., 0]
+
+    def _policy_head(self) -> Head:
         # Nearly equal logits at the start: the first policy explores everything.
-        policy_head = Head(self.num_params, nn.initializers.orthogonal(0.01), name="policy")
-        value_head = Head(1, nn.initializers.orthogonal(1.0), name="value")
-        size = features.shape[-1]
-        policy, value = outputs(features, [policy_head(size), value_head(size)])
-        return policy, value[..., 0]
+        return Head(self.num_params - self.num_free, nn.initializers.orthogonal(0.01), name="policy")
+
+    def _value_head(self) -> Head:
+        return Head(1, nn.initializers.orthogonal(1.0), name="value")
+
+    def _with_free(self, policy: jax.Array) -> jax.Array:
+        if not self.num_free:
+            return policy
+        free = Free(self.num_free, name="free")()
+        return jnp.concatenate([policy, jnp.broadcast_to(free, (*policy.shape[:-1], self.num_free))], axis=-1)
 
     def apply(
         self, params: Tree, timestep: TimeStep, actions: jax.Array | None, state: Tree

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from seedbed.errors import ConfigError, cause_of
 from seedbed.nets import frame_stack, recurrent
 from seedbed.nets.build import build_torso
+from seedbed.nets.network import AUTO, Network
 from seedbed.nets.observations import as_read, spec_as_read
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
 
@@ -42,7 +43,7 @@ class Inputs(NamedTuple):
     core: Tree
 
 
-class Network(nn.Module):
+class Layers(nn.Module):
     """The part with weights; see the module's text."""
 
     torso: nn.Module
@@ -74,8 +75,7 @@ class Body(ABC):
     Attributes:
       spec: of the environment.
       encode_action: ``[..., *action shape] -> float32 [..., E]``.
-      network, hidden, compute_dtype, observations: see :func:`seedbed.nets.build.build_torso`.
-      lstm: size of the recurrent core; 0 for none.
+      network: torso and recurrent core.
       previous_action: whether the previous action is an input (zeros at the start of an episode).
       previous_reward: whether the previous reward is an input.
       previous_reward_clip: to plus or minus what it is clipped; 0 is off.
@@ -83,24 +83,29 @@ class Body(ABC):
 
     spec: EnvSpec
     encode_action: Callable[[jax.Array], jax.Array]
-    network: str = "auto"
-    hidden: tuple[int, ...] = ()
-    lstm: int = 0
+    network: Network = AUTO
     previous_action: bool = False
     previous_reward: bool = False
     previous_reward_clip: float = 1.0
-    compute_dtype: str = "float32"
-    observations: str = "auto"
 
     @abstractmethod
     def _heads(self, features: jax.Array) -> Any:
         """What comes out, of features float32 ``[T, B, D]``; called where modules with weights can be made."""
 
-    def _module(self) -> Network:
-        shown = spec_as_read(self.spec.observation, self.observations)
-        seen = frame_stack.stacked_spec(shown, self.spec.frame_stack)
-        torso = build_torso(self.network, seen, self.hidden, self.compute_dtype, self.observations)
-        return Network(torso, self._heads, self.lstm)
+    @property
+    def seen(self) -> Tree:
+        """Spec of the observations as the torso reads them, frames stacked."""
+        shown = spec_as_read(self.spec.observation, self.network.observations)
+        return frame_stack.stacked_spec(shown, self.spec.frame_stack)
+
+    def _layers(self, heads: Callable[[jax.Array], Any]) -> Layers:
+        return Layers(build_torso(self.network, self.seen), heads, self.network.lstm or 0)
+
+    def _module(self) -> nn.Module:
+        return self._layers(self._heads)
+
+    def _initial_core(self, batch: int) -> Tree:
+        return recurrent.initial_state(self.network.lstm or 0, batch)
 
     def check(self) -> None:
         """Tries the network on an observation, of which only the shapes are computed.
@@ -114,7 +119,7 @@ class Body(ABC):
             raise
         except Exception as error:
             raise ConfigError(
-                f"network {self.network!r} does not fit the observations of {self.spec.id}: {cause_of(error)}"
+                f"network {self.network.network!r} does not fit the observations of {self.spec.id}: {cause_of(error)}"
             ) from error
 
     def initial_state(self, batch: int) -> Tree:
@@ -126,8 +131,8 @@ class Body(ABC):
         stack = frame_stack.initial_frames(self.spec.observation, self.spec.frame_stack, batch)
         if stack:
             state["frames"] = stack
-        if self.lstm:
-            state["core"] = recurrent.initial_state(self.lstm, batch)
+        if self.network.lstm:
+            state["core"] = self._initial_core(batch)
         return state
 
     def init(self, key: jax.Array) -> Tree:
@@ -158,7 +163,7 @@ class Body(ABC):
         """
         inputs, after = self.inputs(timestep, actions, state)
         said, core = self.evaluate(params, inputs)
-        return said, after | ({"core": core} if self.lstm else {})
+        return said, after | ({"core": core} if self.network.lstm else {})
 
     def with_action(self, state: Tree, action: jax.Array) -> Tree:
         """The state with the action ``[B, *action shape]`` that was chosen in it."""
@@ -172,7 +177,7 @@ class Body(ABC):
         observation, stack = frame_stack.stack_observation(
             state.get("frames", {}), timestep.observation, first, self.spec.frame_stack
         )
-        observation = as_read(self.spec.observation, observation, self.observations)
+        observation = as_read(self.spec.observation, observation, self.network.observations)
         extras = []
         if self.previous_action:
             previous = state["action"][None]

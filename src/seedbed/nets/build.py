@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.nets import torsos
 from seedbed.nets.cpu import library
+from seedbed.nets.network import Network
 from seedbed.nets.observations import Entry, entries
 from seedbed.plugins import load
 from seedbed.types import Tree
@@ -28,48 +29,46 @@ IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
 NETWORKS = ("auto", "mlp", *IMAGE_TORSOS)
 """Every name that :func:`build_torso` knows; ``module:Class`` is taken as well."""
 
+_ACTIVATIONS = {"auto": nn.tanh, "tanh": nn.tanh, "relu": nn.relu, "silu": nn.silu}
 COMPUTE_DTYPES = ("float32", "bfloat16", "auto")
 """In what images go through convolutions, by name."""
 
 
-def build_torso(
-    network: str,
-    observation: Tree,
-    hidden: tuple[int, ...] = (),
-    compute_dtype: str = "float32",
-    observations: str = "auto",
-) -> nn.Module:
+def build_torso(settings: Network, observation: Tree) -> nn.Module:
     """A module that maps an observation, tree of ``[N, *shape]``, to features float32 ``[N, D]``.
 
     Args:
-      network: ``mlp``, an image network (``tiny``, ``small``, ``pooled``, ``nature``, ``shallow``, ``deep``),
-        ``auto`` (each image through ``small``, or ``tiny`` if it is small; ``mlp`` where there is none), or
-        ``module:Class``: a flax module of the user's, made without arguments, that maps the raw observation
-        tree ``[N, *shape]`` (uint8 unscaled) to ``[N, D]``.
+      settings: the network's. Its ``network`` is ``mlp``, an image network (``tiny``, ``small``, ``pooled``,
+        ``nature``, ``shallow``, ``deep``), ``auto`` (each image through ``small``, or ``tiny`` if it is small; ``mlp``
+        where there is none), or ``module:Class``: a flax module of the user's, made without arguments, that maps the
+        raw observation tree ``[N, *shape]`` (uint8 unscaled) to ``[N, D]``. Weights, and all that is computed besides
+        convolutions, are float32.
       observation: tree of :class:`~seedbed.types.ArraySpec`, frames already stacked.
-      hidden: sizes of the dense layers; empty for the network's own.
-      compute_dtype: one of :data:`COMPUTE_DTYPES`: in what images go through convolutions. Weights, and all that is
-        computed besides, are float32.
-      observations: one of :data:`seedbed.nets.observations.RULES`: how leaves enter, unless the module is the user's.
 
     Raises:
       ConfigError: a name is unknown, the class cannot be loaded, or an image network has no image to look
         at.
     """
-    dtype = _dtype_of(compute_dtype)
+    network, hidden, observations = settings.network, settings.hidden, settings.observations
+    dtype = _dtype_of(settings.compute_dtype)
     if ":" in network:
         return _load(network)
     if network not in NETWORKS:
         raise ConfigError(
             unknown_name("network", network, NETWORKS) + " (or module:Class, a flax module of your own)"
         )
-    images = [entry for _, entry in entries(observation, observations) if _may_be_image(entry, network)]
-    if network == "mlp" or (network == "auto" and not images):
-        dense = functools.partial(torsos.MLP, hidden or (64, 64))
+    images = _images(settings, observation)
+    if is_mlp(settings, observation):
+        dense = functools.partial(torsos.MLP, hidden or (64, 64), _ACTIVATIONS[settings.activation])
         return torsos.Encoder(observation, None, dense, rule=observations)
     if not images:
         raise ConfigError(
             f"network {network!r} needs an image, and the observation has none: use 'mlp' or 'auto'"
+        )
+    if settings.activation != "auto":
+        raise ConfigError(
+            f"activation is {settings.activation}, and is of an MLP's layers, but the observation goes through "
+            "convolutions: leave it out, or use --network mlp"
         )
 
     def torso(name: str) -> Callable[[], nn.Module]:
@@ -89,6 +88,16 @@ def build_torso(
         by_size=True,
         rule=observations,
     )
+
+
+def is_mlp(settings: Network, observation: Tree) -> bool:
+    """Returns whether the torso is dense layers alone."""
+    return settings.network == "mlp" or (settings.network == "auto" and not _images(settings, observation))
+
+
+def _images(settings: Network, observation: Tree) -> list[Entry]:
+    found = entries(observation, settings.observations)
+    return [entry for _, entry in found if _may_be_image(entry, settings.network)]
 
 
 def _may_be_image(entry: Entry, network: str) -> bool:

@@ -29,6 +29,18 @@ class Head(nn.Module):
         return kernel, bias
 
 
+class Free(nn.Module):
+    """Numbers ``[size]`` that are learned and depend on no features; they begin at 0."""
+
+    size: int
+
+    @nn.compact
+    def __call__(self) -> jax.Array:
+        """The numbers."""
+        value: jax.Array = self.param("value", nn.initializers.zeros_init(), (self.size,))
+        return value
+
+
 def outputs(features: jax.Array, heads: Sequence[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
     """``features @ kernel + bias`` of each head.
 

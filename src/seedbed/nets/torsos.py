@@ -23,15 +23,16 @@ from seedbed.types import Tree, leaves
 
 
 class MLP(nn.Module):
-    """Dense layers of ``sizes``, tanh after each: ``[N, D]`` to ``[N, sizes[-1]]``."""
+    """Dense layers of ``sizes``, each with its activation: ``[N, D]`` to ``[N, sizes[-1]]``."""
 
     sizes: tuple[int, ...] = (64, 64)
+    activation: Callable[[jax.Array], jax.Array] = nn.tanh
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         """Applies it."""
         for size in self.sizes:
-            features = nn.tanh(Dense(size, RELU_INIT)(features))
+            features = self.activation(Dense(size, RELU_INIT)(features))
         return features
 
 

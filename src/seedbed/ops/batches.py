@@ -1,4 +1,4 @@
-"""From one trajectory ``[T]`` to a batch ``[T, B]``, and means over what is valid in it."""
+"""From one trajectory ``[T]`` to a batch ``[T, B]``, and means over its valid part."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Distributions over actions, made from the spec of an action.
 
-A network puts out ``num_params`` numbers for every state; a distribution says what they mean. Parameters are
+A network puts out ``num_params`` numbers for every state; a distribution says their meaning. Parameters are
 float ``[..., P]``, actions ``[..., *shape]``; every function works on any leading axes, but ``sample`` uses
 one key for all of them: vmap it where every row has a key of its own.
 
@@ -33,11 +33,15 @@ class Distribution(Protocol):
 
     Attributes:
       num_params: P, how many numbers the network must put out.
+      num_deviations: the last of these parameters that are deviations, which may be the same in every state.
       num_features: E, how many numbers :meth:`encode` makes of an action.
     """
 
     @property
     def num_params(self) -> int: ...  # noqa: D102
+
+    @property
+    def num_deviations(self) -> int: ...  # noqa: D102
 
     @property
     def num_features(self) -> int: ...  # noqa: D102
@@ -61,8 +65,12 @@ class Distribution(Protocol):
         """An action as float32 features ``[..., E]`` for a network."""
 
 
-def from_spec(spec: ArraySpec) -> Distribution:
+def from_spec(spec: ArraySpec, deviation: float = 1.0) -> Distribution:
     """The distribution for actions of ``spec``.
+
+    Args:
+      spec: of an action.
+      deviation: of continuous actions where their parameters are 0, in halves of the range.
 
     Raises:
       SpecError: the action is neither a choice nor a float array.
@@ -72,7 +80,7 @@ def from_spec(spec: ArraySpec) -> Distribution:
             raise SpecError(f"{len(spec.num_values)} num_values for an action of shape {list(spec.shape)}")
         return Categorical(spec.num_values, spec.shape, _device_dtype(spec))
     if np.issubdtype(np.dtype(spec.dtype), np.floating):
-        return ClippedNormal.from_spec(spec)
+        return ClippedNormal.from_spec(spec, deviation)
     raise SpecError(
         f"no distribution for actions of dtype {spec.dtype} without num_values: needed is a choice"
         " (num_values) or a float array"
@@ -91,7 +99,7 @@ class Categorical:
     Parameters are the logits of all elements, one after the other in C order.
 
     Attributes:
-      num_values: how many values each element may take.
+      num_values: number of values that each element may take.
       shape: the shape of an action.
       dtype: its dtype.
     """
@@ -104,6 +112,11 @@ class Categorical:
     def num_params(self) -> int:
         """One logit for every value of every element."""
         return sum(self.num_values)
+
+    @property
+    def num_deviations(self) -> int:
+        """None."""
+        return 0
 
     @property
     def num_features(self) -> int:
@@ -190,8 +203,8 @@ class ClippedNormal:
     """Independent normals, one for each element, clipped to the bounds of the action.
 
     The action is ``clip(centre + half * (m + s * noise), low, high)``. Parameters are all m, then all raw s,
-    with ``s = softplus(raw + softplus^-1(1)) + 0.001``: at 0 the normal is centred and its deviation half the
-    range. The distribution has a density between the bounds and a point mass on each of them;
+    with ``s = softplus(raw + softplus^-1(start)) + 0.001``: at 0 the normal is centred and its deviation ``start``
+    halves of the range. The distribution has a density between the bounds and a point mass on each of them;
     log-probability, entropy and KL are with respect to that mixed measure and exact. An element without a
     bound on a side has no point mass there (bounds of a million and more count as none) and is in units of
     its own: centre 0, half 1. An element whose bounds are equal is a constant: it has no part in any of them.
@@ -200,27 +213,34 @@ class ClippedNormal:
       low, high: bounds of each element, C order, infinite where there are none.
       shape: the shape of an action.
       dtype: its dtype.
+      start: deviation where raw s is 0, in halves of the range.
     """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
     shape: tuple[int, ...]
     dtype: str = "float32"
+    start: float = 1.0
 
     @staticmethod
-    def from_spec(spec: ArraySpec) -> ClippedNormal:
+    def from_spec(spec: ArraySpec, start: float = 1.0) -> ClippedNormal:
         """From a float spec, whose bounds may be absent; raises :class:`SpecError` if they do not fit."""
         size = math.prod(spec.shape)
         low = tuple(x if x > -_NO_BOUND else -math.inf for x in spec.low or (-math.inf,) * size)
         high = tuple(x if x < _NO_BOUND else math.inf for x in spec.high or (math.inf,) * size)
         if len(low) != size or len(high) != size or not all(a <= b for a, b in zip(low, high, strict=True)):
             raise SpecError(f"bounds {low} to {high} do not fit an action of shape {list(spec.shape)}")
-        return ClippedNormal(low, high, spec.shape, _device_dtype(spec))
+        return ClippedNormal(low, high, spec.shape, _device_dtype(spec), start)
 
     @property
     def num_params(self) -> int:
         """A mean and a deviation for every element."""
         return 2 * len(self.low)
+
+    @property
+    def num_deviations(self) -> int:
+        """One for every element."""
+        return len(self.low)
 
     @property
     def num_features(self) -> int:
@@ -248,7 +268,7 @@ class ClippedNormal:
         """Mean and deviation of the normals before clipping, in units of the action, ``[..., size]``."""
         mean, raw = jnp.split(params, 2, axis=-1)
         centre, half = self._frame
-        scale = jax.nn.softplus(raw + math.log(math.e - 1)) + _MIN_SCALE
+        scale = jax.nn.softplus(raw + math.log(math.expm1(self.start))) + _MIN_SCALE
         return centre + half * mean, half * scale
 
     def _part(self, action: jax.Array) -> jax.Array:

@@ -15,24 +15,23 @@ from seedbed.types import Tree
 
 
 def require(holds: bool, name: str, given: object, needed: str) -> None:
-    """Raises :class:`ConfigError`, which says what setting ``name`` is and what it has to be, unless it holds."""
+    """Raises :class:`ConfigError`, with the given and the needed value of setting ``name``, unless ``holds``."""
     if not holds:
         raise ConfigError(f"{name} is {given}, and has to be {needed}")
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How gradients become updates. Epsilons and clips are for gradients of a *mean* over a batch."""
+    """Settings of the optimizer. Epsilons and clips are for gradients of a *mean* over a batch."""
 
     learning_rate: float = 4.8e-4
     """Step size of the optimizer."""
 
     anneal_to_zero: bool = False
-    """Lower the learning rate linearly to 0 over the whole run, which needs a stated length; an update that is left out
-    or skipped lowers nothing, and a transition that only resets an environment lowers nothing."""
+    """Lower the learning rate linearly to 0 over the whole run, which needs a stated length."""
 
     optimizer: Literal["adam", "rmsprop", "adagrad"] = "adam"
-    """Which optimizer."""
+    """The optimizer."""
 
     adam_b1: float = 0.9
     """Adam: decay of the mean of gradients (SEED used 0 on DeepMind Lab)."""
@@ -49,6 +48,9 @@ class OptimizerSettings:
     rmsprop_eps: float = 1e-5
     """RMSProp: added inside the root."""
 
+    rmsprop_start: float = 1.0
+    """RMSProp: first mean of squared gradients (1 in TensorFlow, Baselines, A3C and IMPALA; 0 in DQN)."""
+
     rmsprop_momentum: float = 0.0
     """RMSProp: momentum; 0 is off."""
 
@@ -56,7 +58,7 @@ class OptimizerSettings:
     """RMSProp: divide by the deviation of gradients instead of their size (DQN and Ape-X did)."""
 
     adagrad_start: float = 0.1
-    """Adagrad: what the sum of squared gradients begins with (0 in Dean et al. 2012)."""
+    """Adagrad: start of the sum of squared gradients (0 in Dean et al. 2012)."""
 
     adagrad_eps: float = 1e-7
     """Adagrad: added inside the root."""
@@ -66,7 +68,14 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
-        for name in ("adam_eps", "rmsprop_eps", "adagrad_start", "adagrad_eps", "gradient_clip"):
+        for name in (
+            "adam_eps",
+            "rmsprop_eps",
+            "rmsprop_start",
+            "adagrad_start",
+            "adagrad_eps",
+            "gradient_clip",
+        ):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("adam_b1", "adam_b2", "rmsprop_decay", "rmsprop_momentum"):
             require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to less than 1")
@@ -81,10 +90,10 @@ def make_clip(settings: OptimizerSettings) -> Callable[[Tree], Tree] | None:
 
 
 def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> optax.GradientTransformation:
-    """The optimizer, see :attr:`seedbed.types.Agent.optimizer`.
+    """Makes the optimizer, see :attr:`seedbed.types.Agent.optimizer`.
 
     Args:
-      settings: which one.
+      settings: the optimizer's settings.
       total_updates: updates in the whole run, for a rate that is annealed over it; None if that is not known.
 
     Raises:
@@ -111,6 +120,7 @@ def _optimizer(settings: OptimizerSettings, rate: float | optax.Schedule) -> opt
         rate,
         settings.rmsprop_decay,
         settings.rmsprop_eps,
+        initial_scale=settings.rmsprop_start,
         centered=settings.rmsprop_centered,
         momentum=settings.rmsprop_momentum or None,
     )

@@ -1,7 +1,7 @@
 """The parts of an actor-critic loss, each over one trajectory ``[T]``.
 
 Each is a mean over all T steps, the invalid ones included as zeros: with a constant denominator the average
-over equal shards of a batch is exactly the loss of the whole batch, whatever its masks.
+over equal shards of a batch is exactly the loss of the whole batch, with any masks.
 """
 
 from __future__ import annotations
@@ -90,6 +90,10 @@ def entropy_adjustment_loss(
     return entropy_coefficient(parameter, speed) * excess
 
 
+_LARGEST_LOG_RATIO = 20.0
+"""The exponential of 89 is infinite in float32, and one such step would leave out the whole update."""
+
+
 def clipped_surrogate_loss(
     log_ratios: jax.Array, advantages: jax.Array, valid: jax.Array, *, clip: float
 ) -> jax.Array:
@@ -111,8 +115,8 @@ def clipped_surrogate_loss(
       float ``[]``.
     """
     check_time_major(log_ratios=log_ratios, advantages=advantages, valid=valid)
-    # Before the exponential: an infinite ratio times a zero mask would be NaN.
-    ratios = jnp.exp(jnp.where(valid, log_ratios, 0.0))
+    # Before the exponential: an infinite ratio times a zero mask would be NaN, and one alone an infinite loss.
+    ratios = jnp.exp(jnp.minimum(jnp.where(valid, log_ratios, 0.0), _LARGEST_LOG_RATIO))
     advantages = lax.stop_gradient(advantages)
     surrogates = jnp.minimum(ratios * advantages, jnp.clip(ratios, 1 - clip, 1 + clip) * advantages)
     return -jnp.mean(jnp.where(valid, surrogates, 0.0))

@@ -56,7 +56,7 @@ def td_errors(
     double: bool = True,
     rescale: float = 0.0,
 ) -> jax.Array:
-    """How far values are from their n-step targets (R2D2, Kapturowski et al. 2019, section 2.3)::
+    """Returns errors of values against their n-step targets (R2D2, Kapturowski et al. 2019, section 2.3)::
 
         target_t = h(r_t + ... + gamma^n h^-1(q_target(x_{t+n}, a*)))
         a*       = argmax_a q(x_{t+n}, a)         (double Q-learning, van Hasselt et al. 2016; else q_target's own)
@@ -64,7 +64,7 @@ def td_errors(
 
     Args:
       q: float ``[T + 1, A]``, on the scale of :func:`rescaled`; the last one only bootstraps.
-      target_q: float ``[T + 1, A]``, of the target parameters.
+      target_q: float ``[T + 1, A]``, values by the target parameters.
       actions: int ``[T]``, taken.
       discounts, rewards, valid: ``[T]``, see :func:`seedbed.ops.returns.n_step`.
       n: steps.

@@ -1,4 +1,4 @@
-"""Returns: what the values of a trajectory should have been, given what happened.
+"""Returns: targets for the values of a trajectory, computed after the fact.
 
 Every function takes one trajectory, time first, and the caller vmaps over the batch. ``values`` has one entry
 more than there are transitions: ``values[t]`` and ``values[t + 1]`` are the ends of transition ``t``.
@@ -23,10 +23,10 @@ from seedbed.ops.checks import check_time_major
 
 
 class VTraceReturns(NamedTuple):
-    """What V-trace computes for one trajectory; constants as far as gradients are concerned.
+    """Results of V-trace for one trajectory; constants as far as gradients are concerned.
 
     Attributes:
-      targets: float32 ``[T]``, ``v_s``, what the value should have been.
+      targets: float32 ``[T]``, ``v_s``, targets of the values.
       advantages: float32 ``[T]``, ``rho_s (r_s + gamma v_{s+1} - V(x_s))``, weights of the policy gradient.
     """
 
@@ -47,6 +47,12 @@ def backward_sum(increments: jax.Array, decays: jax.Array) -> jax.Array:
 
     _, sums = lax.associative_scan(compose, (decays, increments), reverse=True)
     return jnp.asarray(sums)
+
+
+def forward_sum(increments: jax.Array, decays: jax.Array, start: jax.Array) -> jax.Array:
+    """Solves ``y[t] = increments[t] + decays[t] * y[t - 1]`` with ``y[-1] = start``, arrays ``[T]`` and ``[]``."""
+    increments = increments.at[0].add(decays[0] * start)
+    return jnp.flip(backward_sum(jnp.flip(increments), jnp.flip(decays)))
 
 
 def vtrace(
@@ -147,13 +153,13 @@ def n_step(
         G_t = r_t + gamma_t r_{t+1} + ... + (gamma_t ... gamma_{t+n-1}) V(x_{t+n})
 
     The sum ends earlier where the trajectory does, or the episode: at its final observation, whose value counts if
-    the episode was truncated (and has a discount of 0 if it was terminated). What is said of an invalid transition
-    means nothing.
+    the episode was truncated (and has a discount of 0 if it was terminated). Returns of invalid transitions
+    mean nothing.
 
     Args:
       discounts: float ``[T]``, 0 where the transition ended in a termination.
-      rewards: float ``[T]``, of the transitions.
-      values: float ``[T + 1]``, what is bootstrapped from.
+      rewards: float ``[T]``, rewards of the transitions.
+      values: float ``[T + 1]``, values to bootstrap from.
       valid: bool ``[T]``, False where the transition leads into a new episode.
       n: steps, 1 or more.
 

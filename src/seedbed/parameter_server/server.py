@@ -6,6 +6,8 @@ What travels on each follows from the shapes of the parameters, which both ends 
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -28,6 +30,7 @@ _NUMBER = ((), "int64")
 _SHARE = ((), "float32")
 _ONE = Layout((_NUMBER,))
 _LOOK_SECONDS = 0.1
+_PULSE_SECONDS = 1.0
 
 
 def empty_part(optimizer: optax.GradientTransformation, params: Tree, index: int, shards: int) -> Part:
@@ -74,17 +77,22 @@ class ShardHandler:
         self._token = token
         part = shard.part
         self._structure = jax.tree.structure(part.params)
+        self._joined: set[Peer] = set()
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
         """Lets a worker in, or the run, which ``takes`` all that the shard holds: ``join`` opens the lanes."""
-        if message.get("kind") != "join":
-            raise Refused(f"unknown question {message.get('kind')!r}: a shard is asked 'join'")
+        kind = message.get("kind")
+        if kind == "pulse" and peer in self._joined:
+            return {}
+        if kind != "join":
+            raise Refused(f"unknown question {kind!r}: a shard is asked 'join', and then for its 'pulse'")
         require_admission(message, self._token)
         part = self._shard.part
         try:
             peer.open(lanes_of(part, takes=message.get("takes") is True))
         except SpecError as error:
             raise Refused(f"a shard is too large to travel: use more --shards ({error})") from error
+        self._joined.add(peer)
         return {"version": part.version}
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
@@ -108,7 +116,8 @@ class ShardHandler:
             peer.reply(lane, [_number(int(value)) for value in receipt])
 
     def left(self, peer: Peer, reason: str) -> None:
-        """Nothing is kept for anybody."""
+        """Forgets it."""
+        self._joined.discard(peer)
 
 
 class RemoteShards:
@@ -147,7 +156,7 @@ class RemoteShards:
         self.patience = patience
         self._takes = takes
         self._given_up = given_up
-        self._examples = [empty_part(optimizer, params, index, shards) for index in range(shards)]
+        self.examples = [empty_part(optimizer, params, index, shards) for index in range(shards)]
         like_state = jax.eval_shape(optimizer.init, params)
         self._cut = jax.jit(partial(cut, shards=shards))
         self._join = jax.jit(partial(join, like=params))
@@ -173,7 +182,7 @@ class RemoteShards:
         versions = [int(version) for version, *_ in replies]
         params = [
             jax.tree.unflatten(jax.tree.structure(example.params), leaves)
-            for example, (_, *leaves) in zip(self._examples, replies, strict=True)
+            for example, (_, *leaves) in zip(self.examples, replies, strict=True)
         ]
         return Fetched(self._join(params), tuple(versions))
 
@@ -203,7 +212,7 @@ class RemoteShards:
         """All that every shard holds now."""
         replies = self._ask(TAKE)
         found = []
-        for example, (version, skipped, *leaves) in zip(self._examples, replies, strict=True):
+        for example, (version, skipped, *leaves) in zip(self.examples, replies, strict=True):
             params, state = jax.tree.unflatten(jax.tree.structure(example[:2]), leaves)
             found.append(Part(params, state, int(version), int(skipped)))
         return found
@@ -266,11 +275,62 @@ class RemoteShards:
             time.sleep(_LOOK_SECONDS)
 
     def _join_shard(self, index: int) -> Client:
-        client = connect(self._addresses[index], timeout=_LOOK_SECONDS)
-        try:
-            client.ask({"kind": "join", "protocol": PROTOCOL, "token": self._token, "takes": self._takes})
-            client.open(lanes_of(self._examples[index], takes=self._takes))
-        except SeedbedError:
-            client.close()
-            raise
-        return client
+        return join_shard(self._addresses[index], self._token, self.examples[index], takes=self._takes)
+
+
+def join_shard(address: str, token: str, part: Part, *, takes: bool = False) -> Client:
+    """Returns a conversation with the shard at an address, which holds such a part.
+
+    Raises:
+      ConnectionLost: it is not there.
+      Refused: it does not let this process in.
+    """
+    client = connect(address, timeout=_LOOK_SECONDS)
+    try:
+        client.ask({"kind": "join", "protocol": PROTOCOL, "token": token, "takes": takes})
+        client.open(lanes_of(part, takes=takes))
+    except SeedbedError:
+        client.close()
+        raise
+    return client
+
+
+class ShardPulse:
+    """Asks a shard for a sign of life once a second, from a thread of its own: one that hangs holds up nobody else.
+
+    Args:
+      address: of the shard.
+      token: secret that it wants to hear.
+      part: shapes and dtypes of the part that it holds.
+
+    Attributes:
+      there: whether it has answered since it was started last.
+      asked: when the question was asked that is not answered yet, in s (monotonic); None if all are.
+    """
+
+    def __init__(self, address: str, token: str, part: Part) -> None:
+        self.there = False
+        self.asked: float | None = None
+        self._over = threading.Event()
+        self._join = partial(join_shard, address, token, part)
+        self._thread = threading.Thread(target=self._run, name="pulse of a shard", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(SeedbedError):  # it is about to come, or to be started again
+                self._ask_until_gone()
+            self.there, self.asked = False, None
+            self._over.wait(_LOOK_SECONDS)
+
+    def _ask_until_gone(self) -> None:
+        with contextlib.closing(self._join()) as client:
+            while not self._over.is_set():
+                self.asked = time.monotonic()
+                client.ask({"kind": "pulse"})
+                self.there, self.asked = True, None
+                self._over.wait(_PULSE_SECONDS)
+
+    def close(self) -> None:
+        """Ends the thread, which may have to wait for the shard to be gone."""
+        self._over.set()

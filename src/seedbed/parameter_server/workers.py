@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,7 @@ class WorkerRegistry:
         self._first_epoch = first_epoch
         self._epochs: dict[int, int] = {}
         self._workers: dict[Peer, Worker] = {}
+        self._heard: dict[int, float] = {}
         self._lock = threading.Lock()
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +76,8 @@ class WorkerRegistry:
             if worker is None:
                 raise Refused("'report' comes after 'join'")
             self._on_report(worker, message)
+            with self._lock:
+                self._heard[worker.index] = time.monotonic()
             return {}
         raise Refused(f"unknown question {kind!r}: a worker asks 'join', then reports")
 
@@ -100,8 +104,18 @@ class WorkerRegistry:
         """Tells who is gone."""
         with self._lock:
             worker = self._workers.pop(peer, None)
+            if worker is not None:
+                self._heard.pop(worker.index, None)
         if worker is not None:
             self._on_leave(worker, reason)
+
+    def owes(self) -> dict[int, float | None]:
+        """Returns when each worker has reported last, in s (monotonic): the next report is what it owes.
+
+        One that has not reported yet is left out: it still compiles.
+        """
+        with self._lock:
+            return dict(self._heard)
 
     def __len__(self) -> int:
         with self._lock:

@@ -1,7 +1,7 @@
-"""Where a replay keeps its steps: every step once, though many windows show it.
+"""The store of a replay's steps: every step once, though many windows show it.
 
-A *stream* is what one environment gives without a gap. It is kept in *chunks* of T *places*, taken in turn from a
-pool of them, the oldest overwritten first. The place of step k holds the pair of what led there and what was seen::
+A *stream* is the experience of one environment without a gap. It is kept in *chunks* of T *places*, taken in turn from
+a pool of them, the oldest overwritten first. The place of step k holds the pair of a transition and the step after it::
 
     place k:   action, record, version of the transition k-1 -> k   |   time step k
 
@@ -14,7 +14,7 @@ pairs need, aligned at the end, so that every chunk behind them is full. With T 
      the first unroll's 4 + 1      the last 3 of the next one
 
 A window may reach over several chunks; it is read by following the links back. When a chunk is overwritten, its
-links are cut, and whatever reached over them is gone.
+links are cut, and windows that reached over them are gone.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _INDEX_BYTES = 5 * 8 + 1
 
 @dataclass(frozen=True)
 class Geometry:
-    """How transitions, items and chunks are counted.
+    """The numbering of transitions, items and chunks.
 
-    An *item* is what is sampled: a window that ends at a certain place of a chunk. A chunk has ``items`` of them, at
+    An *item* is a window that can be sampled; it ends at a certain place of a chunk. A chunk has ``items`` of them, at
     its last places; item ``i`` of chunk ``c`` is number ``c * items + i``.
 
     Attributes:
@@ -61,7 +61,7 @@ class Geometry:
 
     @staticmethod
     def of(plan: DataPlan) -> Geometry:
-        """That of a plan with a replay; raises :class:`ConfigError` where it makes no sense."""
+        """Returns the geometry of a plan with a replay; raises :class:`ConfigError` where it makes no sense."""
         replay, length, overlap = plan.replay, plan.unroll_length, plan.overlap
         if replay is None:
             raise ConfigError("this agent's data plan has no replay: there is nothing to keep")
@@ -110,13 +110,13 @@ class Geometry:
 
 
 class Lay(NamedTuple):
-    """Where rows of an unroll go.
+    """The layout of an unroll's rows in chunks.
 
     Attributes:
-      rows: int64 ``[R]``, which environments of the unroll.
+      rows: int64 ``[R]``, environments of the unroll.
       before: int64 ``[R]``, the chunk that each continues; -1 where it begins a segment.
       chunks: int64 ``[R, K]``, the chunks of each, in the order of time.
-      pairs: how many of an unroll's last pairs are stored: T, or all ``overlap + T + 1`` of them.
+      pairs: number of an unroll's last pairs that are stored: T, or all ``overlap + T + 1`` of them.
     """
 
     rows: Indices
@@ -131,7 +131,7 @@ class Lay(NamedTuple):
 
 
 def _paired(unroll: Unroll) -> tuple[dict[str, Tree], dict[str, Tree]]:
-    """The trees of an unroll with an entry a step, and those with an entry a transition."""
+    """Returns the trees of an unroll with an entry a step, and the ones with an entry a transition."""
     decided = {"action": unroll.action, "record": unroll.record, "version": unroll.version}
     return dict(unroll.timestep._asdict()), decided
 
@@ -147,19 +147,19 @@ def _taken(tree: Tree, index: Indices) -> Tree:
 
 
 def _empty(tree: Tree, count: int, axis: int) -> Tree:
-    """Arrays ``[count, ...]`` for what follows ``axis`` in those of ``tree``."""
+    """Makes arrays ``[count, ...]`` with the axes of ``tree``'s arrays that follow ``axis``."""
     # Memory that was never written is not taken: the pages come as the chunks fill.
     return map_leaves(lambda x: np.empty((count, *x.shape[axis + 1 :]), x.dtype), tree)
 
 
 def _bytes(tree: Tree, axis: int) -> int:
-    """Of one entry: what follows ``axis``."""
+    """Returns the bytes of one entry: the axes that follow ``axis``."""
     sizes = (np.dtype(x.dtype).itemsize * np.prod(x.shape[axis + 1 :], dtype=int) for _, x in leaves(tree))
     return int(sum(sizes))
 
 
 class Chunks:
-    """The pool. What is an index here is touched by one thread at a time; arrays are read and written by many.
+    """The pool of chunks. Its index is touched by one thread at a time; arrays are read and written by many.
 
     Args:
       geometry: the sizes.
@@ -189,12 +189,12 @@ class Chunks:
 
     @staticmethod
     def keeps_state(geometry: Geometry) -> bool:
-        """Whether the agent's state is stored: where an item is a whole unroll, which it is the beginning of."""
+        """Returns whether the agent's state is stored: where an item is a whole unroll, which begins with it."""
         return geometry.items == 1
 
     @staticmethod
     def bytes_of(geometry: Geometry, example: Unroll) -> int:
-        """What a pool takes when it is full."""
+        """Returns the bytes of a full pool."""
         steps, decided = _paired(example)
         state = _bytes(example.state, 0) if Chunks.keeps_state(geometry) else 0
         a_place = _bytes(steps, 1) + _bytes(decided, 1)
@@ -203,7 +203,7 @@ class Chunks:
     # -- chains ---------------------------------------------------------------------------------------------
 
     def back(self, chunks: Indices, hops: int) -> Indices:
-        """``[hops + 1, ...]``: the chunks ``[...]`` and those before them; -1 where a chain ends."""
+        """Returns the chunks ``[...]`` and their predecessors as ``[hops + 1, ...]``; -1 where a chain ends."""
         found = [chunks]
         for _ in range(hops):
             found.append(self.previous[found[-1]])
@@ -226,10 +226,10 @@ class Chunks:
         return whole
 
     def lay_out(self, streams: Indices, end: int) -> tuple[Lay, Lay]:
-        """Where an unroll's rows would go: first those that continue their streams, then those that begin segments.
+        """Lays out an unroll's rows: first the rows that continue their streams, then the ones that begin segments.
 
         Args:
-          streams: int64 ``[B]``, whose unrolls they are; no two the same.
+          streams: int64 ``[B]``, streams of the rows; no two the same.
           end: number of the last step, in the stream of each.
         """
         hops, length = self.geometry.most_hops, self.geometry.length
@@ -253,13 +253,13 @@ class Chunks:
         )
 
     def busy(self, lay: Lay) -> bool:
-        """Whether something that a lay overwrites or continues is still being written, or has to be copied first."""
+        """Returns whether a chunk that a lay overwrites or continues is being written, or has to be copied first."""
         touched = (lay.chunks, self.back(lay.before, self.geometry.most_hops - 1))
         written = (bool((self.status[chunks[chunks >= 0]] == BUSY).any()) for chunks in touched)
         return bool(self.held[lay.chunks].any()) or any(written)
 
     def free(self, chunks: Indices) -> None:
-        """Empties chunks and cuts their links; what was known by their generation is no longer.
+        """Empties chunks and cuts their links; items of their old generation are dead.
 
         A link that leads here from before may stay: until the chunk is taken again it leads to dead items only, and by
         then the chunk before has been freed, whose turn comes first.
@@ -328,7 +328,7 @@ class Chunks:
     # -- checkpoints ----------------------------------------------------------------------------------------
 
     def index(self) -> dict[str, Array]:
-        """What is known of the chunks in use, each ``[used]``, a copy; those first that are overwritten first."""
+        """Returns a copy of the index of the chunks in use, each ``[used]``, in the order of overwriting."""
         used = np.flatnonzero(self.status == USED)
         used = np.roll(used, -int(np.searchsorted(used, self.cursor)))
         tails = np.zeros(self.status.size, bool)
@@ -343,7 +343,7 @@ class Chunks:
         }
 
     def restore_index(self, index: Mapping[str, Array], cursor: int) -> None:
-        """Takes what :meth:`index` gave; whatever else was here is forgotten."""
+        """Takes over a result of :meth:`index`; everything else is forgotten."""
         used, previous = index["chunk"], index["previous"]
         self.previous[:] = self.next[:] = -1
         self.previous[used] = previous

@@ -1,15 +1,15 @@
-"""Data sets: what one policy did in one environment, kept on the disk, and read again as shuffled unrolls.
+"""Data sets: the experience of one policy in one environment, kept on the disk, and read again as shuffled unrolls.
 
 ::
 
     DIR/
     ├── steps-000000.safetensors   the first steps of every stream
-    ├── steps-000001.safetensors   those that follow
-    └── dataset.json               what it is, size and SHA-256 of every file; written last
+    ├── steps-000001.safetensors   the steps that follow
+    └── dataset.json               its origin, size and SHA-256 of every file; written last
 
-A *stream* is what one environment shows without a gap. A file holds the same consecutive steps of all streams, each
-array stream-major, ``[streams, steps, ...]``, in the dtype in which it travels: a time step, the action that was
-decided there and, where the policy recorded it, what it was drawn from. (The action of the very last step was never
+A *stream* is the experience of one environment without a gap. A file holds the same consecutive steps of all streams,
+each array stream-major, ``[streams, steps, ...]``, in the dtype in which it travels: a time step, the action that was
+decided there and, where the policy recorded it, the action's distribution. (The action of the very last step was never
 taken.) No step is kept twice and nothing depends on a network: frames are not stacked, and unrolls are cut where they
 are read, in whatever length an agent wants, also across files.
 
@@ -51,12 +51,12 @@ Array = NDArray[Any]
 
 
 class Decided(NamedTuple):
-    """One step of all streams, with what was decided there.
+    """One step of all streams, with the decision there.
 
     Attributes:
       timestep: ``[B, ...]``.
       action: ``[B, *action shape]``.
-      record: dict of arrays ``[B, ...]``, what is kept of what the policy recorded; empty for nothing.
+      record: dict of arrays ``[B, ...]``, the kept part of the policy's record; empty for nothing.
     """
 
     timestep: TimeStep
@@ -81,14 +81,14 @@ def write(
 
     Args:
       path: its folder, which must not exist, or be empty.
-      spec: of the environments.
+      spec: spec of the environments.
       steps: consecutive steps, two or more, all of the same shapes; read once.
-      about: asked after the last step: what else there is to say, in JSON values.
+      about: called after the last step for further entries of the manifest, in JSON values.
       most_bytes: largest file.
 
     Raises:
-      DatasetError: there is something already, another process is writing there, or the disk is full; what was there
-        before is untouched, and nothing is left that looks whole.
+      DatasetError: there is something already, another process is writing there, or the disk is full; earlier files
+        are untouched, and nothing is left that looks whole.
     """
     final = Path(path)
     require_room(final)
@@ -135,7 +135,7 @@ def require_room(path: Path) -> None:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Translates what the disk raises into one line."""
+    """Translates errors of the disk into one line."""
     try:
         yield
     except atomic_folder.WRITING_FAILS as error:
@@ -207,10 +207,10 @@ class Dataset:
 
     Attributes:
       path: its folder.
-      spec: of its environment.
+      spec: spec of its environment.
       about: everything that its manifest says but for the files: ``env``, ``env_options``, ``agent``, ``run``,
         ``version``, ``greedy``, ``seed``, ``frames``, ``transitions``, ``episodes``, ``mean_return``, ….
-      streams: how many streams there are.
+      streams: number of streams.
       length: steps in each of them, one more than transitions.
     """
 
@@ -305,12 +305,12 @@ class Dataset:
             raise _damaged(self.path, f"{path.name}: {error}") from error
 
     def unroll(self, columns: Sequence[tuple[int, int]], length: int, state: Tree) -> Unroll:
-        """An unroll ``[length + 1, B, ...]`` of pieces of streams.
+        """Returns an unroll ``[length + 1, B, ...]`` of pieces of streams.
 
         Args:
           columns: B pairs of a stream and of the step with which its piece begins.
           length: transitions.
-          state: ``[B, ...]``, what the unroll is given as the agent's state.
+          state: ``[B, ...]``, the agent's state of the unroll.
         """
         parts = [self.read(stream, start, start + length + 1) for stream, start in columns]
         whole = {name: np.stack([part[name] for part in parts], axis=1) for name in parts[0]}
@@ -348,8 +348,8 @@ class Shard:
     """A part of a data set: a stretch of time of all streams, so that few files are read for it.
 
     Attributes:
-      dataset: of which.
-      index, count: which part of how many.
+      dataset: the whole data set.
+      index, count: number of the part, and number of parts.
     """
 
     dataset: Dataset
@@ -357,10 +357,10 @@ class Shard:
     count: int
 
     def unrolls(self, plan: DataPlan) -> range:
-        """The numbers of its unrolls, as ``plan`` wants them.
+        """Returns the numbers of its unrolls, as ``plan`` wants them.
 
-        Unroll ``i * streams + b`` trains on the T transitions of stream ``b`` from ``overlap + i * T`` on; what is left
-        over at a stream's end, fewer than T, is in none. The shards share all of them, and differ by one at most.
+        Unroll ``i * streams + b`` trains on the T transitions of stream ``b`` from ``overlap + i * T`` on; the rest of
+        a stream, fewer than T, is in none. The shards share all of them, and differ by one at most.
 
         Raises:
           DatasetError: the data set has fewer unrolls than there are shards.
@@ -394,11 +394,11 @@ class Batches(Iterator[Unroll]):
     The orders follow from seed and shard alone. Where an order ends within a batch, the next one fills it up.
 
     Args:
-      shard: of which data set, which part.
-      plan: of the agent: T, overlap and B.
+      shard: part of a data set.
+      plan: the agent's plan: T, overlap and B.
       state: ``[B, ...]``, given to every unroll: a data set has no state of the agent that reads it.
       seed: the root of the orders.
-      position: where to go on, from :attr:`position`; None: at the beginning.
+      position: earlier value of :attr:`position` to go on from; None: the beginning.
 
     Raises:
       DatasetError: there are too few unrolls, or the position is not one of this shard cut as planned.
@@ -428,7 +428,7 @@ class Batches(Iterator[Unroll]):
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where it is, in JSON values: which order, how many unrolls of it were taken, and of which unrolls."""
+        """The present position, in JSON values: the order, the number of unrolls taken of it, and the unrolls."""
         here = [self._unrolls.start, self._unrolls.stop]
         return {"epoch": self._epoch, "taken": self._taken, "unrolls": here}
 

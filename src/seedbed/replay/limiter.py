@@ -5,7 +5,7 @@ After the first ``base`` inserts, every insert earns ``ratio`` samples::
     credit = ratio * (inserts - base) - samples
 
 A batch is sampled when its credit is there; acting goes on while not more than ``tolerance`` of credit lies
-unused. All are counted in items; an insert may count less than its items (those that only reset). (The same as
+unused. All are counted in items; an insert may count less than its items (resets do not count). (The same as
 Reverb's SampleToInsertRatio, with the formula in sight.)
 """
 
@@ -17,11 +17,11 @@ from typing import Any
 from seedbed.errors import ConfigError
 
 _ROUNDING = 1e-3
-"""Far above what float64 loses, far below one item."""
+"""Tolerance of comparisons: far above float64's rounding, far below one item."""
 
 
 class RateLimiter:
-    """Decides who may go on; has no lock, and does not wait.
+    """A decider between acting and learning; has no lock, and does not wait.
 
     It never stalls: at any moment either a batch may be sampled or ``largest_insert`` items may be inserted.
     *Proof.* Say a batch may not be sampled. Below ``base`` any insert is allowed. At ``base`` the credit is not above
@@ -29,11 +29,11 @@ class RateLimiter:
     ``credit + ratio * largest_insert < batch + ratio * largest_insert <= tolerance``, and the insert is allowed.
 
     Args:
-      ratio: how often an item is sampled in the mean; None: inserts never wait, and samples only for ``base``.
+      ratio: mean number of samples of an item; None: inserts never wait, and samples only for ``base``.
       base: items that are inserted before anything is sampled, at least 0.
       batch: items in one sample.
       largest_insert: items in one insert, at most.
-      tolerance: credit up to which inserts go on. The default is twice what is needed, so that acting and learning
+      tolerance: credit up to which inserts go on. The default is twice the least one, so that acting and learning
         go on side by side.
 
     Raises :class:`ConfigError` where it could stall, or a number makes no sense.
@@ -68,19 +68,19 @@ class RateLimiter:
 
     @property
     def credit(self) -> float:
-        """Items that may still be sampled for what was inserted; below 0 while it fills. 0 without a ratio."""
+        """Items that may still be sampled for the inserted ones; below 0 while it fills. 0 without a ratio."""
         if self.ratio is None:
             return 0.0
         return self.ratio * (self.inserts - self.base) - self.samples
 
     def may_insert(self, items: int, pending: int = 0) -> bool:
-        """Whether ``items`` may be inserted while ``pending`` others are on their way in."""
+        """Returns whether ``items`` may be inserted while ``pending`` others are on their way in."""
         if self.ratio is None or self.inserts + pending < self.base:
             return True
         return self.credit + self.ratio * (pending + items) <= self.tolerance
 
     def may_sample(self) -> bool:
-        """Whether a batch may be sampled."""
+        """Returns whether a batch may be sampled."""
         if self.ratio is None:
             return self.inserts >= max(self.base, 1)
         # There is none before the base. The margin keeps rounding from holding back the last batch that was earned, for
@@ -88,7 +88,7 @@ class RateLimiter:
         return self.credit >= self._batch - _ROUNDING
 
     def insert(self, items: float) -> None:
-        """Books what was inserted."""
+        """Books inserted items."""
         self.inserts += items
 
     def sample(self) -> None:
@@ -105,17 +105,17 @@ class RateLimiter:
         return max(self.base - self.inserts, 0)
 
     def settle(self, after: int | None = None) -> None:
-        """Forgets credit and debt: what comes after the next ``after`` inserts (None: those that are missing) earns
-        what is sampled from now on."""
+        """Forgets credit and debt: inserts after the next ``after`` ones (None: the missing ones) earn the samples
+        from now on."""
         self.base = self.inserts + (self.missing if after is None else after)
         self.samples = 0.0
 
     def state(self) -> dict[str, Any]:
-        """What was booked, as plain JSON values."""
+        """Returns all bookings, as plain JSON values."""
         return {"ratio": self.ratio, "base": self.base, "inserts": self.inserts, "samples": self.samples}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes what :meth:`state` gave; what was booked under another ratio is settled."""
+        """Takes over a result of :meth:`state`; bookings under another ratio are settled."""
         self.inserts, self.samples, self.base = (
             state["inserts"],
             float(state["samples"]),

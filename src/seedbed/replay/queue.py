@@ -1,4 +1,4 @@
-"""A bounded first-in first-out queue of unrolls: what on-policy and nearly on-policy agents learn from.
+"""A bounded first-in first-out queue of unrolls, for on-policy and nearly on-policy agents.
 
 Acting never blocks on it: an unroll that finds no room is kept by its lane, which is not served until there
 is room. That is the back-pressure, and it stops only the lanes that are ahead.
@@ -40,11 +40,11 @@ def per_part(function: Callable[..., Any], unrolls: Sequence[Unroll]) -> Unroll:
 
 
 def join(unrolls: Sequence[Unroll], concatenate: Callable[..., Any] = np.concatenate) -> Unroll:
-    """One unroll ``[T+1, sum of B, ...]`` of several ``[T+1, B, ...]``, in order.
+    """Joins several unrolls ``[T+1, B, ...]`` to one ``[T+1, sum of B, ...]``, in order.
 
     Args:
       unrolls: one or more.
-      concatenate: of arrays along an axis; NumPy's, or that of the library whose arrays they are.
+      concatenate: function of arrays along an axis; NumPy's, or the one of the arrays' library.
     """
     if len(unrolls) == 1:
         return unrolls[0]
@@ -126,12 +126,12 @@ class UnrollQueue:
         return parts
 
     def contents(self) -> list[Unroll]:
-        """What it holds, oldest first; the queue keeps it."""
+        """Returns its contents, oldest first; the queue keeps them."""
         with self._changed:
             return list(self._items)
 
     def close(self) -> None:
-        """Wakes whoever waits; nothing can be taken afterwards."""
+        """Wakes waiting threads; nothing can be taken afterwards."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

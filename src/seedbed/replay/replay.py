@@ -1,19 +1,19 @@
 """The replay: a bounded memory of transitions from which batches are sampled, with or without priorities.
 
-It stands where :class:`~seedbed.replay.queue.UnrollQueue` stands, behind the same seam: acting offers unrolls and is
-refused while it is too far ahead, learning takes batches and waits while it is. Who is ahead is for the
-:class:`~seedbed.replay.limiter.RateLimiter` to say.
+It stands where :class:`~seedbed.replay.queue.UnrollQueue` stands, behind the same interface: acting offers unrolls and
+is refused while it is too far ahead, learning takes batches and waits while it is. The
+:class:`~seedbed.replay.limiter.RateLimiter` decides which one is ahead.
 
-One lock guards what is decided (which chunks, which items, which priorities); arrays are copied outside it, so that
-inserts go on while a batch is gathered. A chunk's *generation* tells whether it is still the same: what was
-overwritten while it was gathered is drawn again, and a priority that comes too late changes nothing.
+One lock guards decisions (on chunks, items, priorities); arrays are copied outside it, so that inserts go on while a
+batch is gathered. A chunk's *generation* tells whether it is still the same: items that were overwritten while they
+were gathered are drawn again, and a priority that comes too late changes nothing.
 
 Books are kept in transitions. Each item stands for some of its own (all T of an unroll, or one), and
 
     offered = fresh + dropped + live items that were never sampled
 
-holds at any moment, where ``fresh`` counts what was sampled for the first time and ``dropped`` what never was and
-never will be.
+holds at any moment, where ``fresh`` counts first samples and ``dropped`` items that never were and never will be
+sampled.
 
 Alternatives weighed: a copy of the whole window for each item (up to W times the memory), a copy of each unroll (the
 overlap twice), and a lock held while arrays are copied (acting would wait for each batch).
@@ -45,7 +45,7 @@ _LEAST, _MOST = 1e-12, 1e30
 _COPYING = 1.0
 """Seconds after which an offer looks again whether another one has finished copying; it is told when it has."""
 PIECE_BYTES = 32 << 20
-"""What a checkpoint copies at once, about; at least a chunk."""
+"""Bytes that a checkpoint copies at once, about; at least a chunk."""
 _BESIDE = 1 << 30
 """Bytes that a replay leaves to the rest of the run: batches, networks, pieces of a checkpoint."""
 
@@ -56,8 +56,8 @@ class Sample(NamedTuple):
     Attributes:
       unroll: :class:`Unroll` of ``[W+1, B, ...]``, its ``weight`` float32 ``[B]`` filled. Where items are single
         transitions no state is stored, and its state is zeros.
-      items: int64 ``[B]``, which items these are; for :meth:`Replay.update`.
-      generations: int64 ``[B]``, of the chunks they ended in when they were sampled.
+      items: int64 ``[B]``, numbers of the items, for :meth:`Replay.update`.
+      generations: int64 ``[B]``, generations of the chunks they ended in when they were sampled.
       fresh: transitions in it that were in no sample before.
     """
 
@@ -68,7 +68,7 @@ class Sample(NamedTuple):
 
 
 class _Draw(NamedTuple):
-    """What was chosen: items ``[B]``, generations ``[B]``, places ``[W+1, B]``, and N times the probability ``[B]``."""
+    """A draw: items ``[B]``, generations ``[B]``, places ``[W+1, B]``, and N times the probability ``[B]``."""
 
     items: Indices
     generations: Indices
@@ -77,11 +77,11 @@ class _Draw(NamedTuple):
 
 
 class ReplayPieces:
-    """What a replay held at one moment, to be read once, while acting and learning go on.
+    """The contents of a replay at one moment, to be read once, while acting and learning go on.
 
-    First come the arrays of its index (which chunks there are, links, priorities), then those of its chunks, in the
+    First come the arrays of its index (chunks in use, links, priorities), then the arrays of its chunks, in the
     order of the index, about :data:`PIECE_BYTES` at a time. A chunk is not overwritten before it was copied: an offer
-    that comes to it waits. Those that are overwritten next are copied first, so that this is rare.
+    that comes to it waits. Chunks that are overwritten next are copied first, so that this is rare.
 
     Made by :meth:`Replay.snapshot`. A later snapshot takes the place of an earlier one.
     """
@@ -145,16 +145,16 @@ class Replay:
     """The table; safe to use from any thread.
 
     Args:
-      plan: what the agent wants; it needs a replay.
+      plan: the agent's plan; it needs a replay.
       example: an unroll ``[L+1, 1, ...]`` of NumPy arrays, for shapes and dtypes.
       batch_size: items in each sample.
       largest_insert: the most new transitions that one offer brings: its rows times T.
-      seed: of the run; decides what is drawn.
-      tolerance: of the :class:`RateLimiter`, in items.
+      seed: seed of the run, from which all draws follow.
+      tolerance: tolerance of the :class:`RateLimiter`, in items.
       base: items before the first sample, instead of the plan's.
-      by_places: whether every item that is inserted earns samples, and not only what environments carried out; with an
-        exact lag rounds are of so many batches, whatever happens in them.
-      memory_limit: bytes it may take; None: what the machine has to give, but for 1 GiB that the rest of a run needs.
+      by_places: whether every item that is inserted earns samples, not only steps that environments carried out; with
+        an exact lag rounds are of so many batches, with any number of resets in them.
+      memory_limit: bytes it may take; None: the machine's free memory, but for 1 GiB that the rest of a run needs.
 
     Raises:
       ConfigError: it would not fit into memory, is too small to work, or could stall.
@@ -227,12 +227,12 @@ class Replay:
 
     @property
     def fill(self) -> float:
-        """How much of the memory is in use, from 0 to 1."""
+        """Share of the memory in use, from 0 to 1."""
         return float(np.mean(self._chunks.status == USED))
 
     @property
     def credit(self) -> float:
-        """Items that may be sampled for what was inserted, see :class:`RateLimiter`."""
+        """Items that may be sampled for the inserted ones, see :class:`RateLimiter`."""
         return self._limiter.credit
 
     def __repr__(self) -> str:
@@ -261,7 +261,7 @@ class Replay:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wakes whoever waits; nothing can be taken afterwards."""
+        """Wakes waiting threads; nothing can be taken afterwards."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -275,12 +275,12 @@ class Replay:
     # -- inserts --------------------------------------------------------------------------------------------
 
     def may_sample(self) -> bool:
-        """Whether a batch could be sampled now."""
+        """Returns whether a batch could be sampled now."""
         with self._changed:
             return self._may_sample()
 
     def has_room(self, rows: int) -> bool:
-        """Whether an unroll of so many environments would be taken now."""
+        """Returns whether an unroll of so many environments would be taken now."""
         with self._changed:
             return not self._live or self._limiter.may_insert(rows * self._geometry.items, self._pending)
 
@@ -291,14 +291,14 @@ class Replay:
 
         Args:
           unroll: ``[L+1, B, ...]``, NumPy arrays; copied.
-          streams: int64 ``[B]``, whose they are; no two the same. A row continues its stream if the one before ended
-            T steps earlier and is still there, and begins a new segment otherwise.
+          streams: int64 ``[B]``, streams of the rows; no two the same. A row continues its stream if the one before
+            ended T steps earlier and is still there, and begins a new segment otherwise.
           end: the number of the last step, in all streams.
-          priorities: ``[items, B]``, how much is expected of each item; the plan's exponent is applied here. None: 1.
+          priorities: ``[items, B]``, first priorities; the plan's exponent is applied here. None: 1.
 
         Returns:
           The transitions that are new by it: T for each row that continues, ``overlap + T`` for each that begins a
-          segment. None if it was refused; then nothing has changed, and whoever listens is told when to come again.
+          segment. None if it was refused; then nothing has changed, and listeners are told when to come again.
 
         Raises:
           SpecError: the unroll does not look like the example, or has more rows than were announced.
@@ -341,7 +341,7 @@ class Replay:
         return np.asarray(unroll.timestep.first[lead : lead + self._geometry.items])
 
     def _earned(self, first: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Items ``[B]`` by which the limiter counts rows: what only resets earns no sample."""
+        """Returns the items ``[B]`` by which the limiter counts rows: steps that only reset earn no sample."""
         rows = first.shape[1]
         if self._by_places:
             return np.full(rows, float(self._geometry.items))
@@ -391,7 +391,7 @@ class Replay:
         self._chunks.free(chunks)
 
     def _commit(self, lay: Lay, leaves: NDArray[np.float64], earned: float) -> None:
-        """What was copied can be sampled from now on, but for windows of which a part is gone meanwhile."""
+        """Lets copied rows be sampled from now on, but for windows of which a part is gone meanwhile."""
         # An item that is dead from the beginning will never be sampled.
         leaves = np.where(self._chunks.whole(lay.last), leaves, 0.0)
         items = lay.last * self._geometry.items + np.arange(self._geometry.items)[:, None]
@@ -416,7 +416,7 @@ class Replay:
     # -- samples --------------------------------------------------------------------------------------------
 
     def take(self, timeout: float | None = None) -> Sample | None:
-        """A batch: items drawn independently of each other, in proportion to their priorities.
+        """Takes a batch: items drawn independently of each other, in proportion to their priorities.
 
         Its arrays are new each time: a device may go on using those of the batch before.
 
@@ -470,7 +470,7 @@ class Replay:
         return Sample(unroll, drawn.items, drawn.generations, fresh)
 
     def _alive(self, items: Indices, generations: Indices) -> NDArray[np.bool_]:
-        """Which items are still what they were. An item dies with any chunk of its window, before it is overwritten."""
+        """Returns whether items are alive. An item dies with any chunk of its window, before it is overwritten."""
         same = self._chunks.generation[items // self._geometry.items] == generations
         alive: NDArray[np.bool_] = same & (self._tree.get(items) > 0)
         return alive
@@ -485,12 +485,12 @@ class Replay:
     # -- priorities -----------------------------------------------------------------------------------------
 
     def update(self, items: Indices, generations: Indices, priorities: ArrayLike) -> None:
-        """Gives sampled items their new priorities; of what was overwritten since, nothing changes.
+        """Gives sampled items their new priorities; items that were overwritten since do not change.
 
         Args:
-          items, generations: int64 ``[B]``, as in the :class:`Sample`. Where an item comes twice, the last one stays.
-          priorities: ``[B]``, not negative; the plan's exponent is applied here. What is no such number is ignored,
-            and counted in :attr:`ignored`; what comes too late, in :attr:`late`.
+          items, generations: int64 ``[B]``, arrays of the :class:`Sample`. Where an item comes twice, the last stays.
+          priorities: ``[B]``, numbers of 0 or more; the plan's exponent is applied here. Others are ignored and counted
+            in :attr:`ignored`; late ones, in :attr:`late`.
         """
         leaves, bad = self._leaves_of(priorities)
         with self._changed:
@@ -511,10 +511,10 @@ class Replay:
     # -- checkpoints ----------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[ReplayPieces, dict[str, Any]]:
-        """Everything that the next samples depend on, as it is now: arrays, and plain JSON values.
+        """Returns everything that the next samples depend on, as it is now: arrays, and plain JSON values.
 
-        It has all that was inserted, but not what is being inserted at this moment. Arrays are copied when they are
-        read, while acting and learning go on.
+        It has all finished inserts, but not the ones under way. Arrays are copied when they are read, while acting
+        and learning go on.
         """
         with self._changed:
             index = self._chunks.index()
@@ -532,7 +532,7 @@ class Replay:
             return ReplayPieces(self._chunks, index, self._changed), meta
 
     def restore(self, pieces: Iterable[Mapping[str, Array]], meta: Mapping[str, Any]) -> None:
-        """Takes what :meth:`snapshot` gave, instead of all that is here; while nobody else uses the replay.
+        """Takes over a result of :meth:`snapshot`, instead of its contents; while no other thread uses the replay.
 
         Raises:
           CheckpointError: it is one of another plan, agent or environment.
@@ -572,7 +572,7 @@ class Replay:
         return numbers
 
     def _form(self) -> dict[str, Any]:
-        """What has to be the same where a snapshot is restored."""
+        """Returns the properties that a restored snapshot must share."""
         return {"geometry": asdict(self._geometry), "start": self._plan.start}
 
     def _require_same_form(self, meta: Mapping[str, Any]) -> None:
@@ -608,7 +608,7 @@ def _replace(unroll: Unroll, rows: Indices, other: Unroll) -> None:
 
 
 def _require_room(plan: ReplayPlan, geometry: Geometry, batch_size: int, most_rows: int) -> None:
-    """A replay has to hold what fills it, and beside that a batch and the largest insert, if that begins segments."""
+    """Requires room for ``min_size``, and beside that for a batch and the largest insert, if it begins segments."""
     insert = most_rows * (geometry.most_hops + 1) * geometry.length
     needed = plan.min_size + max(batch_size * geometry.own, insert)
     if geometry.chunks * geometry.length < needed:

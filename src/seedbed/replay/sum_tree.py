@@ -19,7 +19,7 @@ class SumTree:
     """``capacity`` float64 leaves, all 0 at first; belongs to one thread at a time.
 
     Args:
-      capacity: how many leaves, at least 1; raises :class:`ConfigError` below it.
+      capacity: number of leaves, at least 1; raises :class:`ConfigError` below it.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -33,7 +33,7 @@ class SumTree:
 
     @staticmethod
     def bytes_of(capacity: int) -> int:
-        """What a tree of this capacity takes."""
+        """Returns the bytes of a tree of this capacity."""
         return 16 << (capacity - 1).bit_length()
 
     @property
@@ -43,7 +43,7 @@ class SumTree:
 
     @property
     def leaves(self) -> Values:
-        """All leaves ``[capacity]``, as a view; :meth:`set` and :meth:`rebuild` are what changes them."""
+        """All leaves ``[capacity]``, as a view; :meth:`set` and :meth:`rebuild` change them."""
         leaves = self._nodes[self._first : self._first + self.capacity]
         leaves.flags.writeable = False
         return leaves
@@ -58,7 +58,7 @@ class SumTree:
 
         Args:
           indices: int64 of any shape, in ``[0, capacity)``.
-          values: not negative and finite, as many or one for all.
+          values: finite numbers of 0 or more, as many or one for all.
         """
         nodes = (self._first + indices).ravel()
         # One index array is assigned in its order: the last one wins.
@@ -69,7 +69,7 @@ class SumTree:
             self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
 
     def find(self, points: Values) -> Indices:
-        """The leaf at each point of the line on which the leaves lie one after the other.
+        """Returns the leaf at each point of the line on which the leaves lie one after the other.
 
         A leaf of value 0 is never found, however sums round.
 

@@ -300,10 +300,25 @@ class ActorRegistry:
             ]
         return [(member, seconds) for member, seconds in owing if seconds > timeout]
 
-    def server_heard(self, index: int) -> float:
-        """When the forward-pass server with this index was heard of last, in s; 0 if it never was."""
+    def owes(self) -> dict[int, float | None]:
+        """Returns since when each of the run's own actors owes a step (or "ready"), in s; None if it owes nothing."""
         with self._lock:
-            return self._servers_heard.get(index, 0.0)
+            return {
+                joined.member.index: min(joined.owed_since(), default=None)
+                for joined in self._joined.values()
+                if joined.member.local
+            }
+
+    def dismiss_stalled(self, timeout: float) -> None:
+        """Ends the conversations with actors from elsewhere that have owed a step for longer than ``timeout`` s."""
+        for member, seconds in self.stalled(timeout):
+            if not member.local:
+                member.peer.close(f"no step for {seconds:.0f} s")
+
+    def servers_heard(self) -> dict[int, float | None]:
+        """Returns when each forward-pass server was heard of last, in s; one that never was is left out."""
+        with self._lock:
+            return dict(self._servers_heard)
 
     def dismiss(self, member: Member, reason: str) -> None:
         """Ends the conversation with an actor."""

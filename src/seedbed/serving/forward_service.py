@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from seedbed.acting.assignment import Assignment
 from seedbed.acting.batcher import BatchRule
 from seedbed.acting.inference import Inference
+from seedbed.acting.lag_control import BatchControl, FreeBatches
 from seedbed.acting.lanes import Lane, ServedLane
 from seedbed.acting.meters import Meters
-from seedbed.acting.pace import BatchPace, FreeBatches
 from seedbed.metrics.ledger import Ledger
 from seedbed.serving.inference_service import InferenceService
 from seedbed.serving.proxy import Link, ProxiedLane
@@ -23,7 +23,7 @@ from seedbed.types import Weights
 from seedbed.weights.store import WeightStore
 
 
-class ForwardPace(BatchPace, Protocol):
+class ForwardControl(BatchControl, Protocol):
     """Decides, too, which weights are fetched."""
 
     def wanted(self, lanes: Sequence[ServedLane]) -> int | None:
@@ -37,11 +37,11 @@ class Newest(FreeBatches):
         super().__init__(rule, store, 0, hand_over=lambda delivery: False)
 
     def hand_over(self, lane: Lane) -> bool:
-        """See :class:`~seedbed.acting.pace.Pace`."""
+        """See :class:`~seedbed.acting.lag_control.LagControl`."""
         return _when_told(lane)
 
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
-        """See :class:`~seedbed.acting.pace.BatchPace`; nobody until the first weights are here."""
+        """See :class:`~seedbed.acting.lag_control.BatchControl`; nobody until the first weights are here."""
         return super().choose(lanes, now) if self._store.versions else ([], None)
 
     def wanted(self, lanes: Sequence[ServedLane]) -> int | None:
@@ -57,24 +57,29 @@ class AsTold:
         self._store = store
 
     def version(self, lane: Lane) -> int:
-        """See :class:`~seedbed.acting.pace.Pace`."""
+        """See :class:`~seedbed.acting.lag_control.LagControl`."""
         told = _told(lane)
         assert told is not None
         return told
 
     def hand_over(self, lane: Lane) -> bool:
-        """See :class:`~seedbed.acting.pace.Pace`."""
+        """See :class:`~seedbed.acting.lag_control.LagControl`."""
         return _when_told(lane)
 
+    def blocked(self, lanes: Sequence[Lane]) -> bool:
+        """Never asked: the optimizer knows when its rounds are at rest."""
+        del lanes
+        return False
+
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
-        """See :class:`~seedbed.acting.pace.BatchPace`."""
+        """See :class:`~seedbed.acting.lag_control.BatchControl`."""
         del now
         held = self._store.versions
         due = [lane for lane in lanes if lane.arrived is not None and _told(lane) in held]
         return sorted(due, key=lambda lane: lane.order)[:1], None
 
     def weights(self, lanes: Sequence[ServedLane]) -> Weights:
-        """See :class:`~seedbed.acting.pace.BatchPace`."""
+        """See :class:`~seedbed.acting.lag_control.BatchControl`."""
         weights = self._store.exactly(self.version(lanes[0]))
         assert weights is not None
         return weights
@@ -101,7 +106,7 @@ class ForwardService(InferenceService):
 
     Args:
       inference: the policy on the accelerator.
-      pace: who is served when, and with which weights.
+      lag_control: who is served when, and with which weights.
       assignment: of the run.
       store: where the weights are put that come; it has one device.
       meters: of this server.
@@ -112,7 +117,7 @@ class ForwardService(InferenceService):
     def __init__(
         self,
         inference: Inference,
-        pace: ForwardPace,
+        lag_control: ForwardControl,
         assignment: Assignment,
         store: WeightStore,
         *,
@@ -122,14 +127,14 @@ class ForwardService(InferenceService):
     ) -> None:
         super().__init__(
             inference,
-            pace,
+            lag_control,
             assignment,
             ledger=Ledger(),
             meters=meters,
             full_batch=full_batch,
             on_failure=on_failure,
         )
-        self._wanted = pace.wanted
+        self._wanted = lag_control.wanted
         self._store = store
         self._asked: Link | None = None
         self._answered = True

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from seedbed.acting.assignment import Assignment
 from seedbed.acting.inference import Inference
+from seedbed.acting.lag_control import BatchControl
 from seedbed.acting.lanes import Script, ServedLane, digest_of
 from seedbed.acting.meters import Meters
-from seedbed.acting.pace import BatchPace
 from seedbed.acting.unrolls import OpenUnroll, step_fields, timestep_of
 from seedbed.errors import Refused, RunFailed
 from seedbed.metrics.ledger import Ledger
@@ -28,7 +28,7 @@ class InferenceService(Service[ServedLane]):
 
     Args:
       inference: the policy on the accelerator.
-      pace: who is served when.
+      lag_control: who is served when.
       assignment: of the run.
       ledger: the books.
       meters: shared by the workers.
@@ -36,10 +36,12 @@ class InferenceService(Service[ServedLane]):
       on_failure: called with the exception that ended the thread.
     """
 
+    _lag_control: BatchControl
+
     def __init__(
         self,
         inference: Inference,
-        pace: BatchPace,
+        lag_control: BatchControl,
         assignment: Assignment,
         *,
         ledger: Ledger,
@@ -47,9 +49,8 @@ class InferenceService(Service[ServedLane]):
         full_batch: int,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(pace, ledger=ledger, meters=meters, on_failure=on_failure)
+        super().__init__(lag_control, ledger=ledger, meters=meters, on_failure=on_failure)
         self.inference = inference
-        self.pace = pace
         self._assignment = assignment
         self._full_batch = full_batch
 
@@ -96,14 +97,14 @@ class InferenceService(Service[ServedLane]):
     def _turn(self) -> float | None:
         """Passes on what can be, serves who is due; returns how long to wait for news, in s."""
         self._pass_on()
-        chosen, wait = self.pace.choose(self.lanes, time.monotonic())
+        chosen, wait = self._lag_control.choose(self.lanes, time.monotonic())
         if not chosen:
             return wait
         self._serve(chosen)
         return 0.0
 
     def _serve(self, lanes: Sequence[ServedLane]) -> None:
-        weights = self.pace.weights(lanes)
+        weights = self._lag_control.weights(lanes)
         begin = time.monotonic()
         actions, record = self.inference.act(
             weights.params, [(lane.open.observed, lane.columns()) for lane in lanes]

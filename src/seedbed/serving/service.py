@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
 
+from seedbed.acting.lag_control import LagControl
 from seedbed.acting.lanes import Lane, Member, arrival
 from seedbed.acting.meters import Meters
-from seedbed.acting.pace import Lockstep, Pace
 from seedbed.metrics.ledger import Ledger
 from seedbed.transport.interface import Layouts
 
@@ -22,17 +22,22 @@ class Service(ABC, Generic[L]):
     """What stands behind the registry: it takes in what actors send, replies, and passes unrolls on.
 
     Args:
-      pace: when unrolls are passed on.
+      lag_control: when unrolls are passed on.
       ledger: the books.
       meters: shared by all services of a run.
       on_failure: called with the exception that ended the thread.
     """
 
     def __init__(
-        self, pace: Pace, *, ledger: Ledger, meters: Meters, on_failure: Callable[[BaseException], None]
+        self,
+        lag_control: LagControl,
+        *,
+        ledger: Ledger,
+        meters: Meters,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self.lanes: list[L] = []
-        self._pace = pace
+        self._lag_control = lag_control
         self._ledger = ledger
         self._meters = meters
         self._on_failure = on_failure
@@ -133,13 +138,7 @@ class Service(ABC, Generic[L]):
             return self._news.wait_for(self._blocked, timeout)
 
     def _blocked(self) -> bool:
-        return (
-            self._idle
-            and not self._inbox
-            and not self._poked
-            and isinstance(self._pace, Lockstep)
-            and self._pace.blocked(self.lanes)
-        )
+        return self._idle and not self._inbox and not self._poked and self._lag_control.blocked(self.lanes)
 
     # What the thread does.
 
@@ -173,7 +172,7 @@ class Service(ABC, Generic[L]):
         taken = []
         # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
         for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
-            if not self._pace.hand_over(lane):
+            if not self._lag_control.hand_over(lane):
                 break
             lane.handed_over()
             taken.append(lane)

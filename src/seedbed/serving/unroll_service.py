@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from seedbed.acting.assignment import Assignment
 from seedbed.acting.codec import Introduction, UnrollCodec, WeightsCodec, lanes_of_unrolls, version_array
+from seedbed.acting.lag_control import LagControl
 from seedbed.acting.lanes import Lane, Member
 from seedbed.acting.meters import Meters
-from seedbed.acting.pace import Pace
 from seedbed.acting.unrolls import resets_in
 from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
@@ -34,7 +34,7 @@ class UnrollService(Service[Lane]):
 
     Args:
       agent: whose unrolls.
-      pace: which weights come next, and when unrolls are passed on.
+      lag_control: which weights come next, and when unrolls are passed on.
       assignment: of the run.
       store: where the weights are.
       policy: what actors are told of the agent, as JSON values.
@@ -48,7 +48,7 @@ class UnrollService(Service[Lane]):
     def __init__(
         self,
         agent: Agent,
-        pace: Pace,
+        lag_control: LagControl,
         assignment: Assignment,
         store: WeightStore,
         *,
@@ -59,7 +59,7 @@ class UnrollService(Service[Lane]):
         meters: Meters,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(pace, ledger=ledger, meters=meters, on_failure=on_failure)
+        super().__init__(lag_control, ledger=ledger, meters=meters, on_failure=on_failure)
         self._agent = agent
         self._assignment = assignment
         self._store = store
@@ -103,7 +103,7 @@ class UnrollService(Service[Lane]):
     def introduction(self, lanes: Sequence[Lane]) -> dict[str, Any]:
         """See :class:`~seedbed.acting.codec.Introduction`."""
         assignment, slots = self._assignment, [int(slot) for lane in lanes for slot in lane.slots]
-        versions = [self._pace.version(lane) for lane in lanes]
+        versions = [self._lag_control.version(lane) for lane in lanes]
         self._told.update({lane: (version, 0) for lane, version in zip(lanes, versions, strict=True)})
         return Introduction(
             seed=assignment.seed,
@@ -130,7 +130,7 @@ class UnrollService(Service[Lane]):
     def _tell(self, lane: Lane) -> None:
         """Tells the lane what its next unroll begins with."""
         version, since = self._told[lane]
-        if lane.steps - since >= self._fetch_steps and (newest := self._pace.version(lane)) != version:
+        if lane.steps - since >= self._fetch_steps and (newest := self._lag_control.version(lane)) != version:
             version, since = newest, lane.steps
         self._told[lane] = (version, since)
         reply = version_array(version)

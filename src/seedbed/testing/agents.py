@@ -99,8 +99,8 @@ class Subject:
     """An agent under test, with its functions compiled once: every unroll has T of the agent and 4 rows.
 
     Attributes:
-      agent, spec: as given.
-      params: of ``agent.init`` with noise, so that no policy is uniform and no input is ignored.
+      agent, spec: the agent, and its environments' spec.
+      params: parameters of ``agent.init`` with noise, so that no policy is uniform and no input is ignored.
     """
 
     def __init__(self, agent: Agent, spec: EnvSpec) -> None:
@@ -159,7 +159,7 @@ class Subject:
         )
 
     def unroll(self, ends: Sequence[End] = (), seed: int = 0) -> Unroll:
-        """What the loss is given, see :func:`experience`."""
+        """Makes an unroll for the loss, see :func:`experience`."""
         steps = self.agent.data.trained_length + 1
         return self.play(experience(self.spec, steps, 4, ends, seed), seed)
 
@@ -206,7 +206,7 @@ def _same_kind(wanted: Tree, given: Tree, what: str) -> None:
 
 
 def check_rows_are_independent(subject: Subject) -> None:
-    """What is decided for one environment does not depend on what it is batched with."""
+    """Requires that decisions for one environment do not depend on the rest of its batch."""
     batch = 4
     step = at(experience(subject.spec, 1, batch), 0)
     keys = jax.random.split(jax.random.key(3), batch)
@@ -217,7 +217,7 @@ def check_rows_are_independent(subject: Subject) -> None:
 
 
 def check_episodes_do_not_leak(subject: Subject) -> None:
-    """The first step of an episode is acted on as after a reset, whatever went before in that slot."""
+    """Requires the first step of an episode to be acted on as after a reset, with any episode before it in the slot."""
     fresh = subject.play(experience(subject.spec, 4, 4, seed=5))
     before = experience(subject.spec, 4, 4, [(3, row, "terminated") for row in range(4)], seed=6)
     steps = jax.tree.map(
@@ -235,7 +235,7 @@ def check_episodes_do_not_leak(subject: Subject) -> None:
 
 
 def check_replay_reproduces_acting(subject: Subject) -> None:
-    """With unchanged weights the loss computes what acting computed, from an episode's middle and across its end.
+    """Requires that with unchanged weights the loss computes the outputs of acting, also across an episode's end.
 
     Seen through the metric ``kl`` of the behaviour and the trained policy; agents without it are not checked.
     """
@@ -248,7 +248,7 @@ def check_replay_reproduces_acting(subject: Subject) -> None:
 
 
 def check_boundary_is_not_trained(subject: Subject) -> None:
-    """What is done at a final observation has no effect on loss or gradient."""
+    """Requires that the action at a final observation has no effect on loss or gradient."""
     unroll = subject.unroll(_ENDS)
     first = np.asarray(unroll.timestep.first[1:])
 
@@ -273,9 +273,9 @@ def _loss_and_gradient(subject: Subject, unroll: Unroll) -> tuple[Any, Tree]:
 
 
 def check_time_limit_is_no_termination(subject: Subject) -> None:
-    """A truncation bootstraps from the final observation, a termination does not look at it.
+    """Requires a truncation to bootstrap from the final observation, and a termination not to look at it.
 
-    What learns from the actions of a data set bootstraps from nothing.
+    Agents that learn the actions of a data set bootstrap from nothing.
     """
     step = 3
     for how, matters in (("terminated", False), ("truncated", not subject.agent.data.dataset)):
@@ -297,7 +297,7 @@ def check_time_limit_is_no_termination(subject: Subject) -> None:
 
 
 def check_preparing_by_the_record_changes_nothing(subject: Subject) -> None:
-    """Told what these params said of the step after the unroll, ``prepare`` comes to what it comes to without."""
+    """Requires ``prepare`` to compute the same with and without the record of the step after the unroll."""
     if subject.agent.prepare is None:
         return
     steps = subject.agent.data.trained_length + 2
@@ -335,7 +335,8 @@ def check_shards_average_to_the_whole(subject: Subject) -> None:
             weight=None if unroll.weight is None else unroll.weight[index],
         )
 
-    shards = [gradient(only(rows)) for rows in ((0, 1, 0, 1), (2, 3, 2, 3))]
+    halves = np.split(np.arange(unroll.version.shape[1]), 2)
+    shards = [gradient(only([*rows, *rows])) for rows in halves]
     average = jax.tree.map(lambda a, b: (a + b) / 2, *shards)
     _close(gradient(unroll), average, "the average over two shards")
 
@@ -365,10 +366,10 @@ def check_no_convolution_in_a_loop(subject: Subject) -> None:
 
 
 def convolutions_in_loops(text: str) -> list[str]:
-    """The computations of a compiled program that hold a convolution and are run by a ``while``, at any depth.
+    """Lists the computations of a compiled program that hold a convolution and are run by a ``while``, at any depth.
 
     Args:
-      text: of ``jax.jit(f).lower(…).compile().as_text()``.
+      text: text from ``jax.jit(f).lower(…).compile().as_text()``.
     """
     bodies: dict[str, str] = {}
     for match in re.finditer(r"^(?:ENTRY )?%?([\w.\-]+) [^\n]*\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
@@ -402,7 +403,7 @@ def _close(one: Tree, other: Tree, what: str) -> None:
 
 
 def check_priorities(subject: Subject) -> None:
-    """The loss gives each item a priority, which is finite and not negative, and so does what was recorded."""
+    """Requires a finite priority of 0 or more of each item, by the loss and by the record of acting."""
     plan = subject.agent.data
     if plan.replay is None:
         return

@@ -33,7 +33,7 @@ _FLAGS = ("terminated", "truncated", "first")
 
 @dataclass(frozen=True)
 class Recording:
-    """What an environment showed: step 0 is from ``reset``, step ``t`` answers action ``t - 1``."""
+    """The steps that an environment showed: step 0 is from ``reset``, step ``t`` answers action ``t - 1``."""
 
     spec: EnvSpec
     num_envs: int
@@ -49,11 +49,11 @@ def check_environment(
       make: takes the number of environments and returns a fresh batch; or an id that ``seedbed.envs.make``
         takes. It is called a few times.
       num_envs: size of the batch, at least 2.
-      steps: how many steps to take; enough for some episodes to end, since most rules are about ends.
-      seed: of the environments and of the actions.
+      steps: number of steps to take; enough for some episodes to end, since most rules are about ends.
+      seed: seed of the environments and of the actions.
 
     Raises:
-      AssertionError: a rule is broken; the message says which one, where, and what was seen.
+      AssertionError: a rule is broken; the message names the rule, the place and the values seen.
     """
     fresh = (lambda n: make_environment(make, n)) if isinstance(make, str) else make
     try:
@@ -266,7 +266,7 @@ def _final_action_rule(
 
 
 def _with_others(spec: ArraySpec, action: NDArray[Any], rows: NDArray[np.bool_]) -> NDArray[Any]:
-    """The actions, other ones in ``rows``: those that are the farthest from them within the bounds."""
+    """Returns the actions with others in ``rows``: the farthest ones within the bounds."""
     low, high = _bounds(spec)
     other = np.where(action - low > high - action, low, high).astype(action.dtype)
     return np.where(rows.reshape(-1, *[1] * (action.ndim - 1)), other, action)
@@ -294,7 +294,7 @@ def _same(a: TimeStep, b: TimeStep) -> bool:
 
 
 def _differing(a: TimeStep, b: TimeStep) -> list[str]:
-    """Names of what differs between two steps."""
+    """Returns the names of the fields that differ between two steps."""
     arrays = [
         ("observation " + path, x, y)
         for (path, x), (_, y) in zip(leaves(a.observation), leaves(b.observation), strict=True)

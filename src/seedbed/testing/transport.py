@@ -1,4 +1,4 @@
-"""What every carrier promises, as checks that run on any of them: a new carrier is one row of ``CARRIERS``.
+"""The promises of every carrier, as checks that run on any of them: a new carrier is one row of ``CARRIERS``.
 
 With pytest::
 
@@ -7,7 +7,7 @@ With pytest::
     def test_contract(check, carrier, tmp_path):
         run_check(check, carrier, tmp_path)
 
-Nothing here sleeps: what must happen is waited for, with a limit of ``PATIENCE`` seconds.
+Nothing here sleeps: checks wait for events, with a limit of ``PATIENCE`` seconds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Carrier:
     """One way to carry arrays, as the checks see it.
 
     Attributes:
-      name: for people.
+      name: name for people.
       listen: ``(directory, handler) -> server``; the directory is empty and the carrier's own.
       connect: ``(address, timeout) -> client``.
       between_processes: whether a client may live in another process (``address`` then says all it needs).
@@ -97,7 +97,7 @@ class FakeHandler:
     answers any other question with the question itself.
 
     Args:
-      up, down, lanes: what it opens: so many lanes of these layouts.
+      up, down, lanes: layouts of the lanes that it opens, and their number.
       more: lanes after these, with layouts of their own.
       respond: ``arrays -> arrays``, the reply that is sent at once; None leaves it to the check.
     """
@@ -144,7 +144,7 @@ class FakeHandler:
 
 @dataclass
 class Stage:
-    """One check's carrier; what is started through it is stopped when the check ends, however it ends."""
+    """One check's carrier; servers and clients started through it are stopped at the check's end, however it ends."""
 
     carrier: Carrier
     directory: Path
@@ -179,7 +179,7 @@ def opened(client: Client, handler: FakeHandler) -> Client:
 
 
 def run_check(check: Callable[[Stage], None], carrier: Carrier, directory: Path) -> None:
-    """Runs one of ``CHECKS``; it raises ``AssertionError`` or what the carrier raised."""
+    """Runs one of ``CHECKS``; raises ``AssertionError`` or the carrier's error."""
     stage = Stage(carrier, directory)
     try:
         check(stage)
@@ -199,7 +199,7 @@ def example(layout: Layout, seed: int) -> Arrays:
 
 
 def same(left: Arrays, right: Arrays) -> bool:
-    """Whether both have the same shapes, dtypes and bits."""
+    """Returns whether both have the same shapes, dtypes and bits."""
     return len(left) == len(right) and all(
         (a.shape, a.dtype, a.tobytes()) == (b.shape, b.dtype, b.tobytes())
         for a, b in zip(left, right, strict=True)
@@ -263,7 +263,7 @@ def refusals_reach_the_client(stage: Stage) -> None:
 
 
 def a_desk_with_a_bug_ends_one_conversation(stage: Stage) -> None:
-    """An exception behind the handler costs its peer, and nobody else."""
+    """An exception behind the handler costs its peer alone."""
     server = stage.listen(FakeHandler())
     bystander, client = stage.connect(server), stage.connect(server)
     with raising(ConnectionLost, "a bug", "RuntimeError"):
@@ -392,7 +392,7 @@ def large_steps_travel(stage: Stage) -> None:
 
 
 def sent_arrays_may_be_reused(stage: Stage) -> None:
-    """What is delivered was copied before ``send`` and ``reply`` returned."""
+    """Arrays are copied before ``send`` and ``reply`` return."""
     handler = FakeHandler()
     client = stage.pair(handler)
     mine, kept = [a.copy() for a in example(UP, 1)], example(UP, 1)
@@ -407,7 +407,7 @@ def sent_arrays_may_be_reused(stage: Stage) -> None:
 
 
 def arrays_stay_valid_as_promised(stage: Stage) -> None:
-    """A step until its reply, a reply until the next step on its lane, whatever the other lane does."""
+    """A step stays valid until its reply, a reply until the next step on its lane, independently of the other lane."""
     handler = FakeHandler()
     client = stage.pair(handler)
     client.send(0, example(UP, 0))
@@ -428,7 +428,7 @@ def arrays_stay_valid_as_promised(stage: Stage) -> None:
 
 
 def arrays_outlive_the_conversation(stage: Stage) -> None:
-    """Arrays that somebody still holds after the end may be read, whatever is in them."""
+    """Arrays that are still held after the end may be read, with any contents."""
     handler = FakeHandler()
     server = stage.listen(handler)
     client = opened(stage.connect(server), handler)

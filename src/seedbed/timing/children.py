@@ -1,6 +1,6 @@
 """Programs that work for a command and end with it, however it ends.
 
-Each leads a process group, so that what it starts can be ended with it. One that is left while it works is asked to
+Each leads a process group, so that its own children can be ended with it. One that is left while it works is asked to
 end, and killed if it does not; if this process is killed, or interrupted while it starts one, a guard
 (:mod:`seedbed.launch.guard`) ends them.
 """
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seedbed.launch.actors import Guard
+from seedbed.launch.local import Guard
 
 _PATIENCE_SECONDS = 10.0
 """In which a run that is asked to end may stop its actors."""
@@ -37,7 +37,7 @@ class Children:
     """Programs that were started together; made by :func:`children`.
 
     Args:
-      guard: who ends them should this process be killed.
+      guard: process that ends them should this one be killed.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -45,14 +45,14 @@ class Children:
         self._processes: list[subprocess.Popen[str]] = []
 
     def start(self, module: str, job: Mapping[str, Any], **options: Any) -> subprocess.Popen[str]:
-        """``python -m module JOB``, whose output is read through ``communicate``; ``options`` are those of Popen."""
+        """Starts ``python -m module JOB``; output is read through ``communicate``, and ``options`` go to Popen."""
         command = [sys.executable, "-P", "-m", module, json.dumps(job)]
         process = self._guard.start(command, stdout=subprocess.PIPE, text=True, **options)
         self._processes.append(process)
         return process
 
     def end(self) -> None:
-        """Asks those that still work to end, and kills what is left of every group."""
+        """Asks the programs that still work to end, and kills the rest of every group."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:

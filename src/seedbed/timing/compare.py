@@ -1,4 +1,4 @@
-"""One agent under several architectures, with the same network and environments: what each takes and gives.
+"""One agent under several architectures, with the same network and environments: the cost and the speed of each.
 
 It is the comparison of Espeholt et al. 2020 ("SEED RL", sections 4.2 and 4.3), on one machine: as the network grows,
 does it pay to run the policy for all actors in one place? Architectures of replay agents and the others' cannot run
@@ -30,15 +30,15 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "medium": {"network": "nature"},
     "large": {"network": "deep"},
 }
-"""What is made of images."""
+"""Networks for images."""
 DENSE: dict[str, dict[str, Any]] = {
     "small": {"network": "mlp", "hidden": (64, 64)},
     "medium": {"network": "mlp", "hidden": (512, 512)},
     "large": {"network": "mlp", "hidden": (2048, 2048)},
 }
-"""What is made of everything else."""
+"""Networks for everything else."""
 _REPLAY = {"replay_size": 20_000, "replay_min_size": 1_000}
-"""So that learning begins at once: what a replay holds does not change what it costs."""
+"""Small sizes, so that learning begins at once: the cost of a replay does not depend on its contents."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Case:
     """One run of the comparison.
 
     Attributes:
-      agent, arch, network: what runs, where, and how large: small, medium or large.
-      config: of the run.
+      agent, arch, network: names of the agent, the architecture and the size: small, medium or large.
+      config: settings of the run.
     """
 
     agent: str
@@ -63,7 +63,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a run took and gave, in the second half of its time.
+    """The cost and the speed of a run, in the second half of its time.
 
     Attributes:
       frames_per_second: environment frames.
@@ -71,7 +71,7 @@ class Found:
       bytes_per_second: arrays that travelled between actors and learner, both ways.
       action_wait_p50, action_wait_p99: ms from an observation to its action, as the actor sees it.
       policy_lag: updates, mean.
-      batch_fill: of inference batches, as a share of full ones; 1 where actors run the policy.
+      batch_fill: size of inference batches, as a share of full ones; 1 where actors run the policy.
       learner_busy: share of the time in which the learner was training.
     """
 
@@ -86,13 +86,13 @@ class Found:
 
 
 def cases(config: RunConfig, archs: Sequence[str], spec: EnvSpec) -> list[Case]:
-    """The runs of a comparison, in the order in which they are made.
+    """Returns the runs of a comparison, in the order in which they are made.
 
     Args:
-      config: the agent, the environments and where the parts stand; everything that its architecture has to itself
-        has to be as it is by default.
+      config: the agent, the environments and the places of the parts; settings that only its architecture has must
+        have their defaults.
       archs: names of architectures.
-      spec: of the environments.
+      spec: spec of the environments.
 
     Raises:
       ConfigError: an architecture is none of these, or there is nothing to compare.
@@ -185,10 +185,10 @@ def compare(
 
     Args:
       config: see :func:`cases`; its limits are ignored.
-      archs: to compare.
-      seconds: of each run, of which the second half counts.
-      rounds: how often all of them are run.
-      say: takes what each run has shown, or why it has not; the others go on.
+      archs: architectures to compare.
+      seconds: length of each run, of which the second half counts.
+      rounds: number of rounds.
+      say: takes the figures of each run, or its failure; the others go on.
 
     Raises:
       RunFailed: no run has shown anything.
@@ -240,7 +240,7 @@ COLUMNS = {
     "batch_fill": ("batch fill", "{:.2f}"),
     "learner_busy": ("learner busy", "{:.2f}"),
 }
-"""How each figure is shown."""
+"""Format of each figure."""
 
 
 def shown(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -258,7 +258,7 @@ def table(row: Mapping[str, Any]) -> str:
 
 
 def draw(row: Mapping[str, Any], picture: Path) -> None:
-    """Draws what a comparison has found as a PNG: a panel for each figure, a group of bars for each network."""
+    """Draws a comparison as a PNG: a panel for each figure, a group of bars for each network."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

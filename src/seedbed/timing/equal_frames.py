@@ -1,7 +1,7 @@
-"""Every agent under every architecture that can run it, for the same number of frames: what each takes, and learns.
+"""Every agent under every architecture that can run it, for the same number of frames: costs and returns of each.
 
-Each run has the preset of its agent and architecture, as ``seedbed train`` would have: the architectures differ in
-what suits them, and the question is what one gets.
+Each run has the preset of its agent and architecture, as ``seedbed train`` would have: architectures need different
+settings, and the question is the result of the recommended ones.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Pair:
     """An agent and an architecture that go together.
 
     Attributes:
-      agent, arch: their names.
-      config: of the run.
+      agent, arch: names of the two.
+      config: settings of the run.
     """
 
     agent: str
@@ -39,17 +39,17 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """What a run took, and what it came to.
+    """The cost and the result of a run.
 
     Attributes:
-      seconds: of training.
+      seconds: seconds of training.
       frames_per_second: environment frames, once everything was compiled.
       cpu_seconds: processor time of all its processes, from start to end, for a million frames.
-      bytes_per_frame: arrays that travelled between actors, or workers, and those who take what they send, be they in
+      bytes_per_frame: bytes of arrays that travelled between actors, or workers, and their receivers, be they in
         the same process; None where nothing does.
-      lag: updates between the weights that acted and those that were trained, mean; of gradients that are pushed:
-        others that were taken in between.
-      mean_return: of the last 100 episodes; None if none has ended.
+      lag: mean number of updates between the weights that acted and the trained ones; for pushed gradients: other
+        gradients that were taken in between.
+      mean_return: mean of the last 100 episodes; None if none has ended.
     """
 
     seconds: float
@@ -61,11 +61,11 @@ class Ran:
 
 
 def pairs(config: RunConfig, spec: EnvSpec) -> list[Pair]:
-    """All that go together, architecture by architecture.
+    """Returns all pairs that go together, architecture by architecture.
 
     Args:
-      config: what differs in it from its preset is set in every run that has such a setting.
-      spec: of the environments.
+      config: settings; each one that differs from its preset is set in every run that has it.
+      spec: spec of the environments.
 
     Raises:
       ConfigError: there is no limit of frames, or nothing goes together.
@@ -117,7 +117,7 @@ def compare_all(config: RunConfig, say: Callable[[Pair, Ran | RunFailed], None])
 
     Args:
       config: see :func:`pairs`.
-      say: takes what each run has shown, or why it has not; the others go on.
+      say: takes the figures of each run, or its failure; the others go on.
 
     Raises:
       RunFailed: no run came to its end.
@@ -148,7 +148,7 @@ COLUMNS = {
     "mean_return": ("return", "{:,.1f}"),
     "seconds": ("s", "{:,.0f}"),
 }
-"""How each figure is shown."""
+"""Format of each figure."""
 
 
 def shown(figures: Mapping[str, Any]) -> Iterator[str]:

@@ -5,8 +5,8 @@ training. A stage that could use all cores alone at ``r`` steps/s takes ``1/r`` 
 
     bound = 1 / (1/environment + 1/inference + 1/learner),    efficiency = whole / bound
 
-A step is a decision here, also one at the end of an episode, which only resets and costs a stage the same. What is told
-of the whole run are its agent steps, as everywhere; its efficiency is that of its decisions.
+A step is a decision here, also one at the end of an episode, which only resets and costs a stage the same. Speeds of
+the whole run are in agent steps, as everywhere; its efficiency is computed from its decisions.
 
 On a machine with an accelerator the accelerator's work and the cores' overlap, and the bound is that of the
 slower of the two (under IMPALA and Ape-X inference is the cores' work). Under Anakin environment and
@@ -37,7 +37,7 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.example import example_unroll
 from seedbed.acting.inference import Inference
 from seedbed.acting.policy_actor import device_of
-from seedbed.acting.rollout import Program, Rollout
+from seedbed.acting.rollout import CompiledPolicy, Rollout
 from seedbed.acting.unrolls import step_fields
 from seedbed.architectures.anakin import Anakin
 from seedbed.architectures.compatibility import load_architecture, require_fit
@@ -68,11 +68,11 @@ class Stage:
     """One row of the table.
 
     Attributes:
-      name: of the stage.
+      name: name of the stage.
       steps_per_second: decisions a second when the stage has the machine to itself; median of windows. The whole run's
-        are agent steps: those decisions that environments carried out.
+        are agent steps: decisions that environments carried out.
       low, high: the slowest and the fastest window.
-      about: how it was measured.
+      about: conditions of the measurement.
     """
 
     name: str
@@ -177,7 +177,7 @@ def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
     """The policy of one thread under Sebulba, its unrolls included."""
     rows = config.placement.envs_per_actor
     device = pick("inference", config.placement.inference_devices)[0]
-    program = Program(agent, spec, rows, key(0, "bench"))
+    program = CompiledPolicy(agent, spec, rows, key(0, "bench"))
     rollout = Rollout(program, device, np.arange(rows, dtype=np.int32), 0)
     params = jax.device_put(agent.init(key(0, "bench")), device)
     example = example_unroll(agent, spec, 1, rows).timestep
@@ -232,7 +232,7 @@ def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
 
 
 def leave_memory() -> None:
-    """Has JAX take of an accelerator's memory only what it needs; call it before JAX is used.
+    """Has JAX take an accelerator's memory as it needs it; call it before JAX is used.
 
     Otherwise it takes most of it at once, and the whole run, a process of its own, finds too little.
     """
@@ -267,12 +267,12 @@ def whole_run(config: RunConfig, seconds: float) -> tuple[dict[str, Any], list[d
 
 
 def _steady(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Those of the second half of a run, by its time: at first rows come sooner, and tell of the start."""
+    """Returns the rows of a run's second half, by its time: at first rows come sooner, and tell of the start."""
     return [row for row in rows if 2 * row["seconds"] >= rows[-1]["seconds"]]
 
 
 def whole_stage(config: RunConfig, seconds: float) -> tuple[Stage, float]:
-    """The run itself in steady state, after compilation; and its decisions a second, which are those of the stages."""
+    """Times the run itself in steady state, after compilation; returns also its decisions a second."""
     summary, rows = whole_run(config, seconds)
     rates = [row["agent_steps_per_second"] for row in rows]
     carrier = f"{config.placement.transport}, " if isinstance(config.placement, TransportSettings) else ""
@@ -328,7 +328,7 @@ def bench(
     """Times the stages and the whole; returns the row for ``benchmarks/results/``.
 
     Args:
-      config: what to time; its limits are ignored.
+      config: settings of the run to time; its limits are ignored.
       seconds: length of a window of each stage; the whole runs ten times as long.
       say: takes each stage as it is known.
     """
@@ -389,7 +389,7 @@ def _timed(
 
 
 def provenance() -> dict[str, Any]:
-    """Machine, commit and versions: what a row must carry to mean anything later. Call it before measuring."""
+    """Returns machine, commit and versions, without which a row means nothing later. Call it before measuring."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {

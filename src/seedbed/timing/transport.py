@@ -1,7 +1,7 @@
-"""How fast a carrier is on this machine: steps up and actions down between two processes.
+"""The speed of a carrier on this machine: steps up and actions down between two processes.
 
 ``measure`` serves in this process and starts the client as another one, as an actor is
-(``python -m seedbed.timing.transport``). Nothing is computed at either end: what is measured is the carrier.
+(``python -m seedbed.timing.transport``). Nothing is computed at either end: the carrier alone is measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def measure(
       carrier: ``"inproc"`` (the client is a thread then), ``"shm"``, ``"unix"`` or ``"tcp"``.
       envs: environments a lane, so observations a message.
       obs_shape: shape of one observation, uint8.
-      seconds: how long.
+      seconds: length of the measurement.
       lanes: messages in flight.
 
     Returns:

@@ -1,1 +1,1 @@
-"""Arrays between places: one seam, three carriers (``seam`` says what every carrier promises)."""
+"""Arrays between places: one interface, three carriers (:mod:`~seedbed.transport.interface` has their promises)."""

@@ -15,7 +15,7 @@ from seedbed.transport.tls import needs_tls
 FORMS = "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine) or HOST:PORT"
 
 CARRIERS = {"inproc": "inproc", "shm": "shm", "grpc": "unix"}
-"""What an address on this machine begins with, by the setting ``transport``."""
+"""Prefixes of addresses on this machine, by the setting ``transport``."""
 
 _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
 
@@ -32,7 +32,7 @@ def listen(address: str, handler: Handler, *, gate: Gate | None = None, keepaliv
         - ``shm:PATH``: another process of this machine, arrays in shared memory (PATH: of a Unix socket);
         - ``unix:PATH``: another process of this machine, a gRPC stream over a Unix socket;
         - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one).
-      handler: who answers.
+      handler: handler that answers.
       gate: lets clients in at ``HOST:PORT``; None for all that reach the address. (Sockets are this user's own.)
       keepalive: whether a gRPC stream's silent client is missed; False where the handler does it.
 
@@ -72,7 +72,7 @@ def connect(
 
     Raises:
       ConfigError: the address is none.
-      ConnectionLost: nobody listens there.
+      ConnectionLost: no server listens there.
       Refused: the server is not the one of the invitation, or does not let this client in.
     """
     carrier, place = _parse(address)
@@ -86,7 +86,7 @@ def connect(
 
 
 def _parse(address: str) -> tuple[str, str]:
-    """The carrier (``inproc``, ``shm``, ``grpc``) and what follows its prefix; raises ``ConfigError``."""
+    """Returns the carrier (``inproc``, ``shm``, ``grpc``) and the rest of the address; raises ``ConfigError``."""
     prefix, _, place = address.partition(":")
     if prefix in ("inproc", "shm"):
         if place:

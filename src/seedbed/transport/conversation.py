@@ -1,9 +1,9 @@
-"""The two ends of a conversation: whose turn it is, what was agreed, how it ends. The same for every carrier.
+"""The two ends of a conversation: turns, agreed terms, the end. The same for every carrier.
 
 Alternatives weighed: a state machine in each carrier (three places to get the turns wrong); a carrier that
 is handed to one conversation class as a set of callbacks (the state of an end then lives in two objects). So
-an end is a base class that decides, and a carrier derives from it and moves frames. What is decided is
-decided under the lock; frames are sent and the handler is called outside of it.
+an end is a base class that decides, and a carrier derives from it and moves frames. Decisions are made
+under the lock; frames are sent and the handler is called outside of it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLOSED_BY_CLIENT = "the client closed the conversation"
 
 
 class Ending(Enum):
-    """Why a conversation is over."""
+    """Reasons for the end of a conversation."""
 
     GONE = "gone"
     """The client closed it or died."""
@@ -65,8 +65,8 @@ class Conversation(ABC):
     ``take`` and ``depart`` belong to the server's thread; everything else may be called from any.
 
     Args:
-      name: for people.
-      handler: who answers.
+      name: name for people.
+      handler: handler that answers.
     """
 
     def __init__(self, name: str, handler: Handler) -> None:
@@ -101,7 +101,7 @@ class Conversation(ABC):
         """Tells the client, and has the server's thread let go of the conversation and call ``depart``."""
 
     def _furnish(self, terms: Terms) -> None:
-        """Makes what the terms need and tells the client; may raise ``SpecError``."""
+        """Allocates for the terms and tells the client; may raise ``SpecError``."""
         self._transmit(Kind.OPENED, 0, encode(terms.to_json()))
 
     # -- Peer --
@@ -137,7 +137,7 @@ class Conversation(ABC):
 
     @property
     def over(self) -> bool:
-        """Whether the conversation has ended; nothing more is taken from the client then."""
+        """True once the conversation has ended; nothing more is taken from the client then."""
         return self._over is not None
 
     def end(self, ending: Ending, reason: str) -> None:
@@ -149,7 +149,7 @@ class Conversation(ABC):
         self._hang_up(ending, reason)
 
     def take(self, frame: Frame) -> None:
-        """Acts on one frame of the client; whatever is wrong with it ends this conversation only."""
+        """Acts on one frame of the client; an error in it ends this conversation only."""
         if self._over:
             return
         try:
@@ -259,7 +259,7 @@ class Caller(ABC):
         """Says why, frees everything and wakes a thread that waits in ``_next``; called once."""
 
     def _furnish(self, terms: Terms) -> None:  # noqa: B027 (most carriers need nothing)
-        """Makes what the agreed terms need."""
+        """Allocates for the agreed terms."""
 
     # -- Client --
 
@@ -348,7 +348,7 @@ class Caller(ABC):
             raise ConnectionLost(f"{self.address}: {self._lost}")
 
     def _tell_why(self) -> NoReturn:
-        """Raises what ended the conversation: it stands behind the frames that were not read yet."""
+        """Raises the error that ended the conversation: it stands behind the frames that were not read yet."""
         while True:
             self._frame(wait=True)
 

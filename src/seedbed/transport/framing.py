@@ -1,4 +1,4 @@
-"""What stands on the wire: a small fixed header, then a body of the length that the header states.
+"""Frames on the wire: a small fixed header, then a body of the length that the header states.
 
 One codec for every carrier, so that there is one parser to attack and one to defend. A frame's body is
 JSON (questions, answers, terms), raw array bytes (steps, replies) or text (the reason of an end); where
@@ -25,7 +25,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     ASK = 1
     ANSWER = 2
@@ -49,12 +49,12 @@ Limits = Mapping[int, int]
 
 
 def limits_up(step: int) -> Limits:
-    """What a server accepts, where the body of a step has at most ``step`` bytes."""
+    """Returns the limits of a server, where the body of a step has at most ``step`` bytes."""
     return {Kind.ASK: MAX_QUESTION_BYTES, Kind.STEP: step, Kind.CLOSED: MAX_REASON_BYTES}
 
 
 def limits_down(reply: int) -> Limits:
-    """What a client accepts, where the body of a reply has at most ``reply`` bytes."""
+    """Returns the limits of a client, where the body of a reply has at most ``reply`` bytes."""
     return {
         Kind.ANSWER: MAX_QUESTION_BYTES,
         Kind.REFUSED: MAX_REASON_BYTES,
@@ -140,7 +140,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(body: Any) -> dict[str, Any]:
-    """Reads what :func:`encode` wrote; raises :class:`ProtocolError` on anything else."""
+    """Reads a body of :func:`encode`; raises :class:`ProtocolError` on anything else."""
     try:
         message = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
@@ -156,5 +156,5 @@ def encode_reason(reason: str) -> bytes:
 
 
 def decode_reason(body: Any) -> str:
-    """Reads what :func:`encode_reason` wrote, whatever it is."""
+    """Reads a body of :func:`encode_reason`, with any contents."""
     return bytes(body).decode(errors="replace")

@@ -1,9 +1,9 @@
 """The carrier inside one process: an actor is a thread, its messages are copied through queues.
 
-Alternative weighed: the client's thread calls the handler itself, which saves two thread switches. A handler would
-then be called from as many threads as there are actors here and from one thread everywhere else, and would
-be tested as what it is not. The queues have no bound of their own: a client has at most one message a lane
-and one question in them, since it may not send before the reply.
+Alternative weighed: the client's thread calls the handler itself, which saves two thread switches. A handler
+would then be called from as many threads as there are actors here and from one thread everywhere else, and
+would be tested under other conditions than it runs in. The queues have no bound of their own: a client has at
+most one message a lane and one question in them, since it may not send before the reply.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class InProcessServer:
     """Listens under a name in this process; implements :class:`~seedbed.transport.interface.Server`.
 
     Args:
-      name: what clients connect to; raises ``ConfigError`` if another server has it.
-      handler: who answers.
+      name: name that clients connect to; raises ``ConfigError`` if another server has it.
+      handler: handler that answers.
     """
 
     def __init__(self, name: str, handler: Handler) -> None:

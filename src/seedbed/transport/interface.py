@@ -1,4 +1,4 @@
-"""The one seam between actors and the place that acts for them, and what every carrier promises.
+"""The one interface between actors and the place that acts for them, and the promises of every carrier.
 
 Alternatives weighed: one protobuf message a step (slower to build than to send, and a schema for every
 environment); pickled arrays (a stranger's bytes would run code); shapes in every message (they never change).
@@ -12,17 +12,17 @@ A conversation:
 2. In one of its answers the handler calls ``peer.open(lanes)``; the client calls ``client.open`` with the same
    argument after that answer. It fixes the :class:`Layouts` of every lane, and with them of all that follows.
 3. ``client.send(lane, arrays)`` and ``peer.reply(lane, arrays)`` alternate on each lane, beginning with the
-   client. Lanes are independent of one another: that is what lets one half of an actor's environments step
-   while the other half waits for its actions.
-4. Whoever closes first, or dies, ends the conversation: the handler hears ``left`` exactly once, the client's
+   client. Lanes are independent of one another, so that one half of an actor's environments steps while the
+   other half waits for its actions.
+4. The end that closes first, or dies, ends the conversation: the handler hears ``left`` exactly once, the client's
    next call raises :class:`~seedbed.errors.ConnectionLost`.
 
 A message that is malformed (wrong length, unknown lane, garbage, out of turn) ends that one conversation with
 a :class:`~seedbed.errors.ProtocolError` on the server's side and a reason sent to the client; other peers
 notice nothing. A client that was told why sees that reason in the error it raises.
 
-What the caller itself gets wrong (arrays that do not fit, a lane that does not exist or whose turn it is not)
-is raised where it is done, before anything travels: ``SpecError``, ``ProtocolError``. The conversation goes
+The caller's own mistakes (arrays that do not fit, a lane that does not exist or whose turn it is not)
+are raised at once, before anything travels: ``SpecError``, ``ProtocolError``. The conversation goes
 on. A client may ask at any time, also while replies are due.
 
 A server has one thread, and that thread alone calls its handler: ``answer``, ``deliver`` and ``left`` of all its
@@ -59,7 +59,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each array of a fixed sequence stands in one run of bytes; every array starts on a cache line.
+    """The layout of a fixed sequence of arrays in one run of bytes; every array starts on a cache line.
 
     Attributes:
       fields: ``(shape, dtype name)`` of each array, shapes with their batch axis. Dtypes are plain numbers or
@@ -90,6 +90,11 @@ class Layout:
             for (shape, _), dtype in zip(self.fields, self.dtypes, strict=True)
         )
 
+    @property
+    def payload(self) -> int:
+        """Bytes of the arrays alone, without the padding between them."""
+        return sum(self._sizes)
+
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """First byte of each array, and the end of the last one."""
@@ -111,7 +116,7 @@ class Layout:
         ]
 
     def check(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Raises :class:`SpecError` if ``arrays`` are not what was agreed: their number, a shape, a dtype."""
+        """Raises :class:`SpecError` if ``arrays`` differ from the agreed ones: in number, a shape or a dtype."""
         if len(arrays) != len(self.fields):
             raise SpecError(f"{len(arrays)} arrays given, the agreed layout has {len(self.fields)}")
         for array, (shape, name), dtype in zip(arrays, self.fields, self.dtypes, strict=True):
@@ -148,7 +153,7 @@ def _check_field(shape: tuple[int, ...], name: str) -> None:
 
 
 class Layouts(NamedTuple):
-    """What travels on one lane.
+    """The layouts of one lane.
 
     Attributes:
       up: layout of a step, client to server.
@@ -166,7 +171,7 @@ class Layouts(NamedTuple):
 
 @dataclass(frozen=True)
 class Terms:
-    """What ``open`` fixes, the same at both ends.
+    """The terms that ``open`` fixes, the same at both ends.
 
     Attributes:
       lanes: the layouts of each, 1 to ``MAX_LANES``.
@@ -223,10 +228,10 @@ class Client(Protocol):
         """Sends one step up; the arrays may be reused when it returns."""
 
     def receive(self, *, wait: bool = True, idle: bool = False) -> tuple[int, list[NDArray[Any]]] | None:
-        """The next reply as ``(lane, arrays)``; with ``wait=False`` None if there is none yet.
+        """Returns the next reply as ``(lane, arrays)``; with ``wait=False`` None if there is none yet.
 
         The arrays are valid until the next ``send`` on that lane. ``idle``: it waits while no reply is due, too, for
-        what another thread sends meanwhile or for the end.
+        the reply to another thread's message or for the end.
         """
 
     def close(self, reason: str = "") -> None:
@@ -253,7 +258,7 @@ class Peer(Protocol):
 
 
 class Handler(Protocol):
-    """What stands behind a server. Called from the server's one thread: must be quick and must not raise
+    """The part behind a server. Called from the server's one thread: must be quick and must not raise
     anything but ``Refused`` (a bug that does ends that one conversation and is logged)."""
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
@@ -266,14 +271,14 @@ class Handler(Protocol):
         """Takes one step. The arrays stay valid until ``peer.reply`` on that lane (or until ``left``)."""
 
     def left(self, peer: Peer, reason: str) -> None:
-        """The conversation has ended, for whatever reason; called once for every peer that asked anything."""
+        """Notes the end of a conversation, by any reason; called once for every peer that asked anything."""
 
 
 class Server(Protocol):
     """Listens for clients from its construction until ``close``."""
 
     address: str
-    """What a client connects to: ``"inproc:NAME"``, ``"shm:PATH"``, ``"unix:PATH"``, ``"HOST:PORT"``."""
+    """The address for clients: ``"inproc:NAME"``, ``"shm:PATH"``, ``"unix:PATH"``, ``"HOST:PORT"``."""
 
     def close(self) -> None:
         """Ends every conversation and frees everything; safe to call twice."""

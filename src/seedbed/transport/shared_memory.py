@@ -2,13 +2,13 @@
 
 The socket does what sockets are good at: the handshake, the doorbells (one bare frame a step), and telling at
 once that the other process has died. The arrays stand in anonymous memory that the server makes when a
-conversation is opened and hands over through the socket. It has no name, so nothing is left behind whoever is
-killed; it is freed when the last process that maps it lets go.
+conversation is opened and hands over through the socket. It has no name, so nothing is left behind after a kill of
+either; it is freed when the last process that maps it lets go.
 
 Alternatives weighed: named segments (stay in ``/dev/shm`` after a kill, and their clean-up daemons remove
-what is in use); futexes or spinning instead of doorbells (faster still, but blind to a dead peer and hungry
+segments in use); futexes or spinning instead of doorbells (faster still, but blind to a dead peer and hungry
 for a core that an environment could have). A client may scribble over its own lanes at any time, as the
-memory is its own too; it cannot shrink it under the server's feet, since its size is atomic_folder.
+memory is its own too; it cannot shrink it under the server's feet, since its size is sealed.
 
 A mapping is never closed by hand: NumPy views hold it, and it goes when the last of them does.
 """
@@ -64,8 +64,8 @@ class SharedMemoryServer:
     """Listens at a socket path; implements :class:`~seedbed.transport.interface.Server`.
 
     Args:
-      path: of the socket; raises ``ConfigError`` if it cannot be used.
-      handler: who answers.
+      path: path of the socket; raises ``ConfigError`` if it cannot be used.
+      handler: handler that answers.
     """
 
     def __init__(self, path: str, handler: Handler) -> None:
@@ -196,7 +196,7 @@ class _Conversation(Conversation):
     # -- the server's thread --
 
     def on_event(self, events: int) -> None:
-        """Reads what the client sent, writes what it did not take before."""
+        """Reads frames of the client, writes the bytes that it did not take before."""
         if events & selectors.EVENT_WRITE:
             self._server.attend(self)
         if not events & selectors.EVENT_READ or self.over:
@@ -217,7 +217,7 @@ class _Conversation(Conversation):
             self.end(Ending.MALFORMED, str(error))
 
     def flush(self) -> bool:
-        """Sends what is unsent as far as the client takes it; whether nothing is left."""
+        """Sends waiting bytes as far as the client takes them; returns whether nothing is left."""
         with self._sending:
             if self._unsent:
                 del self._unsent[: self._send_some(self._unsent)]
@@ -288,7 +288,7 @@ class SharedMemoryClient(Caller):
     """A client on the server's machine; implements :class:`~seedbed.transport.interface.Client`.
 
     Args:
-      path: of the server's socket.
+      path: path of the server's socket.
       timeout: seconds to wait for the server to appear; raises ``ConnectionLost`` after them.
     """
 
@@ -376,7 +376,7 @@ class _Slots:
 
     Args:
       handle: a file descriptor of the memory; not needed any more afterwards.
-      terms: what stands in it; raises ``SpecError`` if it has another size.
+      terms: terms of its contents; raises ``SpecError`` if it has another size.
     """
 
     def __init__(self, handle: int, terms: Terms) -> None:
@@ -446,7 +446,7 @@ def _listen(file: SocketFile) -> socket.socket:
 
 
 def _dial(path: str, timeout: float) -> socket.socket:
-    """Connects, and tries again while nobody listens: an actor may be started before its learner."""
+    """Connects, and tries again while no server listens: an actor may be started before its learner."""
     check_length(path)
     deadline = time.monotonic() + timeout
     while True:
@@ -477,7 +477,7 @@ def _check_worth_waiting(path: str, timeout: float, deadline: float, error: OSEr
 
 
 def _process_of(connection: socket.socket) -> str:
-    """Who is at the other end, for people."""
+    """Returns a name of the process at the other end, for people."""
     if not hasattr(socket, "SO_PEERCRED"):
         return "unknown process"
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -1,4 +1,4 @@
-"""Unix-domain socket files: whose path it is, who may open it, and that nothing stays behind."""
+"""Unix-domain socket files: the owner of a path, its permissions, and its removal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SocketFile:
     """The path at which a server binds its socket.
 
     Args:
-      path: where. A socket file that a dead server left there is removed. ``ConfigError`` if the path is too
+      path: path of the file. A socket file that a dead server left there is removed. ``ConfigError`` if it is too
         long, if a server listens there, if something else stands there or if the directory does not exist.
     """
 
@@ -36,8 +36,8 @@ class SocketFile:
     def binding(self) -> Iterator[str]:
         """Inside it the server binds at the path that it gives; only this user may open the file.
 
-        The file gets its own name afterwards, at once and over whatever stood there. gRPC, which removes what
-        it bound whosever it is by then, does not know that name.
+        The file gets its own name afterwards, at once and over any file there. gRPC, which removes the file that
+        it bound even if it is another's by then, does not know that name.
         """
         beside = self.path.with_name(self.path.name + _SUFFIX)
         beside.unlink(missing_ok=True)

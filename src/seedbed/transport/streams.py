@@ -1,7 +1,7 @@
 """The carrier between machines: one bidirectional gRPC stream a client, raw frames as its messages.
 
 Alternatives weighed, all with raw bytes and no protobuf. A synchronous server holds two threads a stream, and
-its pool is a bound that nobody sees until the next actor hangs; the asyncio server does as many round trips a
+its pool is a bound that stays hidden until the next actor hangs; the asyncio server does as many round trips a
 second with one thread, and calls the handler from that one. For the client it is the other way round: a
 synchronous call waits in plain Python, which another thread or Ctrl-C can interrupt.
 
@@ -142,7 +142,7 @@ class StreamServer:
     Args:
       address: ``"HOST:PORT"`` (port 0: a free one, the attribute ``address`` tells which) or ``"unix:PATH"``.
         Raises ``ConfigError`` if it cannot be used.
-      handler: who answers.
+      handler: handler that answers.
       gate: lets clients in; None for all that reach the address.
       max_message_bytes: longest step or reply.
       keepalive: whether silent clients are missed; False where the handler does it.
@@ -366,7 +366,7 @@ class _Conversation(Conversation):
             self.end(Ending.MALFORMED, str(error))
 
     async def write(self, write: Callable[[bytes], Awaitable[None]]) -> tuple[Ending, str]:
-        """Sends what is queued until the conversation ends; returns how."""
+        """Sends the queued messages until the conversation ends; returns its ending."""
         with suppress(TimeoutError):
             async with self._patience:
                 while True:

@@ -1,1 +1,1 @@
-"""Stage 6: the way back, from the learner to those who act."""
+"""Stage 6: the way back, from the learner to acting."""

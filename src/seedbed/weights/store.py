@@ -19,7 +19,7 @@ class WeightStore:
 
     Args:
       devices: the JAX devices that read; each snapshot is put on each of them.
-      keep: how many of the newest versions stay readable by :meth:`exactly`.
+      keep: number of newest versions that stay readable by :meth:`exactly`.
     """
 
     def __init__(self, devices: list[Any], *, keep: int) -> None:
@@ -47,7 +47,7 @@ class WeightStore:
 
     @property
     def versions(self) -> list[int]:
-        """Those that are held, in the order in which they were published."""
+        """Returns the versions held, in the order in which they were published."""
         with self._lock:
             return list(self._snapshots)
 

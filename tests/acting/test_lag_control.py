@@ -7,8 +7,9 @@ import pytest
 from fakes import COUNT, FakePeer, numbered
 
 from seedbed.acting.batcher import BatchRule
+from seedbed.acting.lag import ExactLag, Rounds, batches_per_round
+from seedbed.acting.lag_control import ExactControl, FreeBatches, RoundBuffer
 from seedbed.acting.lanes import Member, ServedLane
-from seedbed.acting.pace import FreeBatches, Lockstep, Round, batches_per_round
 from seedbed.acting.unrolls import Delivery, OpenUnroll
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.errors import ConfigError
@@ -80,11 +81,11 @@ def test_free_acts_with_the_newest_weights() -> None:
 
 def test_free_hands_over_when_there_is_room() -> None:
     shelf = Shelf(room=1)
-    pace = FreeBatches(BatchRule(4, 1.0), store(0), 0, shelf.take)
+    control = FreeBatches(BatchRule(4, 1.0), store(0), 0, shelf.take)
     one = lane(0)
     one.outbox, one.finished = numbered(3, [4]), [(1.0, 2)]
-    assert pace.hand_over(one)
-    assert not pace.hand_over(one)
+    assert control.hand_over(one)
+    assert not control.hand_over(one)
     assert shelf.held == [(4, [(1.0, 2)])]
 
 
@@ -97,16 +98,14 @@ def lockstep(
     per_round: int = 1,
     base: int = 0,
     halves: dict[int, int] | None = None,
-    collect: Round | None = None,
-) -> Lockstep:
-    return Lockstep(
-        lag=lag,
-        updates_per_round=per_round,
+    collect: RoundBuffer | None = None,
+) -> ExactControl:
+    return ExactControl(
+        Rounds(ExactLag(lag), per_round, base=base),
         halves=halves or {0: 2, 1: 2},
         store=weights,
         device=0,
-        collect=collect or Round(4, nowhere),
-        base=base,
+        collect=collect or RoundBuffer(4, nowhere),
     )
 
 
@@ -123,53 +122,53 @@ def lockstep(
     ],
 )
 def test_the_version_of_a_round_is_exact(lag: int, per_round: int, base: int, versions: list[int]) -> None:
-    pace = lockstep(store(), lag, per_round, base)
-    assert [pace.version(lane(0, rounds=r)) for r in range(5)] == versions
+    control = lockstep(store(), lag, per_round, base)
+    assert [control.version(lane(0, rounds=r)) for r in range(5)] == versions
 
 
 def test_lockstep_serves_a_whole_half_in_the_order_of_the_lanes() -> None:
-    pace = lockstep(store(0))
+    control = lockstep(store(0))
     a0, a1, b0, b1 = lane(0), lane(0, 1), lane(1), lane(1, 1)
-    assert pace.choose([b0], 9.0) == ([], None)
-    assert pace.choose([b0, a1, b1], 9.0) == ([a1, b1], None)
-    assert pace.choose([b1, b0, a0], 9.0) == ([a0, b0], None)
+    assert control.choose([b0], 9.0) == ([], None)
+    assert control.choose([b0, a1, b1], 9.0) == ([a1, b1], None)
+    assert control.choose([b1, b0, a0], 9.0) == ([a0, b0], None)
     a0.arrived = None
-    assert pace.choose([a0, b0, a1], 9.0) == ([], None)
+    assert control.choose([a0, b0, a1], 9.0) == ([], None)
 
 
 def test_lockstep_waits_for_exactly_its_weights() -> None:
     weights = store(0, 1)
-    pace = lockstep(weights, halves={0: 2})
+    control = lockstep(weights, halves={0: 2})
     lanes = [lane(0, rounds=2), lane(1, rounds=2)]
-    assert pace.choose(lanes, 0.0) == ([], None)
-    assert pace.blocked(lanes)
+    assert control.choose(lanes, 0.0) == ([], None)
+    assert control.blocked(lanes)
     weights.publish({"w": np.float32(2)}, 2)
-    assert pace.choose(lanes, 0.0)[0] == lanes
-    assert not pace.blocked(lanes)
+    assert control.choose(lanes, 0.0)[0] == lanes
+    assert not control.blocked(lanes)
     weights.publish({"w": np.float32(3)}, 3)
-    assert pace.weights(lanes).version == 2
-    assert float(pace.weights(lanes).params["w"]) == 2
+    assert control.weights(lanes).version == 2
+    assert float(control.weights(lanes).params["w"]) == 2
 
 
 def test_a_device_without_actors_of_its_own_is_never_due_and_always_at_rest() -> None:
-    pace = lockstep(store(0), halves={0: 0, 1: 0})
-    assert pace.choose([], 0.0) == ([], None)
-    assert pace.blocked([])
+    control = lockstep(store(0), halves={0: 0, 1: 0})
+    assert control.choose([], 0.0) == ([], None)
+    assert control.blocked([])
 
 
 @pytest.mark.parametrize(
     "change", [{"arrived": None}, {"outbox": numbered(3, [1])}, {"rounds": 0}, {"decided": 1}]
 )
 def test_it_is_not_at_rest_while_anything_can_move(change: dict[str, object]) -> None:
-    pace = lockstep(store(0), halves={0: 2})
+    control = lockstep(store(0), halves={0: 2})
     rests, other = lane(0, rounds=1), lane(1, rounds=1)
-    assert pace.blocked([rests, other])
-    assert not pace.blocked([rests]), "one lane is missing"
+    assert control.blocked([rests, other])
+    assert not control.blocked([rests]), "one lane is missing"
     if "decided" in change:
         other.open.decided = 1
     else:
         other = dataclasses.replace(other, **change)  # type: ignore[arg-type]
-    assert not pace.blocked([rests, other])
+    assert not control.blocked([rests, other])
 
 
 # -- rounds ---------------------------------------------------------------------------------------------------
@@ -182,14 +181,14 @@ def complete(index: int, rounds: int, half: int = 0) -> ServedLane:
     return one
 
 
-def add(collect: Round, one: ServedLane) -> bool:
+def add(collect: RoundBuffer, one: ServedLane) -> bool:
     assert one.outbox is not None
     return collect.add(one.rounds, one.order, one.delivery())
 
 
 def test_a_round_is_passed_on_once_complete_in_the_order_of_the_lanes() -> None:
     shelf = Shelf()
-    collect = Round(3, shelf.take)
+    collect = RoundBuffer(3, shelf.take)
     assert add(collect, complete(1, 0))
     assert add(collect, complete(0, 0, half=1))
     assert shelf.held == []
@@ -200,14 +199,14 @@ def test_a_round_is_passed_on_once_complete_in_the_order_of_the_lanes() -> None:
 
 def test_lanes_that_are_ahead_wait_for_the_round_before() -> None:
     shelf = Shelf()
-    collect = Round(2, shelf.take)
+    collect = RoundBuffer(2, shelf.take)
     for one in (complete(0, 0), complete(0, 1), complete(1, 0), complete(1, 1)):
         assert lockstep(store(), 1, halves={0: 2}, collect=collect).hand_over(one)
     assert [name for name, _ in shelf.held] == [0, 2, 10, 12]
 
 
 def test_a_queue_that_is_too_small_for_the_lag_is_an_error() -> None:
-    collect = Round(1, Shelf(room=0).take)
+    collect = RoundBuffer(1, Shelf(room=0).take)
     with pytest.raises(AssertionError, match="sized for the lag"):
         add(collect, complete(0, 0))
 
@@ -215,7 +214,7 @@ def test_a_queue_that_is_too_small_for_the_lag_is_an_error() -> None:
 def test_workers_of_several_devices_share_a_round() -> None:
     shelf = Shelf()
     lanes, rounds = 8, 20
-    collect = Round(lanes, shelf.take)
+    collect = RoundBuffer(lanes, shelf.take)
     together = threading.Barrier(lanes)
 
     def work(index: int) -> None:

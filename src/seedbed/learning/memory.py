@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from seedbed.acting.codec import blind
 from seedbed.acting.example import example_unroll
-from seedbed.acting.pace import batches_per_round
+from seedbed.acting.lag import ExactLag, Lag, batches_per_round
+from seedbed.acting.lag_control import HandOver
 from seedbed.acting.unrolls import Delivery
-from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.metrics.ledger import Ledger
 from seedbed.replay.queue import UnrollQueue, select
 from seedbed.replay.replay import Replay, Sample
-from seedbed.seeding import integer
 from seedbed.types import Agent, DataPlan, EnvSpec, Unroll
 
 
@@ -58,6 +57,9 @@ class Memory(Protocol):
     def take(self, timeout: float) -> Batch | None:
         """The next batch; None when ``timeout`` s have passed, or once it is closed."""
 
+    def warm_up(self, unroll: Unroll) -> None:
+        """Compiles for unrolls like this one, so that no actor waits for it."""
+
     def learned(self, batch: Batch, priorities: Callable[[], NDArray[np.float32]]) -> None:
         """Says that an update was made with the batch; ``priorities`` gives those of its items, float32 ``[B]``."""
 
@@ -78,8 +80,26 @@ class Memory(Protocol):
           How many of its transitions were never trained on; None if the books know.
         """
 
+    def begin_anew(self, inserted: int) -> int:
+        """Says that rounds of ``inserted`` items begin now, and what was due before is not made up for.
+
+        Returns the number of rounds that only fill the memory.
+        """
+
     def close(self) -> None:
-        """Wakes whoever waits; nothing can be taken afterwards."""
+        """Wakes the threads that wait; nothing can be taken afterwards."""
+
+
+def into(memory: Memory, count: Callable[[Sequence[tuple[float, int]]], None]) -> HandOver:
+    """Returns how complete unrolls are handed to the memory, while ``count`` takes the episodes that ended in them."""
+
+    def hand_over(delivery: Delivery) -> bool:
+        if not memory.offer(delivery):
+            return False
+        count(delivery.episodes)
+        return True
+
+    return hand_over
 
 
 class QueueMemory:
@@ -101,6 +121,14 @@ class QueueMemory:
     def offer(self, delivery: Delivery) -> bool:
         """See :class:`Memory`."""
         return self._queue.offer(delivery.unroll)
+
+    def warm_up(self, unroll: Unroll) -> None:
+        """There is nothing to compile."""
+
+    def begin_anew(self, inserted: int) -> int:
+        """A queue is learned from at once."""
+        del inserted
+        return 0
 
     def take(self, timeout: float) -> Batch | None:
         """See :class:`Memory`."""
@@ -211,7 +239,7 @@ class ReplayMemory:
         return np.asarray(self._priorities(jax.device_put(blind(unroll), self._processor)))
 
     def warm_up(self, unroll: Unroll) -> None:
-        """Compiles what an unroll like this one needs, so that no actor waits for it."""
+        """See :class:`Memory`."""
         self._initial(Delivery(unroll, []), unroll)
 
     def take(self, timeout: float) -> Batch | None:
@@ -262,10 +290,7 @@ class ReplayMemory:
         return self._replay.unsampled + sum(int(delivery.counted) for delivery in self._waiting)
 
     def begin_anew(self, inserted: int) -> int:
-        """Says that rounds of ``inserted`` items begin now, and what was due before is not made up for.
-
-        Returns how many of them only fill the replay.
-        """
+        """See :class:`Memory`."""
         filling = math.ceil(self._replay.missing / inserted)
         self._replay.settle(filling * inserted)
         return filling
@@ -285,25 +310,25 @@ def _without_episodes(delivery: Delivery) -> Delivery:
 
 
 def make_replay(
-    config: RunConfig,
     agent: Agent,
     spec: EnvSpec,
     *,
-    lag: int | str,
+    lag: Lag,
     batch_size: int,
     acting: int,
-    index: int,
+    largest_insert: int,
+    seed: int,
 ) -> Replay:
-    """The agent's replay on this host.
+    """Returns the agent's replay on this host.
 
     Args:
-      config: the run's settings.
-      agent: whose data it keeps.
+      agent: the agent whose data it keeps.
       spec: of the environments.
-      lag: "free", or an exact number of rounds.
+      lag: of the run.
       batch_size: items of a batch that this host samples.
       acting: environments of this run's own actors whose data is kept.
-      index: of this replay among those of the run; each samples by numbers of its own.
+      largest_insert: most environments in one unroll.
+      seed: of the numbers that it samples by.
 
     Raises:
       ConfigError: it does not fit into memory, could stall, or does not go with an exact lag.
@@ -312,22 +337,22 @@ def make_replay(
     assert plan.replay is not None
     example = example_unroll(agent, spec, plan.overlap + plan.unroll_length, 1)._replace(weight=None)
     base = tolerance = None
-    if lag != "free":
+    if isinstance(lag, ExactLag):
         filling, batches = rounds(plan, acting, batch_size)
         # To the last digit, or some round would earn a batch more or less.
         ratio = batches * batch_size / (acting * plan.items)
         plan = dataclasses.replace(plan, replay=dataclasses.replace(plan.replay, ratio=ratio))
         base = filling * acting * plan.items
         # So many rounds may have come before the first of them is learned from.
-        tolerance = float((int(lag) + 2) * batches * batch_size + batch_size)
+        tolerance = float((lag.rounds + 2) * batches * batch_size + batch_size)
     return Replay(
         plan,
         example,
         batch_size=batch_size,
-        largest_insert=config.placement.largest_batch * plan.unroll_length,
-        seed=integer(config.seed, "replay", index),
+        largest_insert=largest_insert * plan.unroll_length,
+        seed=seed,
         base=base,
-        by_places=lag != "free",
+        by_places=lag.exact,
         tolerance=tolerance,
     )
 

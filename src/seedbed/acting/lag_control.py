@@ -1,11 +1,8 @@
-"""How acting keeps pace with learning: freely, or in lockstep with an exact lag.
+"""The control of lanes by the lag: which weights each acts with, and when its unrolls are passed on.
 
-Free: each lane is served as soon as a batch is due, with the newest weights; a lane whose complete unroll
-finds no room in the queue is held. The mean lag is bounded by the queue and the environments.
-
-Lockstep: unrolls come in rounds, one of every lane. Round ``r`` acts with the weights after the updates on the
-first ``r - lag`` rounds, exactly, and waits for them. All that is batched together is fixed beforehand, so the
-run is reproducible whatever the machine does.
+With a free lag each lane is served as soon as a batch is due, with the newest weights; a lane whose complete unroll
+finds no room in the queue is held. With an exact lag unrolls come in rounds, one of every lane, and a round waits for
+its weights: all that is batched together is fixed beforehand, so the run is reproducible whatever the machine does.
 """
 
 from __future__ import annotations
@@ -16,9 +13,9 @@ from operator import itemgetter
 from typing import Protocol
 
 from seedbed.acting.batcher import BatchRule, decide
+from seedbed.acting.lag import Rounds
 from seedbed.acting.lanes import Lane, ServedLane, arrival
 from seedbed.acting.unrolls import Delivery
-from seedbed.errors import ConfigError
 from seedbed.types import Weights
 from seedbed.weights.store import WeightStore
 
@@ -26,7 +23,7 @@ HandOver = Callable[[Delivery], bool]
 """Takes a complete unroll; False if there is no room."""
 
 
-class Pace(Protocol):
+class LagControl(Protocol):
     """Decides with which weights lanes act, and when their unrolls are passed on."""
 
     def version(self, lane: Lane) -> int:
@@ -35,8 +32,11 @@ class Pace(Protocol):
     def hand_over(self, lane: Lane) -> bool:
         """Passes the lane's outbox on; False if it has to stay."""
 
+    def blocked(self, lanes: Sequence[Lane]) -> bool:
+        """Whether all lanes wait for weights that are not published: acting is at rest."""
 
-class BatchPace(Pace, Protocol):
+
+class BatchControl(LagControl, Protocol):
     """Decides, too, who is served next."""
 
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
@@ -46,7 +46,7 @@ class BatchPace(Pace, Protocol):
         """The weights that these lanes, just chosen, act with."""
 
 
-class Free:
+class FreeControl:
     """Each lane at its own pace; see the module."""
 
     def __init__(self, store: WeightStore, device: int, hand_over: HandOver) -> None:
@@ -62,8 +62,13 @@ class Free:
         """As soon as there is room."""
         return self._hand_over(lane.delivery())
 
+    def blocked(self, lanes: Sequence[Lane]) -> bool:
+        """Never: acting waits for no update."""
+        del lanes
+        return False
 
-class FreeBatches(Free):
+
+class FreeBatches(FreeControl):
     """Each lane at its own pace, in batches that ``rule`` makes."""
 
     def __init__(self, rule: BatchRule, store: WeightStore, device: int, hand_over: HandOver) -> None:
@@ -71,7 +76,7 @@ class FreeBatches(Free):
         self._rule = rule
 
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
-        """See :class:`BatchPace`."""
+        """See :class:`BatchControl`."""
         waiting = sorted(
             (lane for lane in lanes if lane.arrived is not None and lane.outbox is None),
             key=arrival,
@@ -85,7 +90,7 @@ class FreeBatches(Free):
         return self._store.newest(self._device)
 
 
-class Round:
+class RoundBuffer:
     """Collects one unroll of every lane and passes them on in the order of the lanes; thread-safe."""
 
     def __init__(self, lanes: int, hand_over: HandOver) -> None:
@@ -109,35 +114,21 @@ class Round:
         return True
 
 
-class Lockstep:
-    """All lanes in rounds, ``lag`` rounds ahead of learning; see the module.
+class ExactControl:
+    """All lanes in rounds, ahead of learning by the lag; see the module.
 
     Args:
-      lag: rounds between the weights that act and the newest that could.
-      updates_per_round: how often the learner updates on one round.
-      halves: for each half of the actors, how many lanes it has on this device.
-      store, device: where the weights come from.
-      collect: shared by the workers of all devices.
-      base: the version that round 0 acts with.
-      filling: the first rounds, after which nothing is learned yet: they fill a replay.
+      rounds: the version that each round acts with.
+      halves: number of lanes on this device, by half of the actors.
+      store: where the weights come from.
+      device: index of the device in the store.
+      collect: buffer of rounds, shared by the services of all devices.
     """
 
     def __init__(
-        self,
-        *,
-        lag: int,
-        updates_per_round: int,
-        halves: dict[int, int],
-        store: WeightStore,
-        device: int,
-        collect: Round,
-        base: int = 0,
-        filling: int = 0,
+        self, rounds: Rounds, *, halves: dict[int, int], store: WeightStore, device: int, collect: RoundBuffer
     ) -> None:
-        self._base = base
-        self._filling = filling
-        self._lag = lag
-        self._updates_per_round = updates_per_round
+        self._rounds = rounds
         self._halves = halves
         self._store = store
         self._device = device
@@ -145,11 +136,10 @@ class Lockstep:
 
     def version(self, lane: Lane) -> int:
         """The version that the lane's present round acts with."""
-        behind = self._lag + self._filling
-        return version_of_round(lane.rounds, behind, self._updates_per_round, self._base)
+        return self._rounds.version(lane.rounds)
 
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
-        """See :class:`BatchPace`: a half whose lanes have all arrived, once its weights are published."""
+        """See :class:`BatchControl`: a half whose lanes have all arrived, once its weights are published."""
         for half, size in self._halves.items():
             group = [lane for lane in lanes if lane.half == half and lane.arrived is not None]
             if group and len(group) == size and self._store.exactly(self.version(group[0]), self._device):
@@ -171,20 +161,3 @@ class Lockstep:
     def hand_over(self, lane: Lane) -> bool:
         """Once the round is complete, in the order of the lanes."""
         return self._collect.add(lane.rounds, lane.order, lane.delivery())
-
-
-def version_of_round(number: int, lag: int, updates_a_round: int, base: int = 0) -> int:
-    """The version that round ``number`` acts with, if the round 0 acted with ``base``: ``lag`` rounds behind."""
-    return base + max(0, number - lag) * updates_a_round
-
-
-def batches_per_round(rows: int, batch_size: int) -> int:
-    """How many batches use up one round of ``rows`` unrolls; raises :class:`ConfigError` if it is not whole."""
-    if rows == 0:
-        raise ConfigError("an exact lag needs actors that this run starts itself: use --actors 1 or more")
-    if rows % batch_size:
-        raise ConfigError(
-            f"with an exact lag, the {rows} environments must be a multiple of the batch size {batch_size}: "
-            f"use --batch-size {rows}, or another number of --actors or --envs-per-actor"
-        )
-    return rows // batch_size

@@ -1,0 +1,61 @@
+"""The source of unrolls whose actors are threads of the learner's process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from seedbed.acting.actor_threads import ActorThreads, LearnerGate
+from seedbed.instances import Instances
+from seedbed.types import Tree
+from seedbed.weights.store import WeightStore
+
+
+def memory_name(index: int) -> str:
+    """Returns the name of the tree in a checkpoint that holds a thread's state of the agent."""
+    return f"memory_{index}"
+
+
+class ThreadSource:
+    """A :class:`~seedbed.learning.source.Source` of actor threads.
+
+    Args:
+      threads: the threads.
+      gate: where they wait for the learner.
+      store: where their weights come from.
+    """
+
+    def __init__(self, threads: ActorThreads, gate: LearnerGate, store: WeightStore) -> None:
+        self.threads = threads
+        self._gate = gate
+        self._store = store
+        self.wait_blocked = gate.wait_blocked
+        self.instances = {"actor": Instances(owes=threads.owes, start=threads.start)}
+
+    def open(self, addresses: list[str]) -> list[str]:
+        """Compiles for every device; nobody joins."""
+        del addresses
+        self.threads.warm_up([self._store.newest(index) for index in range(len(self.threads.devices))])
+        return []
+
+    def close(self) -> None:
+        """Stops the threads; safe to call twice."""
+        self._gate.close()
+
+    def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """Returns the state of every thread's lane; only while all wait for weights."""
+        return {(index, 0): state for index, state in self.threads.states().items()}
+
+    def tables(self) -> dict[str, Tree]:
+        """Returns the agent's states, by the name of their tree in a checkpoint."""
+        return {memory_name(index): jax.device_get(tree) for index, tree in self.threads.memories().items()}
+
+    @property
+    def last_epoch(self) -> int:
+        """The highest epoch of a thread so far."""
+        return self.threads.last_epoch
+
+    def meters(self) -> dict[str, float]:
+        """Returns metrics since the last call, by name."""
+        return {**self.threads.meters.take(), "actors": self.threads.alive()}

@@ -1,0 +1,251 @@
+"""The parts of a run with one learner that are made alike whoever acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from seedbed.acting.assignment import Assignment, lanes_of
+from seedbed.acting.lag import ExactLag, Lag, Rounds
+from seedbed.acting.lag_control import ExactControl, HandOver, RoundBuffer
+from seedbed.acting.meters import Meters
+from seedbed.architectures.devices import pick_everywhere
+from seedbed.architectures.interface import Setup
+from seedbed.config.placement import EnvironmentSettings
+from seedbed.config.settings import RunConfig
+from seedbed.learning.books import Books
+from seedbed.learning.failure import Failure
+from seedbed.learning.learner import Learner
+from seedbed.learning.loop import Beginning, LearnerLoop, LoopSettings, resumed
+from seedbed.learning.memory import Memory, QueueMemory, ReplayMemory, into, make_replay, rounds
+from seedbed.learning.source import Source
+from seedbed.replay.queue import UnrollQueue, join
+from seedbed.seeding import integer, key
+from seedbed.serving.actor_registry import ActorRegistry
+from seedbed.serving.service import Service
+from seedbed.serving.source import ServedActors
+from seedbed.types import Agent, EnvSpec, Tree, Unroll
+from seedbed.weights.store import WeightStore
+
+
+@dataclass
+class Parts:
+    """The parts of one run; :meth:`loop` puts them together.
+
+    Attributes:
+      setup: what the run is built from.
+      lag: of the run.
+      rounds: the version that each round acts with; None where the lag is free.
+      settings: of the loop.
+      learner, memory, store, books, failure: see :class:`~seedbed.learning.loop.LearnerLoop`.
+      beginning: where the run begins.
+      hand_over: takes complete unrolls.
+      assignment: what actors are told.
+      meters: of acting.
+    """
+
+    setup: Setup
+    lag: Lag
+    rounds: Rounds | None
+    settings: LoopSettings
+    learner: Learner
+    memory: Memory
+    store: WeightStore
+    books: Books
+    failure: Failure
+    beginning: Beginning
+    hand_over: HandOver
+    assignment: Assignment
+    meters: Meters = field(default_factory=Meters)
+
+    def exact_control(self, device: int, actors: int, collect: RoundBuffer) -> ExactControl:
+        """Returns the control of the lanes of so many actors on a device, under an exact lag."""
+        assert self.rounds is not None
+        halves = dict.fromkeys(range(lanes_of(self.setup.config.placement.envs_per_actor)[0]), actors)
+        return ExactControl(self.rounds, halves=halves, store=self.store, device=device, collect=collect)
+
+    def served(self, services: Sequence[Service[Any]], **more: Any) -> ServedActors:
+        """Returns the source of actors that join over a transport; ``more`` as it takes it."""
+        setup = self.setup
+        registry = ActorRegistry(
+            self.assignment,
+            services,
+            setup.config.placement.slots,
+            resumable=self.beginning.lanes,
+            first_epoch=self.beginning.first_epoch,
+            on_join=setup.on_join,
+            on_leave=setup.on_leave,
+            on_note=setup.on_note,
+        )
+        for service in services:
+            self.store.listen(service.poke)
+            self.memory.listen(service.poke)
+        patience = setup.config.safety.env_timeout
+        return ServedActors(registry, services, self.meters, patience=patience, gate=setup.gate, **more)
+
+    def loop(
+        self,
+        source: Source,
+        assemble: Callable[[Sequence[Unroll]], Unroll] | None = None,
+        while_idle: Callable[[], bool] = lambda: False,
+    ) -> LearnerLoop:
+        """Returns the run.
+
+        Args:
+          source: acts.
+          assemble: puts unrolls together to a batch on the devices that train; None where they come from the host.
+          while_idle: called while no batch comes; returns whether there are newer weights to publish.
+        """
+        return LearnerLoop(
+            self.setup.agent,
+            self.setup.spec,
+            self.settings,
+            learner=self.learner,
+            memory=self.memory,
+            store=self.store,
+            source=source,
+            assemble=assemble or (lambda unrolls: self.learner.put(join(unrolls))),
+            books=self.books,
+            failure=self.failure,
+            beginning=self.beginning,
+            while_idle=while_idle,
+        )
+
+
+def make_parts(
+    setup: Setup,
+    devices: Sequence[Any],
+    *,
+    lanes: int,
+    learner: Learner | None = None,
+    stream: int | None = None,
+    publish_every: int = 0,
+    assignment: Assignment | None = None,
+    count: Callable[[Iterable[tuple[float, int]]], None] | None = None,
+) -> Parts:
+    """Makes the parts, and restores those that a checkpoint has.
+
+    Args:
+      setup: what the run is built from.
+      devices: JAX devices that read the weights.
+      lanes: number of lanes that hand unrolls over, each of an equal share of the environments.
+      learner: makes the updates; None for one on the devices that train, of all hosts.
+      stream: number of this learner among those of the run, each of which draws numbers of its own; None: the host's.
+      publish_every: updates after which weights are published; 0: whenever they are due.
+      assignment: what actors are told; None: that of this host.
+      count: takes the episodes that ended; None: the books count them.
+
+    Raises:
+      ConfigError: a setting does not fit the agent, this machine or the checkpoint.
+    """
+    config, agent, spec = setup.config, setup.agent, setup.spec
+    place, plan, lag = config.placement, agent.data, config.lag
+    host = config.cluster.host
+    books, failure = Books(host, config.cluster.hosts), Failure()
+    rows = plan.batch_size // config.cluster.hosts
+    acting = place.planned - place.eval_envs
+    if learner is None:
+        training = pick_everywhere("training", place.training_devices)
+        learner = Learner(agent, training, key(config.seed, "learner"))
+    filling, batches = rounds(plan, acting, rows) if lag.exact else (0, 1)
+    updates = batches * plan.updates_a_batch
+    store = WeightStore(list(devices), keep=lag.snapshots_kept(batches))
+    settings = LoopSettings(
+        lag=lag,
+        exact=config.deterministic,
+        ahead=lag.ahead(place.prefetch),
+        publish_every=lag.every(publish_every),
+        max_skipped=config.safety.max_skipped_updates,
+        rows=rows,
+        insert_rows=place.planned // lanes if lanes else lanes_of(place.envs_per_actor)[1],
+        rhythm={
+            "lag": lag.setting,
+            "updates in a round": updates,
+            "halves of actors": lanes,
+            "devices that act": len(devices),
+            "hosts": config.cluster.hosts,
+        },
+    )
+    memory: Memory
+    if plan.replay is None:
+        capacity = lag.queue_capacity(place.planned, place.queue_size or rows)
+        memory = QueueMemory(UnrollQueue(capacity, rows), books.ledger, exact=config.deterministic)
+    else:
+        replay = make_replay(
+            agent,
+            spec,
+            lag=lag,
+            batch_size=rows,
+            acting=acting,
+            largest_insert=place.largest_batch,
+            seed=integer(config.seed, "replay", host if stream is None else stream),
+        )
+        memory = ReplayMemory(replay, agent, books.ledger, lanes if lag.exact else None)
+    beginning = Beginning(setup.first_epoch, 0, filling)
+    if setup.checkpoint is not None:
+        beginning = resumed(
+            setup.checkpoint,
+            agent,
+            spec,
+            settings,
+            learner=learner,
+            memory=memory,
+            books=books,
+            beginning=beginning,
+            acting=acting,
+        )
+    return Parts(
+        setup=setup,
+        lag=lag,
+        rounds=Rounds(lag, updates, beginning.filling, beginning.base) if isinstance(lag, ExactLag) else None,
+        settings=settings,
+        learner=learner,
+        memory=memory,
+        store=store,
+        books=books,
+        failure=failure,
+        beginning=beginning,
+        hand_over=into(memory, count or books.count),
+        assignment=assignment or assignment_of(config, agent, spec, setup.token),
+    )
+
+
+def restored_tables(parts: Parts, like: Callable[[], dict[str, Tree]]) -> dict[str, Tree]:
+    """Returns the agent's states that a checkpoint kept, with the structures of ``like()``; none if it kept none."""
+    checkpoint = parts.setup.checkpoint
+    if checkpoint is None or not parts.beginning.lanes:
+        return {}
+    return {name: checkpoint.tree(name, tree) for name, tree in like().items()}
+
+
+def assignment_of(
+    config: RunConfig, agent: Agent, spec: EnvSpec, token: str, *, envs: int | None = None
+) -> Assignment:
+    """Returns what the actors of a host are told.
+
+    Args:
+      config: the run's settings.
+      agent: the agent that is trained.
+      spec: of the environments.
+      token: secret that lets actors in where they come over a transport.
+      envs: environments of each actor, where the settings do not say it.
+    """
+    place = config.placement
+    of_actors = isinstance(place, EnvironmentSettings)
+    return Assignment(
+        env=config.env,
+        options=config.env_options,
+        spec=spec,
+        actors=place.actors,
+        envs=place.envs_per_actor if envs is None else envs,
+        seed=config.seed,
+        unroll_length=agent.data.unroll_length,
+        overlap=agent.data.overlap,
+        evaluating=place.eval_envs if of_actors else 0,
+        token=token,
+        keep_log=config.deterministic,
+        lockstep=config.lag.exact,
+        host=config.cluster.host,
+        hosts=config.cluster.hosts,
+    )

@@ -1,0 +1,53 @@
+"""What travels between the roles of a program, in bytes, from the layouts that travel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from seedbed.acting.codec import VERSION, UnrollCodec, WeightsCodec
+from seedbed.acting.unrolls import step_fields
+from seedbed.architectures.program import Traffic
+from seedbed.seeding import key
+from seedbed.transport.interface import Layout
+from seedbed.types import Agent, EnvSpec
+
+
+def steps(spec: EnvSpec) -> tuple[Traffic, ...]:
+    """Returns the traffic of environments that are decided for elsewhere: every step."""
+    action = Layout(((spec.action.shape, spec.action.dtype),))
+    return (
+        Traffic("observation, reward, three flags", "up", Layout(step_fields(spec, 1)).payload, "step"),
+        Traffic("action", "down", action.payload, "step"),
+    )
+
+
+def unrolls(agent: Agent, spec: EnvSpec, rows: int) -> tuple[Traffic, ...]:
+    """Returns the traffic of actors that decide themselves: unrolls of lanes with so many environments each."""
+    what = "unroll, first priorities" if agent.priorities else "unroll"
+    return (
+        Traffic(what, "up", UnrollCodec(agent, spec, 1).layout.payload, "unroll"),
+        Traffic("version of the next weights", "down", VERSION.payload / rows, "unroll"),
+    )
+
+
+def snapshots(agent: Agent, every: int = 1) -> Traffic:
+    """Returns the traffic of weights that are fetched after so many updates, at most."""
+    return Traffic("weights", "down", WeightsCodec(agent).layout.payload / max(every, 1), "update")
+
+
+def gradients(agent: Agent, *, n_push: int = 1, n_fetch: int = 1) -> tuple[Traffic, ...]:
+    """Returns the traffic of a worker: a gradient of ``n_push`` batches up, parameters after ``n_fetch`` of them."""
+    nbytes = bytes_of(jax.eval_shape(agent.init, key(0, "example")))
+    return (
+        Traffic("gradient", "up", nbytes / n_push, "gradient"),
+        Traffic("parameters", "down", nbytes / n_fetch, "gradient"),
+    )
+
+
+def bytes_of(tree: Any) -> int:
+    """Returns the bytes of all leaves of a tree, which may be shapes."""
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))

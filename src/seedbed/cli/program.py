@@ -1,0 +1,71 @@
+"""``seedbed program``: the processes and threads of a run, and what travels between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from seedbed.cli.defaults import read_config
+from seedbed.cli.parse import print_line
+
+ABOUT = "Show the processes and threads of a run with these flags, and the bytes that travel between them."
+
+if TYPE_CHECKING:
+    from seedbed.architectures.program import Program
+    from seedbed.config.settings import RunConfig
+
+
+def run(arguments: list[str]) -> None:
+    """Prints roles, needs, edges and bytes; starts nothing."""
+    config = read_config("program", arguments, ABOUT)
+    program = declared(config)
+    if config.json:
+        print_line(json.dumps(program.to_json(), indent=2))
+        return
+    for line in lines(program):
+        print_line(line)
+
+
+def declared(config: RunConfig) -> Program:
+    """Returns the program that a run with these settings would start.
+
+    Raises:
+      ConfigError: a setting does not fit.
+    """
+    from seedbed.architectures.compatibility import load_architecture, require_fit
+    from seedbed.launch.build import build_agent, build_spec
+
+    spec = build_spec(config)
+    agent = build_agent(config, spec)
+    require_fit(config, agent)
+    architecture = load_architecture(config.arch)
+    return architecture.program(architecture.place(config), agent, spec)
+
+
+def lines(program: Program) -> Iterator[str]:
+    """Yields the program as people read it: a table of roles, and one of what travels."""
+    if program.hosts > 1:
+        yield f"on each of {program.hosts} hosts:"
+    yield f"{'role':<20} {'count':>5} {'cores':>6} {'devices':>7}  what it is"
+    for role in program.roles:
+        kind = "the head" if role.name == program.head else "process" if role.entry else "thread of the head"
+        watched = f", silent for {role.silent_after:g} s at most" if role.silent_after else ""
+        again = f", restarted {role.restarts} times at most" if role.restarts is not None else ""
+        near = f", near the {role.near}" if role.near else ""
+        yield (
+            f"{role.name:<20} {role.count:>5} {role.needs.cores:>6g} {role.needs.accelerators:>7}  "
+            f"{kind}{near}{watched}{again}"
+        )
+    rows = [
+        (role.name, edge.to, each) if each.direction == "up" else (edge.to, role.name, each)
+        for role, edge in program.edges
+        for each in edge.traffic
+    ]
+    if not rows:
+        yield "nothing travels between processes"
+        return
+    yield ""
+    yield f"{'from':<20} {'to':<20} {'bytes':>12}  per       what"
+    for source, to, each in rows:
+        yield f"{source:<20} {to:<20} {each.bytes:>12,.0f}  {each.per:<9} {each.what}"

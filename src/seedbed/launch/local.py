@@ -1,0 +1,239 @@
+"""The launcher of this machine: instances are processes, or threads where the carrier is in-process.
+
+A process is started by ``exec`` and never forked from the process that holds JAX. Should this process be killed, a
+guard (:mod:`seedbed.launch.guard`) sees to it that they end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from seedbed import faults
+from seedbed.architectures.program import Role, Task
+from seedbed.errors import CheckpointError
+from seedbed.faults import Fault
+from seedbed.instances import GRACE_SECONDS, Instance, ThreadInstance
+from seedbed.launch.allocator import without_tuning
+from seedbed.launch.entry import TOKEN, context_of, entry_of
+from seedbed.launch.folder import RunFolder
+from seedbed.learning.checkpoint import Contents, load_latest, save
+from seedbed.transport.connect import CARRIERS
+
+_ANNOUNCED = 'trap "" PIPE; echo "+$$" >&0; trap - PIPE; exec "$@" </dev/null'
+"""What becomes the program once it has named itself on the guard's pipe; a guard that was killed hears nothing."""
+
+
+class Guard:
+    """The process that ends what was started under it if this process is killed; :meth:`close` it at the end."""
+
+    def __init__(self) -> None:
+        # Isolated and without site packages: it starts in a moment and stays small.
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(GRACE_SECONDS)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, env=without_tuning({**os.environ}), process_group=0
+        )
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a program that leads a process group of its own and has no input; ``options`` are those of Popen.
+
+        The program announces itself: were it announced from here, it would be lost if this process were killed, or
+        interrupted, in the moment between. Until it has, it holds the pipe whose end the guard awaits.
+        """
+        announced = ["/bin/sh", "-c", _ANNOUNCED, "sh", *command]
+        return subprocess.Popen(announced, stdin=self._pipe, process_group=0, **options)
+
+    def forget(self, group: int) -> None:
+        """Says that the group has ended: its number may become somebody else's."""
+        # A guard that was killed is not worth a run: the run goes on without it.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, f"-{group}\n".encode())
+
+    @property
+    def _pipe(self) -> int:
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    def close(self) -> None:
+        """Ends it, and with it what was started and not forgotten."""
+        self._process.communicate()
+
+
+ON_PROCESSOR: Mapping[str, str] = {"JAX_PLATFORMS": "cpu"}
+"""Variables of an instance whose JAX runs on the processor; accelerators are the head's."""
+
+
+class ProcessInstance:
+    """An instance in a process of its own, which leads a group with the processes that its environments start.
+
+    Args:
+      words: a module and its arguments.
+      token: secret that the others want to hear.
+      log: file for its output; its fault comes as a file beside it.
+      guard: ends it should this process be killed.
+      beside: variables of its environment, beside this process's.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        token: str,
+        log: Path,
+        guard: Guard,
+        beside: Mapping[str, str] = ON_PROCESSOR,
+    ) -> None:
+        self.log = str(log)
+        self._fault = log.with_suffix(".fault").absolute()
+        self._fault.unlink(missing_ok=True)
+        self._guard = guard
+        command = [sys.executable, "-P", "-m", *words]
+        with log.open("ab") as output:
+            self._begins = output.tell()
+            # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its
+            # instances stop.
+            self._process = guard.start(
+                command,
+                stdout=output,
+                stderr=output,
+                env=without_tuning({**os.environ, TOKEN: token, faults.FILE: str(self._fault), **beside}),
+            )
+
+    def ended(self) -> Fault | None:
+        """See :class:`~seedbed.instances.Instance`."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._kill_group()
+        if (fault := faults.read(self._fault)) is not None:
+            return fault
+        if code < 0:
+            return Fault(f"killed by signal {-code}")
+        last = self._last_line()
+        return Fault(f"ended with status {code}" + (f"; its last line: {last}" if last else ""))
+
+    def _last_line(self) -> str:
+        with Path(self.log).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            # What stands before are the last words of those that had this place earlier.
+            file.seek(max(self._begins, file.tell() - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def ask_to_end(self) -> None:
+        """See :class:`~seedbed.instances.Instance`."""
+        self._process.terminate()
+
+    def kill(self) -> bool:
+        """See :class:`~seedbed.instances.Instance`."""
+        self._process.kill()
+        self._process.wait()
+        self._kill_group()
+        return True
+
+    def finish(self, seconds: float) -> None:
+        """See :class:`~seedbed.instances.Instance`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        self.kill()
+        self._fault.unlink(missing_ok=True)
+
+    def _kill_group(self) -> None:
+        """Kills what the actor's environments have started and left behind."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._guard.forget(self._process.pid)
+
+
+class LocalLauncher:
+    """A :class:`~seedbed.launch.launcher.Launcher` of processes, or threads, of this machine.
+
+    Args:
+      folder: the run's.
+      transport: name of the carrier; ``inproc`` makes the instances threads.
+
+    Attributes:
+      token: secret that the instances want to hear.
+    """
+
+    def __init__(self, folder: RunFolder, transport: str) -> None:
+        self._folder = folder
+        self._carrier = CARRIERS[transport]
+        self._in_threads = transport == "inproc"
+        self._guard: Guard | None = None
+        self._listening: set[str] = set()
+
+    def address(self, role: Role, index: int) -> str:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        # Short, since the path of a socket has to be.
+        initials = "".join(word[0] for word in role.name.replace("-", " ").split())
+        address = f"{self._carrier}:{self._folder.socket()}.{initials}{index}"
+        self._listening.add(address)
+        return address
+
+    def folder(self, role: Role, index: int) -> str:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        return str((self._folder.path / "instances" / self._name(role.name, index)).absolute())
+
+    def prepare(self, role: Role, index: int, contents: Contents) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        folder = Path(self.folder(role, index))
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        save(folder, contents.meta["version"], contents, keep=1)
+
+    def standing(self, role: Role, index: int) -> str | None:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        folder = Path(self.folder(role, index))
+        if not folder.exists():
+            return None
+        try:
+            return f"goes on from its snapshot of version {load_latest(folder).step}"
+        except CheckpointError as error:
+            return f"has no snapshot to go on from ({error})"
+
+    def start(self, role: Role, task: Task) -> Instance:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        name, token = self._name(role.name, task.index), self._folder.token()
+        if self._in_threads:
+            over = threading.Event()
+            run = partial(entry_of(task), context_of(task, token, over))
+            return ThreadInstance(f"{role.name} {task.index}", run, str(self._folder.log), over)
+        self._guard = self._guard or Guard()
+        path = (self._folder.logs / f"{name}.json").absolute()
+        path.write_text(json.dumps(task.to_json()), encoding="utf-8")
+        beside = _accelerated() if role.accelerated else ON_PROCESSOR
+        words = ["seedbed.launch.entry", str(path)]
+        return ProcessInstance(words, token, self._folder.logs / f"{name}.log", self._guard, beside)
+
+    @staticmethod
+    def _name(role: str, index: int) -> str:
+        return f"{role.replace(' ', '-')}-{index}"
+
+    def close(self) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        if self._guard is not None:
+            self._guard.close()
+        for address in self._listening:  # that of an instance that was killed
+            carrier, _, path = address.partition(":")
+            if carrier != "inproc":
+                Path(path).unlink(missing_ok=True)
+
+
+def _accelerated() -> dict[str, str]:
+    """Returns what the JAX of an instance is told so that it runs where the head's does."""
+    if jax.default_backend() == "cpu":
+        return {"JAX_PLATFORMS": "cpu"}
+    # The same platform as here; of its memory the head has taken most at its beginning.
+    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

@@ -1,0 +1,267 @@
+"""The supervisor of a run: it starts the instances of a program, watches them, and starts them again within a bound."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from seedbed.architectures.program import Program, Role, Task
+from seedbed.errors import RunFailed
+from seedbed.faults import Fault
+from seedbed.instances import GRACE_SECONDS, Instance, Instances
+from seedbed.launch.launcher import Launcher
+
+_log = logging.getLogger(__name__)
+WATCH_SECONDS = 0.2
+RESTART_WINDOW_SECONDS = 600.0
+
+
+@dataclass
+class _Watched:
+    """One instance, and those that had its place before."""
+
+    role: Role
+    index: int
+    instance: Instance
+    begun: float
+    restarts: deque[float] = field(default_factory=deque)
+    fault: Fault | None = None
+
+    def __str__(self) -> str:
+        return f"{self.role.name} {self.index}"
+
+
+class Supervisor:
+    """Keeps the instances of a program alive; one thread, which every role is watched by alike.
+
+    Args:
+      program: the roles.
+      launcher: starts instances that are no threads of the head's own.
+      instances: the instances as the head knows them, by the name of the role.
+      run: the run's settings, as JSON values.
+      spec: of the environments, as JSON values.
+      on_failure: called with the error that should end the run.
+      note: takes one line for people.
+
+    Attributes:
+      restarts: number of instances that were started again.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        launcher: Launcher,
+        instances: Mapping[str, Instances],
+        *,
+        run: dict[str, Any],
+        spec: dict[str, Any],
+        on_failure: Callable[[BaseException], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._program = program
+        self._launcher = launcher
+        self._known = instances
+        self._run_settings = run
+        self._spec = spec
+        self._on_failure = on_failure
+        self._note = note
+        self.restarts = 0
+        self._addresses: dict[str, list[str]] = {}
+        self._watched: dict[str, dict[int, _Watched]] = {role.name: {} for role in program.roles}
+        self._to_start: queue.SimpleQueue[Role] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._looked = time.monotonic()
+        self._head_seen: float | None = None
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def start(self, roles: Sequence[Role], head: list[str] | None = None) -> dict[str, list[str]]:
+        """Starts all instances of these roles, in their order; returns the addresses of those that listen, by role.
+
+        Args:
+          roles: of the program.
+          head: addresses of the head, for the roles that dial it.
+        """
+        if head is not None:
+            self._addresses[self._program.head] = head
+        for role in roles:
+            if role.listens:
+                self._addresses[role.name] = [
+                    self._launcher.address(role, index) for index in range(role.count)
+                ]
+            if (begins := self._of(role).begins) is not None:
+                for index in range(role.count):
+                    self._launcher.prepare(role, index, begins(index))
+            self._to_start.put(role)
+        if self._thread.ident is None:
+            self._thread.start()
+        return {role.name: self._addresses[role.name] for role in roles if role.listens}
+
+    def seen(self) -> None:
+        """Says that the head has come round: it is watched from its first time on."""
+        self._head_seen = time.monotonic()
+
+    def stand_down(self) -> None:
+        """From now on instances may end without being replaced."""
+        self._stopping.set()
+
+    def stop(self, roles: Sequence[Role] | None = None) -> None:
+        """Ends the watch, and the instances of these roles, or all; safe to call twice.
+
+        Those that dial the head hear by their connections that it is over; the others are asked to end.
+        """
+        self._stopping.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        for role in reversed(self._program.roles if roles is None else roles):
+            watched = list(self._watched[role.name].values())
+            if role in self._program.before:
+                for each in watched:
+                    each.instance.ask_to_end()
+            over = time.monotonic() + GRACE_SECONDS
+            for each in watched:
+                each.instance.finish(max(0.0, over - time.monotonic()))
+        if roles is None:
+            self._launcher.close()
+
+    def _of(self, role: Role) -> Instances:
+        return self._known.get(role.name, Instances())
+
+    # What the thread does.
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._start_what_is_due()
+                self._watch()
+                self._stopping.wait(WATCH_SECONDS)
+        except BaseException as error:
+            self._on_failure(error)
+
+    def _start_what_is_due(self) -> None:
+        while not self._to_start.empty():
+            role = self._to_start.get()
+            for index in range(role.count):
+                if self._stopping.is_set():
+                    return
+                _log.info("%s %d starts", role.name, index)
+                begun = time.monotonic()
+                self._watched[role.name][index] = _Watched(role, index, self._begin(role, index), begun)
+
+    def _begin(self, role: Role, index: int) -> Instance:
+        if role.entry is None:
+            start = self._of(role).start
+            assert start is not None, "a role without an entry is started by the head"
+            return start(index)
+        task = Task(
+            role.name,
+            index,
+            role.entry,
+            self._run_settings,
+            self._spec,
+            {edge.to: self._addresses[edge.to] for edge in role.dials if edge.to != role.name},
+            role.patience,
+            self._addresses[role.name][index] if role.listens else None,
+            self._launcher.folder(role, index),
+        )
+        return self._launcher.start(role, task)
+
+    def _watch(self) -> None:
+        for role in self._program.roles:
+            late = self._late(role)
+            for index, watched in list(self._watched[role.name].items()):
+                if (reason := watched.instance.ended()) is not None:
+                    self._replace(watched, reason)
+                elif index in late:
+                    self._replace(watched, self._kill(watched, late[index]))
+        self._look_at_the_head()
+
+    def _late(self, role: Role) -> dict[int, float]:
+        """Returns the instances that owe something for too long, and for how many seconds.
+
+        None are late if this process itself stood still (Ctrl-Z) and what they gave may wait to be read.
+        """
+        watched = self._watched[role.name]
+        if not role.silent_after or not watched:
+            return {}
+        owes, now, late = self._of(role).owes(), time.monotonic(), {}
+        stood_still = now - self._looked > 10 * WATCH_SECONDS
+        for index, each in watched.items():
+            since = owes.get(index, each.begun)
+            if since is None:
+                continue
+            there = index in owes and since > each.begun
+            patience = role.silent_after if there else max(role.silent_after, role.starts_within)
+            if not stood_still and (silent := now - max(since, each.begun)) > patience:
+                late[index] = silent
+        return late
+
+    def _look_at_the_head(self) -> None:
+        """Says once that the head has not come round for too long: nobody else could."""
+        self._looked = now = time.monotonic()
+        role, seen = self._program[self._program.head], self._head_seen
+        if seen is not None and role.silent_after and now - seen > role.silent_after:
+            self._head_seen = None
+            line = (
+                f"the {role.name} has made no update and waited for no batch for {now - seen:.0f} s: a device or a "
+                "network may hang; Ctrl-C twice ends the run"
+            )
+            _log.warning(line)
+            self._note(line)
+
+    def _kill(self, watched: _Watched, seconds: float) -> Fault:
+        reason = Fault(watched.role.late.replace("{seconds}", f"{seconds:.0f}"))
+        if not watched.instance.kill():
+            raise RunFailed(
+                f"{watched}: {reason}, and a thread cannot be killed and started again: an actor of seed, impala, "
+                f"apex or rapid with --transport shm can (log: {watched.instance.log})"
+            )
+        return reason
+
+    def _replace(self, watched: _Watched, reason: Fault) -> None:
+        if self._stopping.is_set():
+            return
+        role, history, now = watched.role, watched.restarts, time.monotonic()
+        while history and now - history[0] > RESTART_WINDOW_SECONDS:
+            history.popleft()
+        why = _why_not_again(role, reason, watched.fault, len(history))
+        if why is not None:
+            raise RunFailed(f"{watched}: {reason} (log: {watched.instance.log}); {why}")
+        history.append(now)
+        watched.fault = reason
+        self.restarts += 1
+        self._note(f"{watched}: {reason}; restart {len(history)} of {role.restarts}")
+        if (standing := self._launcher.standing(role, watched.index)) is not None:
+            self._note(f"{watched} {standing}")
+        _log.info("%s starts again", watched)
+        watched.begun = time.monotonic()
+        watched.instance = self._begin(role, watched.index)
+
+
+def _why_not_again(role: Role, reason: Fault, before: Fault | None, restarts: int) -> str | None:
+    """Returns why an instance that ended for this reason is not started again; None if it is.
+
+    Args:
+      role: of the instance.
+      reason: why it ended.
+      before: why the instance before it ended; None if it was the first.
+      restarts: number of restarts within the window.
+    """
+    if role.restarts is None:
+        return "a run with an exact lag cannot go on without it: 'seedbed resume' goes on from the last checkpoint"
+    if reason.repeats(before):
+        return (
+            "it was the same before its restart, so that another one would come to the same: mend what the log shows, "
+            "then 'seedbed resume'"
+        )
+    if restarts >= role.restarts:
+        return (
+            f"it was restarted {restarts} times already, and --actor-restarts allows no more: mend what the log shows, "
+            "then 'seedbed resume'"
+        )
+    return None

@@ -1,0 +1,129 @@
+"""The declared program of every architecture is what runs: its roles, whatever starts them, and its bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import balanced, rows, tiny
+from small_runs import params
+
+from seedbed.architectures.program import Edge, Program, Role, Traffic
+from seedbed.architectures.roles import carrier_of
+from seedbed.cli.program import declared
+from seedbed.errors import ConfigError
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.train import train
+from seedbed.testing.launcher import ThreadLauncher
+
+REPLAY: dict[str, Any] = {
+    "agent": "dqn",
+    "head_size": 8,
+    "replay_size": 2_000,
+    "replay_min_size": 40,
+    "batch_size": 10,
+    "target_period": 5,
+}
+EXACT = {"lag": 0, "frames": 4_000}
+CASES: dict[str, dict[str, Any]] = {
+    "seed": {"arch": "seed", **EXACT},
+    "impala": {"arch": "impala", **EXACT},
+    "apex": {"arch": "apex", **REPLAY, **EXACT, "replay_ratio": 0.25},
+    "rapid": {"arch": "rapid", "forward_servers": 2, **EXACT},
+    "gorila": {"arch": "gorila", **REPLAY, "frames": 2_000, "shards": 2},
+}
+
+
+def test_a_program_names_roles_that_there_are() -> None:
+    with pytest.raises(ConfigError, match="actor names the role 'server', and there are learner, actor"):
+        Program((Role("learner", 1), Role("actor", 2, dials=(Edge("server"),))))
+    with pytest.raises(ConfigError, match="each role once"):
+        Program((Role("learner", 1), Role("learner", 2)))
+    with pytest.raises(ConfigError, match="the head is 'chief', and there are learner"):
+        Program((Role("learner", 1),), head="chief")
+
+
+def test_bytes_of_an_edge_are_a_formula() -> None:
+    edge = Edge("learner", (Traffic("a", "up", 3.0, "step"), Traffic("b", "down", 5.0, "update")))
+    units = {"step": 10.0, "update": 2.0}
+    assert edge.bytes_for("up", units, 4) == 30.0
+    assert edge.bytes_for("down", units, 4) == 5.0 * 2 * 4, "every instance fetches the weights"
+
+
+@pytest.mark.parametrize("arch", CASES)
+def test_declared_bytes_are_those_that_travel(
+    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny("toy:catch", tmp_path / "run", **CASES[arch])
+    program, data = declared(config), 5
+    if arch == "rapid":
+        # Servers tell what they have served now and then: more often here, and so in this process.
+        monkeypatch.setattr("seedbed.serving.proxy.REPORT_SECONDS", 0.02)
+        run = train(config, launch=ThreadLauncher).to_json()
+    else:
+        run = train(config).to_json()
+    assert balanced(run)
+    last = rows(tmp_path / "run")[-1]
+    received = last["steps_received"]
+    units = {
+        "step": received,
+        "unroll": received / data,
+        "update": last["weights_version"],
+        # Of a shard, which takes one gradient of each push.
+        "gradient": last["weights_version"] + last.get("gradients_dropped", 0),
+    }
+    for direction, metric in (("up", "bytes_from_actors"), ("down", "bytes_to_actors")):
+        told = sum(edge.bytes_for(direction, units, role.count) for role, edge in program.edges)
+        assert told == pytest.approx(last[metric], rel=0.05), direction
+
+
+@pytest.mark.parametrize("arch", ["seed", "impala", "rapid", "gorila", "apex"])
+def test_the_same_program_runs_in_threads(arch: str, tmp_path: Path) -> None:
+    """Every role's entry, with another launcher; the engine does not change what is computed."""
+    launchers: list[ThreadLauncher] = []
+
+    def launch(folder: RunFolder, transport: str) -> ThreadLauncher:
+        launchers.append(ThreadLauncher(folder, transport))
+        return launchers[-1]
+
+    settings = {**CASES[arch], "frames": 1_000}
+    config = tiny("toy:catch", tmp_path / "threads", **settings, transport="shm")
+    run = train(config, launch=launch).to_json()
+    assert balanced(run)
+    (launcher,) = launchers
+    program = declared(config)
+    wanted = [(role.name, index) for role in program.roles if role.entry for index in range(role.count)]
+    assert sorted((task.role, task.index) for task in launcher.started) == sorted(wanted)
+    if "lag" in settings:
+        train(tiny("toy:catch", tmp_path / "processes", **settings, transport="shm"))
+        one, other = params(tmp_path / "threads"), params(tmp_path / "processes")
+        for leaf, array in one.items():
+            np.testing.assert_array_equal(array, other[leaf], err_msg=leaf)
+
+
+@pytest.mark.parametrize(
+    ("settings", "roles"),
+    [
+        ({"arch": "seed"}, {"learner": 1, "actor": 2}),
+        ({"arch": "a2c", "agent": "a2c"}, {"learner": 1, "actor": 1}),
+        ({"arch": "sebulba"}, {"learner": 1, "actor": 2}),
+        ({"arch": "anakin"}, {"learner": 1}),
+        ({"arch": "a3c", "agent": "a2c"}, {"learner": 1, "actor": 2}),
+        ({"arch": "rapid", "forward_servers": 2}, {"learner": 1, "forward-pass server": 2, "actor": 2}),
+        ({"arch": "gorila", **REPLAY, "shards": 3}, {"shard": 3, "head": 1, "worker": 2}),
+    ],
+)
+def test_every_process_and_thread_is_of_a_role(
+    settings: dict[str, Any], roles: dict[str, int], tmp_path: Path
+) -> None:
+    env = "gymnax:CartPole-v1" if settings["arch"] == "anakin" else "toy:catch"
+    config = tiny(env, tmp_path / "run", **settings)
+    program = declared(config)
+    assert {role.name: role.count for role in program.roles} == roles
+    assert program.hosts == 1
+    # Threads of the head have no address that anybody dials.
+    inside = [role.name for role in program.roles if role.entry is None]
+    assert program.head in inside
+    assert carrier_of(config) in ("inproc", "shm")

@@ -1,0 +1,289 @@
+"""The watch over the instances of a program; whole runs with faults are in tests/faults."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seedbed.architectures.program import Edge, Program, Role, Task
+from seedbed.errors import RunFailed
+from seedbed.faults import Fault
+from seedbed.instances import Instance, Instances
+from seedbed.launch import supervisor as module
+from seedbed.launch.local import Guard, ProcessInstance
+from seedbed.launch.supervisor import Supervisor
+
+
+class Dead:
+    """An instance that ended, or lives if it has no fault."""
+
+    log = "logs/actor-0.log"
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        self.fault = fault
+        self.killed = self.asked = False
+
+    def ended(self) -> Fault | None:
+        return self.fault
+
+    def ask_to_end(self) -> None:
+        self.asked = True
+
+    def kill(self) -> bool:
+        self.killed = True
+        return True
+
+    def finish(self, seconds: float) -> None: ...
+
+
+class FakeLauncher:
+    """Starts what it is told to, and writes down what is asked of it."""
+
+    def __init__(self, start: Callable[[int], Dead]) -> None:
+        self._start = start
+        self.tasks: list[Task] = []
+        self.prepared: list[tuple[str, int, Any]] = []
+
+    def address(self, role: Role, index: int) -> str:
+        return f"{role.name}:{index}"
+
+    def prepare(self, role: Role, index: int, contents: Any) -> None:
+        self.prepared.append((role.name, index, contents))
+
+    def folder(self, role: Role, index: int) -> str:
+        return f"{role.name}/{index}"
+
+    def standing(self, role: Role, index: int) -> str | None:
+        return None
+
+    def start(self, role: Role, task: Task) -> Instance:
+        self.tasks.append(task)
+        return self._start(task.index)
+
+    def close(self) -> None: ...
+
+
+def program_of(**role: Any) -> Program:
+    actor = Role("actor", **{"count": 1, "entry": "nowhere:run", "dials": (Edge("learner"),), **role})
+    return Program((Role("learner", 1, silent_after=60.0), actor))
+
+
+def supervisor_of(
+    start: Callable[[int], Dead] = lambda index: Dead(),
+    on_failure: Callable[[BaseException], None] = lambda error: None,
+    note: Callable[[str], None] = lambda text: None,
+    instances: dict[str, Instances] | None = None,
+    program: Program | None = None,
+) -> Supervisor:
+    return Supervisor(
+        program or program_of(restarts=1, silent_after=30.0),
+        FakeLauncher(start),
+        instances or {},
+        run={"seed": 3},
+        spec={},
+        on_failure=on_failure,
+        note=note,
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of_last(
+    clock: list[float],
+) -> None:
+    owes: dict[int, float | None] = {}
+    program = program_of(count=3, restarts=1, silent_after=30.0, starts_within=120.0)
+    watch = supervisor_of(program=program, instances={"actor": Instances(owes=lambda: owes)})
+    watch.start(program.after, ["here"])
+    watch.stop([])
+    watch._stopping.clear()
+    watch._start_what_is_due()
+    role = program["actor"]
+
+    def late_at(seconds: float) -> dict[int, float]:
+        clock[0] = watch._looked = 1000.0 + seconds
+        return watch._late(role)
+
+    assert late_at(119.0) == {}, "one that starts has two minutes to be ready"
+    assert late_at(121.0) == {0: 121.0, 1: 121.0, 2: 121.0}
+    owes.update({0: 1100.0, 1: 1085.0, 2: None})
+    assert late_at(121.0) == {1: 36.0}, "one that owes nothing is never late"
+    watch._watched["actor"][1].begun = 1121.0  # it was started again, and has not been heard of since
+    assert late_at(125.0) == {}
+    owes[1] = 1130.0
+    assert late_at(159.0) == {0: 59.0}
+    assert late_at(161.0) == {0: 61.0, 1: 31.0}
+    watch._looked = clock[0] - 60.0  # Ctrl-Z, and fg a minute later
+    assert watch._late(role) == {}, "a head that stood still itself blames nobody"
+
+
+def test_an_instance_that_is_late_is_killed_and_started_again(clock: list[float]) -> None:
+    begun: list[Dead] = []
+    notes: list[str] = []
+
+    def start(index: int) -> Dead:
+        begun.append(Dead())
+        return begun[-1]
+
+    program = program_of(restarts=2, silent_after=30.0, late="no step for {seconds} s")
+    owes = {0: 1000.5}
+    watch = supervisor_of(
+        start, note=notes.append, program=program, instances={"actor": Instances(owes=lambda: owes)}
+    )
+    watch._to_start.put(program["actor"])
+    watch._addresses["learner"] = ["here"]
+    watch._start_what_is_due()
+    clock[0] = watch._looked = 1031.0
+    watch._watch()
+    assert [one.killed for one in begun] == [True, False]
+    assert notes == ["actor 0: no step for 30 s; restart 1 of 2"]
+    assert watch.restarts == 1
+
+
+def test_a_head_that_does_not_come_round_is_told_once(clock: list[float]) -> None:
+    notes: list[str] = []
+    watch = supervisor_of(note=notes.append)
+    clock[0] += 500.0
+    watch._watch()
+    assert notes == [], "it has not begun"
+    watch.seen()
+    for seconds in (59.0, 2.0, 60.0):
+        clock[0] += seconds
+        watch._watch()
+    (line,) = notes
+    assert line.startswith("the learner has made no update and waited for no batch for 61 s")
+
+
+def test_roles_are_told_where_the_others_are_and_what_they_begin_with() -> None:
+    shard = Role("shard", 2, entry="nowhere:shard", listens=True)
+    head = Role("head", 1, dials=(Edge("shard"),))
+    worker = Role("worker", 1, entry="nowhere:work", dials=(Edge("shard"), Edge("head")), patience=7.0)
+    program = Program((shard, head, worker), head="head")
+    watch = supervisor_of(
+        program=program, instances={"shard": Instances(begins=lambda index: f"part {index}")}
+    )
+    launcher: Any = watch._launcher
+    assert watch.start(program.before) == {"shard": ["shard:0", "shard:1"]}
+    watch.start(program.after, ["here"])
+    watch.stop([])
+    watch._stopping.clear()
+    watch._start_what_is_due()
+    assert launcher.prepared == [("shard", 0, "part 0"), ("shard", 1, "part 1")]
+    tasks = {(task.role, task.index): task for task in launcher.tasks}
+    assert tasks["shard", 1].listens == "shard:1" and tasks["shard", 1].dials == {}
+    last = tasks["worker", 0]
+    assert last.dials == {"shard": ["shard:0", "shard:1"], "head": ["here"]}
+    assert (last.listens, last.patience, last.run, last.folder) == (None, 7.0, {"seed": 3}, "worker/0")
+    watch.stop()
+    # A worker hears it by its connections; nobody closes a shard's.
+    asked = {name: [one.instance.asked for one in each.values()] for name, each in watch._watched.items()}
+    assert asked == {"shard": [True, True], "head": [], "worker": [False]}
+
+
+def stalled_at(step: int | None) -> Fault:
+    return Fault("ValueError: the engine has stalled", "EnvironmentFault", "engine.py", 7, step)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "starts", "words"),
+    [
+        # The third one of those that are all alike is not begun.
+        (
+            [stalled_at(50)] * 9,
+            2,
+            "it was the same before its restart, so that another one would come to the same",
+        ),
+        ([stalled_at(50), stalled_at(51), stalled_at(51)], 3, "it was the same before its restart"),
+        ([stalled_at(step) for step in range(9)], 4, "it was restarted 3 times already"),
+        ([Fault("killed by signal 9")] * 9, 4, "it was restarted 3 times already"),
+        ([stalled_at(None)] * 9, 4, "it was restarted 3 times already"),
+    ],
+)
+def test_a_fault_that_repeats_at_the_same_step_ends_the_run(
+    deaths: list[Fault], starts: int, words: str
+) -> None:
+    begun: list[Dead] = []
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def start(index: int) -> Dead:
+        begun.append(Dead(deaths[len(begun)]))
+        return begun[-1]
+
+    def fail(error: BaseException) -> None:
+        failed.append(error)
+        over.set()
+
+    notes: list[str] = []
+    program = program_of(restarts=3)
+    supervisor = supervisor_of(start, fail, notes.append, program=program)
+    supervisor.start(program.after, ["here"])
+    assert over.wait(60)
+    supervisor.stop()
+    (error,) = failed
+    assert isinstance(error, RunFailed)
+    assert words in str(error)
+    assert str(error).startswith(f"actor 0: {deaths[starts - 1]} (log: logs/actor-0.log); ")
+    assert len(begun) == starts
+    assert notes == [f"actor 0: {deaths[n]}; restart {n + 1} of 3" for n in range(starts - 1)]
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    with contextlib.closing(Guard()) as guard:
+        yield guard
+
+
+FAREWELL = "import atexit; atexit.register(print, 'Thank you for flying with us.', flush=True)\n"
+LEAVES = """
+from seedbed import faults
+try:
+    raise ValueError("the engine has stalled")
+except ValueError as error:
+    raise SystemExit(faults.leave(error))
+"""
+ENDINGS = [
+    (FAREWELL + LEAVES, "ValueError: the engine has stalled"),
+    (FAREWELL + "raise SystemExit(4)", "ended with status 4; its last line: Thank you for flying with us."),
+    ("import os; os._exit(0)", "ended with status 0"),
+    ("import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
+]
+
+
+@pytest.mark.parametrize(("program", "said"), ENDINGS)
+def test_why_a_process_ended(
+    program: str, said: str, guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    log = tmp_path / "actor-0.log"
+    actor = ProcessInstance(["ending"], "", log, guard)
+    actor._process.wait(60)
+    assert str(actor.ended()) == said
+    actor.finish(1)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["actor-0.log", "ending.py"]
+
+
+def test_the_fault_of_the_one_before_is_not_taken_for_its_own(
+    guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "first.py").write_text(LEAVES)
+    (tmp_path / "second.py").write_text("raise SystemExit(4)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    log = tmp_path / "actor-0.log"
+    ended = []
+    for name in ("first", "second"):
+        actor = ProcessInstance([name], "", log, guard)
+        actor._process.wait(60)
+        ended.append(str(actor.ended()))
+    assert ended == ["ValueError: the engine has stalled", "ended with status 4"]
