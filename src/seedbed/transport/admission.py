@@ -1,4 +1,4 @@
-"""Who is let in to a conversation: peers that speak the same protocol and know the run's token.
+"""Admission to conversations: peers have to speak the same protocol and to know the run's token.
 
 Over the network the token is never said. The server gives a challenge, the client answers with a proof that takes the
 token to compute, and the server proves the same before the client believes a word. Both proofs are of this challenge
@@ -53,7 +53,7 @@ def require_token(token: str) -> str:
 
 @dataclass(frozen=True)
 class Invitation:
-    """What a client knows of the server that it goes to.
+    """A client's knowledge of the server that it goes to.
 
     Attributes:
       token: secret of the run.
@@ -159,7 +159,7 @@ class Gate:
         return self._identity
 
     def invitation(self, address: str) -> Invitation:
-        """What to tell clients that come to ``address``."""
+        """Returns the invitation for clients that come to ``address``."""
         identity = self.identity_at(address)
         return Invitation(
             self._token,
@@ -168,7 +168,7 @@ class Gate:
         )
 
     def vouching(self, handler: Handler) -> Handler:
-        """Returns a handler that is told the token of all who come through this gate."""
+        """Returns a handler that is told the token of all clients of this gate."""
         return Vouching(handler, self._token)
 
     def challenge(self) -> bytes:
