@@ -210,16 +210,23 @@ def test_nothing_of_a_stranger_is_read_and_no_place_is_taken(
     assert len(told) < 15  # at most one a second
 
 
-def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("first", [b"", HTTP2], ids=["silent", "nothing but a greeting"])
+def test_idle_connections_are_closed(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_STRANGER_SECONDS", 0.5)
-    with serving() as address:
+    with serving("127.0.0.1:0") as address:
         host, port = address.rsplit(":", 1)
-        silent = [socket.create_connection((host, int(port)), timeout=PATIENCE) for _ in range(20)]
-        for connection in silent:
+        # Sooner than by pings that nobody answers.
+        idle = [socket.create_connection((host, int(port)), timeout=PATIENCE / 3) for _ in range(20)]
+        for connection in idle:
+            connection.sendall(first)
+        for connection in idle:
             with closing(connection), suppress(ConnectionError):
-                assert connection.recv(1) == b""
-        with closing(connect(address, timeout=PATIENCE, invitation=JOIN)) as client:
-            assert client.ask({"x": 1})["x"] == 1
+                while connection.recv(1 << 12):
+                    pass
+        assert ask(address, Invitation(TOKEN))["x"] == 1
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "127.0.0.1:0"])
@@ -227,6 +234,7 @@ def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "most_connections", lambda: 5)
+    monkeypatch.setattr(streams, "_STRANGER_SECONDS", 3 * PATIENCE)
     with serving(address) as reached, ExitStack() as stack:
         invitation = JOIN if address[0] == "0" else Invitation(TOKEN)
         client = stack.enter_context(closing(connect(reached, timeout=PATIENCE, invitation=invitation)))

@@ -1,4 +1,4 @@
-"""Admission to a conversation: the peer speaks the same protocol and knows the run's token.
+"""Admission to conversations: peers have to speak the same protocol and to know the run's token.
 
 Over the network the token is never said. The server gives a challenge, the client answers with a proof that takes the
 token to compute, and the server proves the same before the client believes a word. Both proofs are of this challenge
@@ -30,7 +30,7 @@ from seedbed.transport.interface import PROTOCOL, Handler, Peer
 from seedbed.transport.tls import Identity, needs_tls, within_machine
 
 CHALLENGE_SECONDS = 10.0
-"""Time that a client has for its answer to a challenge."""
+"""How long a client may think about a challenge."""
 _LEAST_TOKEN_CHARACTERS = 16
 _NOISE_BYTES, _SEAL_BYTES = 16, 16
 _TIME = struct.Struct("!d")
@@ -159,7 +159,7 @@ class Gate:
         return self._identity
 
     def invitation(self, address: str) -> Invitation:
-        """Returns what clients need that come to ``address``."""
+        """Returns the invitation for clients that come to ``address``."""
         identity = self.identity_at(address)
         return Invitation(
             self._token,
@@ -168,7 +168,7 @@ class Gate:
         )
 
     def vouching(self, handler: Handler) -> Handler:
-        """Returns a handler that is told the token of all who come through this gate."""
+        """Returns a handler that is told the token of all clients of this gate."""
         return Vouching(handler, self._token)
 
     def challenge(self) -> bytes:

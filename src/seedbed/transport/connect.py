@@ -67,7 +67,7 @@ def connect(
     Args:
       address: the server's ``address``.
       timeout: seconds to wait for it to appear.
-      invitation: lets the client in at ``HOST:PORT``; None where nothing is asked.
+      invitation: token and certificate of the server at ``HOST:PORT``; None where nothing is asked.
       keepalive: whether a gRPC stream's silent server is missed.
 
     Raises:

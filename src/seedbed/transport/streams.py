@@ -7,7 +7,7 @@ synchronous call waits in plain Python, which another thread or Ctrl-C can inter
 
 A conversation has two calls: ``Challenge``, of which the server sends the only message, and ``Converse``, whose headers
 answer it. The server reads no message of a client that it has not let in, so such a one can make it hold no more than
-headers and a window of 64 KiB; and it has no place among the peers. Connections on which nobody is let in are closed
+headers and a window of 64 KiB; and it has no place among the peers. Connections without a conversation are closed
 after some seconds.
 """
 
@@ -244,7 +244,7 @@ class StreamServer:
         await context.write(self._gate.challenge())
 
     async def _let_in(self, context: Any) -> bool:
-        """Returns whether a client has proved that it knows the token; if not, it hears so after a while."""
+        """Returns whether a client has proved that it knows the token; one that has not is told so after a while."""
         if self._gate is None:
             return True
         given = dict(context.invocation_metadata() or ()).get(_PROOF)
@@ -320,7 +320,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _binding(identity: Identity | None) -> bytes:
-    """Returns the certificate that is shown, where there is one: it ties a proof to the conversation."""
+    """Returns the fingerprint of the certificate, which ties proofs to the conversation; empty in plain text."""
     return bytes.fromhex(identity.fingerprint) if identity else b""
 
 
@@ -419,8 +419,8 @@ class StreamClient(Caller):
     Args:
       address: ``"HOST:PORT"`` or ``"unix:PATH"``.
       timeout: seconds to wait for the server to appear; raises ``ConnectionLost`` after them.
-      invitation: lets the client in; None where nothing is asked. Raises ``Refused`` if the server is not the
-        one that it is for.
+      invitation: token and certificate of the server; None where nothing is asked. Raises ``Refused`` if the server
+        is another one.
       max_message_bytes: longest step or reply.
       keepalive: whether a silent server is missed.
     """
@@ -454,7 +454,7 @@ class StreamClient(Caller):
         self._reader.start()
 
     def _dial(self, options: list[tuple[str, Any]], invitation: Invitation | None, timeout: float) -> bytes:
-        """Makes the channel; returns what ties a proof to it."""
+        """Makes the channel; returns the fingerprint that ties proofs to it."""
         if invitation is None or not invitation.wants_tls(self.address):
             self._channel = grpc.insecure_channel(_target(self.address), options)
             return b""

@@ -29,7 +29,7 @@ def within_machine(address: str) -> bool:
 
 
 def needs_tls(address: str) -> bool:
-    """Returns whether other machines may hear what is said at ``address``: all but sockets and loopback's own names."""
+    """Returns whether other machines may listen in at ``address``: all but sockets and loopback's own names."""
     if within_machine(address):
         return False
     host = address.rpartition(":")[0].strip("[]")
@@ -106,7 +106,7 @@ def certificate_at(address: str, *, timeout: float, fingerprint: str = "", autho
       address: ``HOST:PORT``.
       timeout: seconds to wait for a server to appear.
       fingerprint: SHA-256 that the certificate must have; empty for any.
-      authority: file with the certificates of those that may have signed it; empty for any.
+      authority: file with certificates of which one must have signed it; empty for none.
 
     Returns:
       The certificate, as DER.
@@ -145,7 +145,7 @@ def _shown(host: str, port: int, seconds: float, fingerprint: str, authority: st
         context.verify_mode = ssl.CERT_NONE
     with (
         socket.create_connection((host, port), seconds) as connection,
-        context.wrap_socket(connection, server_hostname=host) as secured,
+        context.wrap_socket(connection, server_hostname=host if authority else None) as secured,
     ):
         certificate = secured.getpeercert(binary_form=True)
     assert certificate is not None, "a server always shows one"
