@@ -31,13 +31,13 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 
 @dataclass(frozen=True)
 class A2CSettings(ActorCriticSettings):
-    """What can be set of A2C; step size, optimizer, clip and unroll are those of Baselines."""
+    """Settings of A2C; step size, optimizer, clip and unroll are from Baselines."""
 
     learning_rate: float = 7e-4
     """Step size of the optimizer."""
 
     optimizer: Literal["adam", "rmsprop", "adagrad"] = "rmsprop"
-    """Which optimizer."""
+    """The optimizer."""
 
     gradient_clip: float = 0.5
     """Largest global norm of the gradient; 0 is off."""
