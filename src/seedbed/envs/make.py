@@ -41,9 +41,9 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
 
     Args:
       env_id: the environment's name.
-      num_envs: how many; at least 1.
-      options: what the environment itself takes as keyword arguments, see :mod:`seedbed.envs.options`; an unknown
-        name is refused.
+      num_envs: number of environments; at least 1.
+      options: keyword arguments of the environment itself, see :mod:`seedbed.envs.options`; an unknown name is
+        refused.
       render: whether ``render()`` will be called.
 
     Raises:
@@ -69,8 +69,8 @@ def spec_of(env_id: str, options: Options = (), num_envs: int = 1) -> EnvSpec:
 class Guarded:
     """Any environment, with every fault named in one line and the order of calls checked.
 
-    ``send`` and ``receive`` take turns, since an environment with threads would wait forever for a step that
-    nobody asked for; ``reset`` drops a step that is under way. What the environment raises becomes
+    ``send`` and ``receive`` take turns, since an environment with threads would wait forever for a step without
+    actions; ``reset`` drops a step that is under way. Exceptions of the environment become
     :class:`~seedbed.errors.EnvironmentFault` with the original as its cause.
     """
 

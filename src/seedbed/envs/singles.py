@@ -16,8 +16,7 @@ from seedbed.errors import SpecError
 class Singles(VectorEnv[Any, Any, Any]):
     """A batch of environments that are stepped one after the other, each reset in the step after its end.
 
-    Unlike Gymnasium's ``SyncVectorEnv`` it leaves out what they say in ``info``: nobody reads it here, and it need not
-    fit into arrays.
+    Unlike Gymnasium's ``SyncVectorEnv`` it leaves out ``info``, which has no reader here and need not fit into arrays.
 
     Args:
       envs: the environments; their spaces are equal.
