@@ -23,9 +23,9 @@ def main(run_dir: str | None = None) -> None:
     # made by the learner, unless the run folder has one.
     folder = Path(run_dir or tempfile.mkdtemp())
     folder.mkdir(exist_ok=True)
-    (folder / "token").write_text("between-us")
+    (folder / "token").write_text("between-us-alone")
     address = f"127.0.0.1:{free_port()}"
-    actor = subprocess.Popen([sys.executable, __file__, "actor", address, "between-us"])
+    actor = subprocess.Popen([sys.executable, __file__, "actor", address, "between-us-alone"])
     try:
         config = seedbed.configure(
             "toy:catch", actors=0, listen=[address], frames=30_000, video=False, run_dir=str(folder)
@@ -44,6 +44,6 @@ def main(run_dir: str | None = None) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["actor"]:
-        seedbed.act(sys.argv[2], token=sys.argv[3], envs=16, say=print)  # seedbed actor HOST:PORT --token …
+        seedbed.act(sys.argv[2], join=sys.argv[3], envs=16, say=print)  # seedbed actor HOST:PORT --join …
     else:
         main(*sys.argv[1:2])

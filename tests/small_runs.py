@@ -16,7 +16,13 @@ ENVS, STEPS = 8, 10
 AGENTS: dict[str, dict[str, Any]] = {
     "vtrace": {"agent": "vtrace", "reuse": 2, "minibatches": 2},
     "vtrace lstm": {"agent": "vtrace", "lstm": 8, "previous_action": True, "previous_reward": True},
-    "ppo": {"agent": "ppo", "reuse": 3, "minibatches": 2, "normalize_observations": True},
+    "ppo": {
+        "agent": "ppo",
+        "reuse": 3,
+        "minibatches": 2,
+        "normalize_observations": True,
+        "scale_rewards": True,
+    },
     "ppo until too far": {"agent": "ppo", "reuse": 4, "minibatches": 2, "target_kl": 1e-5},
     "a2c": {"agent": "a2c"},
 }

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fakes import COUNT
 
+from seedbed import plugins
 from seedbed.acting import actor
 from seedbed.envs.make import make
-from seedbed.errors import ConnectionLost
+from seedbed.errors import ConnectionLost, Refused
+from seedbed.testing.transport import PATIENCE, FakeHandler
+from seedbed.transport import shared_memory
+from seedbed.transport.admission import Invitation
+from seedbed.transport.connect import connect, listen
 
 ROUNDS = 4
 
@@ -106,3 +113,80 @@ def test_both_halves_step_before_either_is_waited_for(monkeypatch: pytest.Monkey
     assert events[2:] == (turn * ROUNDS)[: len(events) - 2]
     assert len(events) > 2 + 6 * (ROUNDS - 1)
     assert all(environment.closed for environment in made)
+
+
+class Impostor(Script):
+    """A learner that knows the token and tells the actor to make anything."""
+
+    def __init__(self, **told: Any) -> None:
+        super().__init__([])
+        self._told = told
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        return {**super().ask(question), **self._told}
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ({"env": "subprocess:getoutput", "options": ["cmd=touch run"]}, "subprocess:getoutput"),
+        ({"env": "antigravity:Id-v0"}, "antigravity:Id-v0"),
+        ({"policy": {"network": "mypkg.nets:Big"}}, "mypkg.nets:Big"),
+        ({"policy": {"agent": "brax:Agent"}}, "brax:Agent"),
+        ({"policy": {"agent": "a:b", "arch": "c:d", "env": "e:f"}}, "a:b c:d e:f"),
+    ],
+)
+def test_nothing_is_imported_that_only_the_learner_names(
+    told: dict[str, Any], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+    never: Any = lambda *_: pytest.fail("an agent was made")  # noqa: E731
+    first, *others = named.split()
+    for trust in ((), ["subprocess:run", *others]):
+        with pytest.raises(Refused, match=f"import {first}.* add --trust {first}"):
+            actor.act(Impostor(**told), token="", make_agent=never, trust=trust)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("env", ["toy:count", "envpool:Pong-v5", "brax:ant", "ALE/Pong-v5", "CartPole-v1"])
+def test_known_schemes_name_no_module(env: str) -> None:
+    assert actor.foreign_names({"env": env, "arch": "seed", "agent": "ppo", "network": "auto"}) == set()
+
+
+def test_an_actor_imports_what_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make_none(env: str, *_: Any) -> Any:
+        made.append(env)
+        raise ConnectionLost("made")
+
+    monkeypatch.setattr(actor, "make", make_none)
+    for trust in (None, ["worlds:mine"]):
+        with pytest.raises(ConnectionLost, match="made"):
+            actor.act(Impostor(env="worlds:mine"), token="", make_agent=None, trust=trust)  # type: ignore[arg-type]
+    assert made == ["worlds:mine"] * 2
+
+
+def test_an_actor_that_finds_its_learner_full_tries_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shared_memory, "MAX_PEERS", 1)
+    monkeypatch.setattr(actor, "FIRST_RETRY_SECONDS", 0.01)
+    address, said = f"shm:{tmp_path}/socket", []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "1 peers already" in line:
+            first.close()  # now there is room
+
+    with closing(listen(address, FakeHandler())) as server:
+        first = connect(server.address, timeout=PATIENCE)
+        first.ask({})
+        # The handler refuses whoever is let in, which ends the actor.
+        with pytest.raises(KeyError):
+            actor.act_and_reconnect(
+                address, invitation=Invitation("0123456789abcdef"), say=say, make_agent=None, trust=()
+            )
+    assert said[0] == said[-1] == f"acting for {address}"
+    assert sum("1 peers already" in line for line in said) >= 1

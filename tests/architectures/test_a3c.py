@@ -191,6 +191,7 @@ def test_no_thread_begins_what_would_be_too_much() -> None:
     [
         ({"agent": "vtrace"}, "learn once from what they have just done"),
         ({"agent": "ppo", "minibatches": 1}, "use --arch seed, impala, rapid"),
+        ({"scale_rewards": True}, "leave it out"),
         ({"deterministic": True}, "threads race"),
         (
             {"lag": 1},

@@ -41,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
         "minibatches": 2,
         "target_kl": 0.01,
         "normalize_observations": True,
+        "scale_rewards": True,
     },
     # Old steps are overwritten, the first round only fills the replay, and two environments only evaluate.
     "catch dqn": {

@@ -42,7 +42,7 @@ from seedbed.serving.source import FORWARD_SERVER, ServedActors
 from seedbed.serving.unroll_service import UnrollService
 from seedbed.weights.store import WeightStore
 
-PPO: dict[str, Any] = {"agent": "ppo", "reuse": 2, "minibatches": 2}
+PPO: dict[str, Any] = {"agent": "ppo", "lag": "free", "reuse": 2, "minibatches": 2}
 RAPID = {**PPO, "arch": "rapid", "forward_servers": 2}
 FRAMES_A_ROUND = 2 * 4 * 5  # actors, environments, steps: see harness.TINY
 
@@ -258,7 +258,7 @@ def test_what_the_workers_of_a_silent_server_owe_is_its_doing(monkeypatch: pytes
         ({"max_envs": 100}, "max_envs is a setting of seed, impala and apex"),
         ({"fetch_steps": 100}, "fetch_steps is a setting of impala and apex"),
         ({"batches_per_call": 3}, "batches_per_call is a setting of anakin"),
-        ({"agent": "a2c"}, "the lag is free: add --lag 0"),
+        ({"agent": "a2c", "lag": "free"}, "the lag is free: add --lag 0"),
         ({"agent": "dqn"}, "it samples from a replay, and here"),
         ({"agent": "bc"}, "it learns from a data set, and here agents act; use --arch distbelief"),
         ({"shards": 2}, "shards is a setting of distbelief, gorila and a3c"),

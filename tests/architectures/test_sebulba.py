@@ -208,7 +208,7 @@ def test_all_environments_of_all_threads_on_all_hosts_differ() -> None:
         ({"inference_devices": (0, 7)}, "inference device 7 does not exist"),
         ({"training_devices": (7,)}, "training device 7 does not exist"),
         ({"lag": 0, "batch_size": 6}, "the 8 environments must be a multiple of the batch size 6"),
-        ({"agent": "a2c"}, "the lag is free: add --lag 0"),
+        ({"agent": "a2c", "lag": "free"}, "the lag is free: add --lag 0"),
         (
             {"agent": "a2c", "lag": 0, "batch_size": 4},
             "8 environments are more than a batch of 4.*Use --batch-size 8",

@@ -15,10 +15,13 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
     "vizdoom by envpool, sebulba": ("envpool:Basic-v1", {"network": "small", "arch": "sebulba"}),
     "football": ("envpool:gfootball/academy_empty_goal_close-v1", {"network": "small"}),
     "vizdoom": ("vizdoom.gymnasium_wrapper:VizdoomBasic-v1", {"network": "small"}),
-    "ale, sebulba": ("ALE/Pong-v5", {"network": "small", "arch": "sebulba", "agent": "ppo", "lag": 0}),
+    "ale, sebulba": (
+        "ALE/Pong-v5",
+        {"network": "small", "arch": "sebulba", "agent": "ppo", "minibatches": 2},
+    ),
     "nested": ("nested_world:Nested", {}),
     # Continuous actions, in one program; as many actors as there are by default stands for none.
-    "brax": ("brax:inverted_pendulum", {"arch": "anakin", "agent": "ppo"}),
+    "brax": ("brax:inverted_pendulum", {"arch": "anakin", "agent": "ppo", "minibatches": 2}),
 }
 
 

@@ -101,7 +101,7 @@ def test_sections_are_not_settings() -> None:
         ({"frames": "all"}, "it must be a whole number or none"),
         ({"transport": "tcp"}, "transport is 'tcp': it must be inproc or shm or grpc"),
         ({"arch": "sed"}, "unknown architecture 'sed': did you mean seed?"),
-        ({"lag": "loose"}, "it must be a whole number or free"),
+        ({"lag": "loose"}, "it must be a whole number or free or none"),
         ({"hidden": 3}, "hidden is 3: it must be a list of a whole number"),
         ({"hidden": (3, "x")}, "hidden is 'x': it must be a whole number"),
         ({"listen": "127.0.0.1:0"}, "it must be a list of text"),
@@ -307,3 +307,21 @@ def test_env_options_are_read_as_json_or_text() -> None:
 def test_env_options_without_a_name_are_refused(item: str) -> None:
     with pytest.raises(ConfigError, match="write name=value"):
         env_options(configure("toy:catch", env_options=(item,)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "lag"),
+    [
+        ({"agent": "ppo"}, 0),
+        ({"agent": "a2c"}, 0),
+        ({"agent": "vtrace"}, "free"),
+        ({"agent": "dqn"}, "free"),
+        ({"agent": "ppo", "lag": "free"}, "free"),
+        ({"agent": "ppo", "lag": 2}, 2),
+        ({"agent": "ppo", "listen": ("127.0.0.1:0",)}, "free"),
+        ({"agent": "vtrace", "deterministic": True}, 0),
+        ({"agent": "ppo", "arch": "sebulba"}, 0),
+    ],
+)
+def test_an_agent_brings_its_own_lag_where_none_is_asked_for(settings: dict[str, Any], lag: object) -> None:
+    assert configure("toy:catch", preset="none", **settings).lag == lag

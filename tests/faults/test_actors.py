@@ -35,6 +35,7 @@ from seedbed.launch.train import resume, train
 from seedbed.learning.learner import Learner
 from seedbed.serving.inference_service import InferenceService
 from seedbed.serving.unroll_service import UnrollService
+from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 
@@ -197,7 +198,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
             "seedbed: actor 0: EnvironmentFault: worlds:raising failed in receive()"
         )
         assert "ValueError: the world has ended" in learner.last_line
-        assert "log: run/logs/actor-0.log" in learner.last_line
+        assert f"log: {tmp_path}/run/logs/actor-0.log" in learner.last_line
         assert not learner.actors()
     assert "the world has ended" in (tmp_path / "run/logs/actor-0.log").read_text()
     left = summary(tmp_path / "run")
@@ -209,7 +210,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worlds")
-@pytest.mark.parametrize("world", ["hanging", "never_reset", "never_made_by_actors"])
+@pytest.mark.parametrize("world", ["hanging", "never_made_by_actors"])
 def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, tmp_path: Path) -> None:
     env = f"worlds:{world}"
     config = tiny(env, tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4)
@@ -227,12 +228,15 @@ def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worlds")
-def test_an_environment_that_is_never_made_ends_the_run_before_it_begins(tmp_path: Path) -> None:
-    words = flags("worlds:never_made", "run", env_timeout=1.0)
+@pytest.mark.parametrize(("world", "moment"), [("never_made", "made"), ("never_reset", "reset")])
+def test_an_environment_that_never_begins_ends_the_run_before_it_begins(
+    world: str, moment: str, tmp_path: Path
+) -> None:
+    words = flags(f"worlds:{world}", "run", env_timeout=1.0)
     with Command(*words, cwd=tmp_path, PYTHONPATH=os.environ["PYTHONPATH"]) as learner:
         assert learner.wait() == 2, learner.output
         assert learner.output == (
-            "seedbed: worlds:never_made was not made within 1 s: mend it if it hangs, or allow it more time with "
+            f"seedbed: worlds:{world} was not {moment} within 1 s: mend it if it hangs, or allow it more time with "
             "--env-timeout\n"
         )
         assert not engines(worlds_child(), tmp_path)
@@ -383,7 +387,7 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_pat
         with Command(*line.split(), cwd=tmp_path) as first:
             until(lambda: checkpoints(folder), "a checkpoint")
             # Strangers while it trains: a wrong token, garbage, another environment, steps of another shape.
-            with Command("actor", address, "--token", "wrong", cwd=tmp_path) as stranger:
+            with Command("actor", address, "--join", "wrong" * 5, cwd=tmp_path) as stranger:
                 assert stranger.wait() == 1
                 assert "wrong token" in stranger.last_line
             _send_garbage(address)
@@ -447,20 +451,55 @@ def test_an_actor_elsewhere_that_hangs_stalls_nobody_is_dismissed_and_may_come_b
     assert balanced(summary(tmp_path / "run"))
 
 
-def _join(client: Client, token: str) -> None:
-    client.ask({"kind": "join", "protocol": PROTOCOL, "token": token, "index": None, "envs": 1})
+@pytest.mark.slow
+def test_actors_join_by_tls_with_no_secret_in_sight(tmp_path: Path) -> None:
+    """By file and by variable; another run's line is refused; a resumed run has the same certificate."""
+    words = flags("CartPole-v1", "run", actors=0, listen=("0.0.0.0:0",), checkpoint_minutes=1e-3)
+    with Command(*words, cwd=tmp_path) as learner:
+        _, named, _, secret = (
+            learner.says("seedbed actor").split("more actors: ")[1].splitlines()[0].split()[1:]
+        )
+        address = f"127.0.0.1:{named.rpartition(':')[2]}"
+        (tmp_path / "join").write_text(secret)
+        (tmp_path / "join").chmod(0o600)
+        other = "0" * 64 + secret[64:]
+        for wrong, says in (
+            (["--join", other], "another run"),
+            (["--join", secret[65:], "--insecure"], "cannot reach"),
+        ):
+            with Command("actor", address, *wrong, cwd=tmp_path) as stranger:
+                stranger.says(says)
+        with (
+            Command("actor", address, "--join", "@join", cwd=tmp_path) as first,
+            Command("actor", address, cwd=tmp_path, SEEDBED_JOIN=secret) as second,
+        ):
+            until(lambda: learner.output.count("joined from elsewhere") == 2, "both to join")
+            assert not any(secret[65:] in " ".join(one.process.cmdline()) for one in (first, second))
+            until(lambda: checkpoints(tmp_path / "run"), "a checkpoint")
+            learner.process.kill()
+            learner.wait()
+            with Command("resume", "run", cwd=tmp_path) as again:
+                again.says(secret)
+                until(lambda: again.output.count("joined from elsewhere") == 2, "both to come back")
+                again.interrupt()
+                assert again.wait() == 0, again.output
+    assert (tmp_path / "run/key.pem").stat().st_mode & 0o777 == 0o600
+
+
+def _join(client: Client) -> None:
+    client.ask({"kind": "join", "protocol": PROTOCOL, "index": None, "envs": 1})
 
 
 def _bring_another_environment(address: str, token: str) -> None:
-    with contextlib.closing(connect(address, timeout=10)) as client:
-        _join(client, token)
+    with contextlib.closing(connect(address, timeout=10, invitation=Invitation(token))) as client:
+        _join(client)
         with pytest.raises(Refused, match=r"the actor made .* the learner needs"):
             client.ask({"kind": "ready", "spec": spec_of("toy:catch").to_json()})
 
 
 def _send_another_shape(address: str, token: str) -> None:
-    with contextlib.closing(connect(address, timeout=10)) as client:
-        _join(client, token)
+    with contextlib.closing(connect(address, timeout=10, invitation=Invitation(token))) as client:
+        _join(client)
         spec = spec_of("CartPole-v1")
         client.ask({"kind": "ready", "spec": spec.to_json()})
         with pytest.raises(SpecError, match="the server agreed to"):

@@ -50,8 +50,11 @@ ROOT = Path(__file__).parents[2]
         (["train", "toy:catch", "--lag", "-1"], "lag"),
         (["train", "toy:catch", "--unroll-length", "0"], "unroll_length"),
         (["train", "toy:catch", "--queue-size", "1"], "queue"),
-        (["train", "toy:catch", "--agent", "a2c"], "the lag is free: add --lag 0"),
-        (["train", "toy:catch", "--agent", "ppo", "--minibatches", "3"], "a divisor of the batch size"),
+        (["train", "toy:catch", "--agent", "a2c", "--lag", "free"], "the lag is free: add --lag 0"),
+        (
+            ["train", "toy:catch", "--agent", "ppo", "--minibatches", "3"],
+            "a divisor of the transitions of a batch",
+        ),
         (["train", "toy:catch", "--agent", "ppo", "--clip-rho", "3"], "--clip-rho"),
         (["train", "toy:catch", "--max-envs", "15"], "has to be 16 or more"),
         (["train", "toy:catch", "--training-devices", "99"], "does not exist"),

@@ -131,7 +131,7 @@ import sys
 from seedbed.cli.actor import ActorFlags
 from seedbed.cli.parse import parse
 from seedbed.envs.make import make
-parse('actor', ActorFlags, ['127.0.0.1:1', '--token', 'secret'])
+parse('actor', ActorFlags, ['127.0.0.1:1', '--join', 'secret'])
 for env_id in sys.argv[1:]:
     environment = make(env_id, 2)
     environment.reset(0)

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 import seedbed
-from seedbed.launch.build import build_agent
+from seedbed.launch.build import build_agent, outlook
 from seedbed.nets.build import COMPUTE_DTYPES
 from seedbed.registry import AGENTS
 from seedbed.testing.agents import SPECS, at, experience
@@ -22,3 +22,38 @@ def test_every_agent_convolves_in_the_dtype_that_is_asked_for(agent: str) -> Non
         program = jax.make_jaxpr(ours.mode)(params, step, ours.initial_state(2))
         found[dtype] = "bf16[" in str(program)
     assert found == {"float32": False, "bfloat16": True}
+
+
+def test_a_run_says_how_much_it_will_learn_and_how_often_its_target_is_renewed() -> None:
+    def lines(agent: str, **settings: object) -> list[str]:
+        config = seedbed.configure("toy:catch", agent=agent, preset="none", **settings)
+        return outlook(config, SPECS["vector"], build_agent(config, SPECS["vector"]))
+
+    dqn = {"batch_size": 32, "replay_ratio": 4.0, "replay_min_size": 0}
+    assert lines("dqn", frames=160_000, target_period=250, **dqn) == [
+        "20,000 updates, 80 target renewals in this run"
+    ]
+    few = lines("dqn", frames=160_000, target_period=1_000, **dqn)
+    assert few[0] == "20,000 updates, 20 target renewals in this run"
+    assert "20 renewals of the target network are few" in few[1]
+    assert "--target-period 400" in few[1]
+    assert lines("dqn", **dqn) == [], "a run without an end has any number of updates"
+    assert lines("dqn", frames=160_000, **{**dqn, "replay_ratio": None}) == []
+    assert lines("ppo", frames=2048 * 3) == ["960 updates in this run"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "late"),
+    [
+        ({"agent": "ppo", "envs_per_actor": 64}, True),
+        ({"agent": "ppo", "envs_per_actor": 16}, False),
+        ({"agent": "ppo", "envs_per_actor": 64, "lag": "free"}, False),
+        ({"agent": "ppo", "envs_per_actor": 64, "batch_size": 128}, False),
+        ({"agent": "vtrace", "envs_per_actor": 64, "lag": 0}, False),
+    ],
+)
+def test_a_run_says_if_most_of_a_round_is_trained_on_late(settings: dict[str, object], late: bool) -> None:
+    config = seedbed.configure("toy:catch", preset="none", **settings)
+    lines = outlook(config, SPECS["vector"], build_agent(config, SPECS["vector"]))
+    assert bool(lines) == late
+    assert not late or "give --batch-size 128" in lines[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from threading import Barrier
 
 import pytest
 
+from seedbed.config.placement import NetworkSettings
 from seedbed.config.resolve import configure, replace
 from seedbed.errors import ConfigError
 from seedbed.launch.folder import RunFolder
@@ -93,3 +95,43 @@ def test_a_record_that_was_written_by_hand_is_checked(tmp_path: Path) -> None:
     file.write_text(json.dumps({"frmes": 3}))
     with pytest.raises(ConfigError, match="did you mean frames"):
         folder.config()
+
+
+def test_a_rotated_token_is_another_one(tmp_path: Path) -> None:
+    folder = RunFolder.create(configure("toy:catch", preset="none", run_dir=str(tmp_path / "run")))
+    before = folder.token()
+    folder.rotate_token()
+    assert folder.token() != before
+    with folder.held(), pytest.raises(ConfigError, match="another process trains"):
+        folder.rotate_token()
+
+
+@pytest.mark.parametrize("content", ["", " \n", "short", "\xff" * 20])
+def test_a_token_file_that_keeps_nobody_out_is_fatal(content: str, tmp_path: Path) -> None:
+    folder = RunFolder.create(configure("toy:catch", preset="none", run_dir=str(tmp_path / "run")))
+    (tmp_path / "run/token").write_bytes(content.encode("latin-1"))
+    for read in (folder.token, lambda: folder.invitation(insecure=False)):
+        with pytest.raises(ConfigError, match="token"):
+            read()
+
+
+def test_a_certificate_is_made_once_where_the_network_hears(tmp_path: Path) -> None:
+    config = configure("toy:catch", preset="none", run_dir=str(tmp_path / "run"))
+    folder = RunFolder.create(config)
+    place = config.placement
+    assert isinstance(place, NetworkSettings)
+    assert folder.gate(place, ["127.0.0.1:1"]).invitation("127.0.0.1:1").fingerprint == ""
+    assert not (tmp_path / "run/key.pem").exists()
+    first = folder.gate(place, ["127.0.0.1:1", "0.0.0.0:1"]).invitation("0.0.0.0:1")
+    assert (tmp_path / "run/key.pem").stat().st_mode & 0o777 == 0o600
+    again = RunFolder.open(tmp_path / "run").gate(place, ["0.0.0.0:1"]).invitation("0.0.0.0:1")
+    assert str(again) == str(first)
+    assert re.fullmatch("--join [0-9a-f]{64}.[0-9a-f]{32}", first.flags)
+    open_to_all = folder.gate(dataclasses.replace(place, insecure=True), ["0.0.0.0:1"]).invitation(
+        "0.0.0.0:1"
+    )
+    assert re.fullmatch("--join [0-9a-f]{32} --insecure", open_to_all.flags)
+    own = (str(tmp_path / "run/certificate.pem"), str(tmp_path / "run/key.pem"))
+    assert str(
+        folder.gate(dataclasses.replace(place, tls_cert=own), ["0.0.0.0:1"]).invitation("0.0.0.0:1")
+    ) == str(first)

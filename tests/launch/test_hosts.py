@@ -93,7 +93,13 @@ def test_a_host_whose_jax_does_not_come_is_told_of_by_its_own_reason(
 
     def second() -> None:
         with ExitStack() as stack:
-            follow(address, 1, None, stack, token=(tmp_path / "run/token").read_text)
+            follow(
+                address,
+                1,
+                None,
+                stack,
+                invitation=lambda: RunFolder(tmp_path / "run").invitation(insecure=False),
+            )
 
     with ThreadPoolExecutor(2) as threads, ExitStack() as stack:
         stack.callback(waits.set)  # so that a failure is one, and no wait

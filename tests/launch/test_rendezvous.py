@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seedbed import __version__
-from seedbed.errors import ConfigError, ConnectionLost, RunFailed
+from seedbed.errors import ConfigError, ConnectionLost, Refused, RunFailed
 from seedbed.launch.rendezvous import (
     EXCHANGE,
     LANES,
@@ -31,12 +31,16 @@ from seedbed.launch.rendezvous import (
     receive_hosts,
     split,
 )
+from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import Kind, header, pack
-from seedbed.transport.interface import PROTOCOL, Client, Peer
+from seedbed.transport.interface import Client, Peer
+from seedbed.transport.tls import Identity
 
 PATIENCE = 60.0
 TOKEN = "5ecret5ecret5ecret"
+JOIN = Invitation(TOKEN)
+NETWORK_NAME = "0.0.0.0"  # which leads here, and is no name of loopback's
 Meet = Callable[..., list[Rendezvous]]
 
 
@@ -52,13 +56,13 @@ def address() -> str:
 
 
 def come(address: str, index: int, **told: Any) -> tuple[Rendezvous, dict[str, Any]]:
-    return go_to(address, index, **{"token": lambda: TOKEN, "patience": PATIENCE, "hello": {}, **told})
+    return go_to(address, index, **{"invitation": lambda: JOIN, "patience": PATIENCE, "hello": {}, **told})
 
 
 def host_zero(
     threads: ThreadPoolExecutor, address: str, count: int, timeout: float = PATIENCE, **told: Any
 ) -> Future[Rendezvous]:
-    told = {"token": TOKEN, "judge": lambda hello: None, "welcome": dict, "patience": PATIENCE, **told}
+    told = {"gate": Gate(TOKEN), "judge": lambda hello: None, "welcome": dict, "patience": PATIENCE, **told}
     return threads.submit(receive_hosts, address, count, timeout=timeout, **told)
 
 
@@ -164,8 +168,8 @@ def test_hosts_that_have_finished_are_not_missed(meet: Meet) -> None:
 
 def introduced(address: str, index: int, **told: Any) -> Client:
     """A host that has come, and does nothing more by itself."""
-    hello = {"version": __version__, "protocol": PROTOCOL, "token": TOKEN, "host": index, **told}
-    client = connect(address, timeout=PATIENCE)
+    hello = {"version": __version__, "host": index, **told}
+    client = connect(address, timeout=PATIENCE, invitation=JOIN)
     client.ask(hello)
     client.open(LANES)
     return client
@@ -196,7 +200,7 @@ class Mute:
 
 
 def test_the_silence_of_host_zero_is_a_loss(address: str) -> None:
-    with closing(listen(address, Mute())), closing(come(address, 1)[0]) as rendezvous:
+    with closing(listen(address, Mute(), gate=Gate(TOKEN))), closing(come(address, 1)[0]) as rendezvous:
         assert rendezvous.wait_for_loss(PATIENCE / 2) == "host 0 is gone: no sign of life for 0.5 s"
 
 
@@ -229,7 +233,7 @@ def dialled(address: str) -> socket.socket:
             over.wait(0.01)
 
 
-HELLO = {"version": __version__, "protocol": PROTOCOL, "token": TOKEN, "host": 1}
+HELLO = {"version": __version__, "host": 1}
 
 
 @pytest.mark.parametrize(
@@ -237,7 +241,6 @@ HELLO = {"version": __version__, "protocol": PROTOCOL, "token": TOKEN, "host": 1
     [
         ({"host": "1"}, "not what a host says"),
         ({"settings": []}, "not what a host says"),
-        ({"protocol": 0}, "protocol 0"),
     ],
 )
 def test_what_is_no_host_is_turned_away(
@@ -254,18 +257,42 @@ def test_a_host_without_the_token_is_refused_and_takes_no_place(
     threads: ThreadPoolExecutor, address: str
 ) -> None:
     first = host_zero(threads, address, 2)
-    for wrong in ("", "other" * 5):
-        with pytest.raises(ConfigError, match="wrong token"):
-            come(address, 1, token=lambda wrong=wrong: wrong)
+    with pytest.raises(ConfigError, match="wrong token"):
+        come(address, 1, invitation=lambda: Invitation("other" * 5))
+    client = connect(address, timeout=PATIENCE)
+    with closing(client), pytest.raises(Refused, match="wrong token: none was given"):
+        client.ask(HELLO)
     with closing(come(address, 1)[0]) as second, closing(first.result(PATIENCE)):
         assert second.lost is None
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "says"),
+    [("", None), ("ours", None), ("0" * 64, "another run listens there, or somebody in between")],
+)
+def test_hosts_meet_by_tls(
+    fingerprint: str, says: str | None, threads: ThreadPoolExecutor, address: str
+) -> None:
+    identity = Identity.make()
+    port = address.rpartition(":")[2]
+    first = host_zero(threads, f"0.0.0.0:{port}", 2, gate=Gate(TOKEN, identity))
+    # By its name the machine is on the network, also to itself.
+    invitation = Invitation(TOKEN, identity.fingerprint if fingerprint == "ours" else fingerprint)
+    reached = address if fingerprint else f"{NETWORK_NAME}:{port}"
+    if says is not None:
+        with pytest.raises(ConfigError, match=says):
+            come(reached, 1, invitation=lambda: invitation)
+        invitation = Invitation(TOKEN, identity.fingerprint)
+    second, _ = come(reached, 1, invitation=lambda: invitation)
+    with closing(second), closing(first.result(PATIENCE)) as rendezvous:
+        assert exchanged(threads, [rendezvous, second], lambda index: b"%d" % index) == [[b"0", b"1"]] * 2
 
 
 MESSAGES = st.one_of(
     st.binary(max_size=40),
     st.builds(pack, st.integers(0, 9), st.integers(0, 3), st.binary(max_size=20)),
     st.just(pack(Kind.ASK, 0, json.dumps(HELLO).encode())),
-    st.just(pack(Kind.ASK, 0, json.dumps({**HELLO, "host": 2, "token": "x"}).encode())),
+    st.just(pack(Kind.ASK, 0, json.dumps({**HELLO, "host": 3}).encode())),
     st.just(pack(Kind.STEP, 1)),
     st.builds(
         lambda head: header(Kind.STEP, 0, LANES[0].up.nbytes) + head.ljust(LANES[0].up.nbytes, b"\xff"),
@@ -286,6 +313,7 @@ def waiting() -> Iterator[tuple[str, list[bool]]]:
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     with ThreadPoolExecutor(1) as threads:
         ended = host_zero(threads, address, 3, look=look)
+        introduced(address, 2).close()  # it is there
         yield address, over
         over.append(True)
         with pytest.raises(RunFailed, match="over"):
@@ -297,7 +325,10 @@ def waiting() -> Iterator[tuple[str, list[bool]]]:
 def test_any_messages_before_all_are_there(waiting: tuple[str, list[bool]], messages: list[bytes]) -> None:
     address, _ = waiting
     with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        call = channel.stream_stream("/seedbed.Transport/Converse")(iter(messages), timeout=PATIENCE)
+        (challenge,) = channel.stream_stream("/seedbed.Transport/Challenge")(iter(()), timeout=PATIENCE)
+        call = channel.stream_stream("/seedbed.Transport/Converse")(
+            iter(messages), metadata=(("seedbed-proof-bin", JOIN.prove(challenge, b"")),), timeout=PATIENCE
+        )
         with contextlib.suppress(grpc.RpcError):
             list(call)
         assert call.code().name in ("OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION")
@@ -391,7 +422,13 @@ def test_hosts_that_do_not_come_are_named(address: str, threads: ThreadPoolExecu
     second = threads.submit(come, address, 2)
     with pytest.raises(RunFailed, match="host 1, 3 did not come to "):
         receive_hosts(
-            address, 4, token=TOKEN, timeout=PATIENCE, patience=1.5, judge=lambda hello: None, welcome=dict
+            address,
+            4,
+            gate=Gate(TOKEN),
+            timeout=PATIENCE,
+            patience=1.5,
+            judge=lambda hello: None,
+            welcome=dict,
         )
     with pytest.raises(ConfigError, match="not all hosts came"):
         second.result(PATIENCE)
@@ -405,7 +442,7 @@ def test_a_host_zero_that_is_not_there(address: str) -> None:
 def test_an_address_that_is_taken(address: str) -> None:
     with socket.create_server(split(address)), pytest.raises(ConfigError, match="host 0 cannot listen at"):
         receive_hosts(
-            address, 2, token=TOKEN, timeout=1.0, patience=1.0, judge=lambda hello: None, welcome=dict
+            address, 2, gate=Gate(TOKEN), timeout=1.0, patience=1.0, judge=lambda hello: None, welcome=dict
         )
 
 

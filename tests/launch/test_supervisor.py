@@ -267,7 +267,7 @@ def test_why_a_process_ended(
     (tmp_path / "ending.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     log = tmp_path / "actor-0.log"
-    actor = ProcessInstance(["ending"], "", log, guard, {})
+    actor = ProcessInstance(["ending"], "", log, guard)
     actor._process.wait(60)
     assert str(actor.ended()) == said
     actor.finish(1)
@@ -283,7 +283,7 @@ def test_the_fault_of_the_one_before_is_not_taken_for_its_own(
     log = tmp_path / "actor-0.log"
     ended = []
     for name in ("first", "second"):
-        actor = ProcessInstance([name], "", log, guard, {})
+        actor = ProcessInstance([name], "", log, guard)
         actor._process.wait(60)
         ended.append(str(actor.ended()))
     assert ended == ["ValueError: the engine has stalled", "ended with status 4"]

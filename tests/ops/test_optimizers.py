@@ -62,3 +62,72 @@ def test_what_was_skipped_lowers_no_rate():
     state = rule.init(jnp.array(1.0))
     _, after, _ = apply_gradient(rule, jnp.array(1.0), state, jnp.array(1.0), finite=False, carried=0.5)
     assert optax.tree.get(after, "count", filtering=lambda path, value: value.dtype == jnp.float32) == 0
+
+
+@pytest.mark.parametrize("start", [0.0, 1.0])
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop_divides_by_the_root_of_a_mean_that_begins_where_it_is_told(start, centered):
+    """Tieleman and Hinton 2012; TensorFlow's, which Baselines used, begins at 1, with its epsilon inside the root."""
+    settings = OptimizerSettings(
+        optimizer="rmsprop",
+        learning_rate=0.5,
+        rmsprop_decay=0.9,
+        rmsprop_eps=0.01,
+        rmsprop_start=start,
+        rmsprop_centered=centered,
+    )
+    rule = make_optimizer(settings, None)
+    state, square, mean = rule.init(jnp.array(0.0)), start, 0.0
+    for gradient in (2.0, -1.0, 3.0):
+        update, state = rule.update(jnp.array(gradient), state)
+        square, mean = 0.9 * square + 0.1 * gradient**2, 0.9 * mean + 0.1 * gradient
+        spread = square - mean**2 if centered else square
+        assert float(update) == pytest.approx(-0.5 * gradient / math.sqrt(spread + 0.01), rel=1e-5)
+
+
+def test_rmsprops_first_step_is_less_than_the_rate_where_it_begins_at_one():
+    first = {}
+    for start in (0.0, 1.0):
+        rule = make_optimizer(
+            OptimizerSettings(optimizer="rmsprop", learning_rate=7e-4, rmsprop_start=start), None
+        )
+        first[start] = -float(rule.update(jnp.array(1.0), rule.init(jnp.array(0.0)))[0])
+    assert first[0.0] == pytest.approx(10 * 7e-4, rel=1e-3)
+    assert first[1.0] == pytest.approx(7e-4, rel=1e-3)
+    assert OptimizerSettings().rmsprop_start == 1.0
+
+
+def test_rmsprop_with_momentum_adds_up_its_steps():
+    settings = OptimizerSettings(
+        optimizer="rmsprop", learning_rate=1.0, rmsprop_decay=0.0, rmsprop_eps=0.0, rmsprop_momentum=0.5
+    )
+    rule = make_optimizer(settings, None)
+    state = rule.init(jnp.array(0.0))
+    steps = []
+    for gradient in (3.0, 3.0, -3.0):
+        update, state = rule.update(jnp.array(gradient), state)
+        steps.append(float(update))
+    assert steps == pytest.approx([-1.0, -1.5, 0.25], rel=1e-5)
+
+
+def test_adam_is_the_rule_of_its_paper():
+    """Kingma and Ba 2015, algorithm 1, with the bias of both means corrected and epsilon outside the root."""
+    settings = OptimizerSettings(learning_rate=0.1, adam_b1=0.8, adam_b2=0.9, adam_eps=0.01)
+    rule = make_optimizer(settings, None)
+    state, mean, square = rule.init(jnp.array(0.0)), 0.0, 0.0
+    for step, gradient in enumerate((2.0, -1.0, 0.5), 1):
+        update, state = rule.update(jnp.array(gradient), state)
+        mean, square = 0.8 * mean + 0.2 * gradient, 0.9 * square + 0.1 * gradient**2
+        root = math.sqrt(square / (1 - 0.9**step))
+        assert float(update) == pytest.approx(-0.1 * mean / (1 - 0.8**step) / (root + 0.01), rel=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "adagrad"])
+def test_every_optimizer_comes_to_the_bottom_of_a_bowl(optimizer):
+    settings = OptimizerSettings(optimizer=optimizer, learning_rate=0.3, anneal_to_zero=True)
+    rule = make_optimizer(settings, 300)
+    params = jnp.array([2.0, -1.0])
+    state = rule.init(params)
+    for _ in range(300):
+        params, state, _ = apply_gradient(rule, params, state, 2 * params)
+    assert float(jnp.abs(params).max()) < 0.2

@@ -30,6 +30,7 @@ from seedbed.replay.queue import UnrollQueue
 from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.inference_service import InferenceService
 from seedbed.testing.transport import CARRIERS, Carrier
+from seedbed.transport.admission import Vouching
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 from seedbed.types import EnvSpec, Unroll
 from seedbed.weights.store import WeightStore
@@ -225,6 +226,17 @@ def test_who_is_not_let_in(join: dict[str, Any], reason: str, house: Callable[..
     assert here.ledger.counts()["received"] == 0
 
 
+def test_no_actor_from_elsewhere_takes_the_place_of_one_of_the_runs_own(house: Callable[..., House]) -> None:
+    here = house()
+    own = Player(here.registry, index=0).ready()
+    with pytest.raises(Refused, match="one of the run's own actors"):
+        Player(here.registry, index=0, elsewhere=True)
+    assert [member.peer for member in here.registry.members()] == [own.peer]
+    # Nor can one that says that it is not from elsewhere: the gate knows.
+    with pytest.raises(Refused, match="one of the run's own actors"):
+        Player(Vouching(here.registry, "secret"), token="", index=0, elsewhere=False)
+
+
 def test_a_join_that_is_refused_replaces_nobody(house: Callable[..., House]) -> None:
     here = house()
     player = Player(here.registry, index=5).ready()
@@ -342,7 +354,11 @@ def held() -> tuple[int, int, int]:
     return psutil.Process().num_fds(), threading.active_count(), shared
 
 
-@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
+# Through a gate nobody takes the place of one of the run's own actors.
+OPEN = [carrier for carrier in CARRIERS if carrier.name != "tls"]
+
+
+@pytest.mark.parametrize("carrier", OPEN, ids=lambda carrier: carrier.name)
 def test_actors_that_come_and_go_leave_nothing(
     carrier: Carrier, house: Callable[..., House], tmp_path: Path
 ) -> None:

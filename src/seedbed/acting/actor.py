@@ -11,15 +11,16 @@ import socket
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from seedbed.acting.notes import Notes
 from seedbed.acting.reporting import Reporter
 from seedbed.acting.unrolls import step_arrays, step_fields
 from seedbed.envs.interface import Environment
-from seedbed.envs.make import make
-from seedbed.errors import ConnectionLost
+from seedbed.envs.make import imports_module, make
+from seedbed.errors import ConnectionLost, Refused
+from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 from seedbed.types import Agent, EnvSpec
@@ -40,6 +41,7 @@ def act(
     index: int | None = None,
     envs: int | None = None,
     platform: str = "cpu",
+    trust: Collection[str] | None = None,
 ) -> None:
     """Joins, makes the environments that it is told to, and steps them until the conversation ends.
 
@@ -50,6 +52,7 @@ def act(
       index: the place to take among the actors; None to be given one.
       envs: environments to step; None for as many as the learner's own actors.
       platform: of JAX, on which the policy runs then.
+      trust: names ``module:name`` that the learner may have this actor import; None for any.
 
     Raises:
       ConfigError: the agent cannot be made here, or there is no such platform.
@@ -68,6 +71,7 @@ def act(
             "pid": os.getpid(),
         }
     )
+    _require_trust(assignment, trust)
     lanes: list[Environment] = []
     notes = Notes()
     try:
@@ -93,6 +97,21 @@ def act(
                 traceback.print_exc()
 
 
+def foreign_names(record: Mapping[str, Any]) -> set[str]:
+    """Returns the names in a run's record (or an assignment) for which an actor imports a module."""
+    named = {key: str(record.get(key, "")) for key in ("env", "arch", "agent", "network")}
+    return {name for key, name in named.items() if (imports_module(name) if key == "env" else ":" in name)}
+
+
+def _require_trust(assignment: Mapping[str, Any], trust: Collection[str] | None) -> None:
+    found = foreign_names(assignment) | foreign_names(assignment.get("policy") or {})
+    if trust is not None and (unknown := " ".join(sorted(found - set(trust)))):
+        raise Refused(
+            f"the learner has this actor import {unknown}, which it was not told to: if you know what that does, add "
+            f"--trust {unknown}"
+        )
+
+
 def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, Any], notes: Notes) -> None:
     """Lets one half step while the other waits for its actions; ends by an error."""
     spec = lanes[0].spec
@@ -102,7 +121,7 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
     for lane, (environment, seed) in enumerate(zip(lanes, assignment["seeds"], strict=True)):
         client.send(lane, step_arrays(environment.reset(seed)))
     stepping: deque[int] = deque()
-    reporter = Reporter(client, notes)
+    reporter = Reporter(client, notes, lanes)
     sent, steps = [time.monotonic()] * len(lanes), [0] * len(lanes)
     while True:
         reporter.report_if_due()
@@ -135,18 +154,21 @@ def run(context: Any) -> None:
         act(client, token=context.token, index=context.task.index, make_agent=make_agent)
 
 
-def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) -> None:
+def act_and_reconnect(
+    address: str, *, invitation: Invitation, say: Callable[[str], None], **join: Any
+) -> None:
     """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
 
     Args:
       address: where the learner listens.
+      invitation: what lets the actor in there.
       say: takes one line for people.
-      **join: as for :func:`act`.
+      **join: as for :func:`act`, but for the token.
     """
     retry = FIRST_RETRY_SECONDS
     while True:
         try:
-            client = connect(address, timeout=CONNECT_SECONDS)
+            client = connect(address, timeout=CONNECT_SECONDS, invitation=invitation)
         except ConnectionLost as error:
             say(f"{error}; trying again in {retry:.0f} s")
             time.sleep(retry)
@@ -155,7 +177,7 @@ def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) 
         begun = time.monotonic()
         try:
             say(f"acting for {address}")
-            act(client, **join)
+            act(client, token=invitation.said_at(address), **join)
         except ConnectionLost as error:
             say(f"the learner is gone ({error}); waiting for it to come back")
             # One that drops whoever comes is not asked every second for ever.

@@ -25,7 +25,7 @@ from seedbed.acting.rollout import CompiledPolicy, Rollout, warm_up
 from seedbed.acting.unrolls import Delivery, resets_at, step_arrays
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
-from seedbed.envs.make import make
+from seedbed.envs.make import make, told_by
 from seedbed.errors import RunFailed, SpecError
 from seedbed.faults import Fault
 from seedbed.metrics.ledger import Ledger
@@ -266,6 +266,7 @@ class ActorThread:
                 return False
         unroll = self._rollout.cut(self._timestep, weights.version)
         threads.ledger.cut(threads.assignment.unroll_length * rows)
+        threads.meters.tell(told_by(environment))
         finished, self._finished = self._finished, []
         self.rounds += 1
         return threads.gate.pass_on(self._index, self.rounds - 1, Delivery(unroll, finished))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seedbed.errors import Refused
+from seedbed.metrics.final_info import FinalInfo
 
 _SHORTEST, _LONGEST = 1e-6, 1e3
 _WIDTH = math.log(1.05)
@@ -70,6 +71,7 @@ class Meters:
     latencies: Latencies = field(default_factory=Latencies)
     up: int = 0
     down: int = 0
+    info: FinalInfo = field(default_factory=FinalInfo)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, rows: int, size: int, seconds: float, batches: int = 1) -> None:
@@ -86,22 +88,31 @@ class Meters:
             self.up += up
             self.down += down
 
+    def tell(self, info: Mapping[str, Any]) -> None:
+        """Counts what environments told at the ends of episodes, as :class:`FinalInfo` gives it."""
+        with self.lock:
+            self.info.merge(info)
+
     def report(self, told: Mapping[str, Any]) -> None:
         """Counts what an actor reports of itself, or what a forward-pass server hands on.
 
         Args:
-          told: ``waits``, as :meth:`Latencies.take` gives them; of a server all that :meth:`hand_on` gives.
+          told: ``waits``, as :meth:`Latencies.take` gives them, and ``info``, as :meth:`FinalInfo.take` does; of a
+            server all that :meth:`hand_on` gives.
 
         Raises:
           Refused: that is no report.
         """
-        waits, served = told.get("waits"), told.get("served", {})
+        waits, served, info = told.get("waits"), told.get("served", {}), told.get("info", {})
         if not isinstance(waits, dict):
             raise Refused(f"a report without 'waits': {str(told)[:200]}")
         if not (isinstance(served, dict) and all(_counts(name, served[name]) for name in served)):
             raise Refused(f"not what a forward-pass server reports: {str(served)[:200]}")
+        if not isinstance(info, dict):
+            raise Refused(f"not what environments tell: {str(info)[:200]}")
         with self.lock:
             self.latencies.merge(waits)
+            self.info.merge(info)
             for name, number in served.items():
                 setattr(self, name, getattr(self, name) + number)
 
@@ -110,14 +121,14 @@ class Meters:
         with self.lock:
             served = {name: getattr(self, name) for name in _SERVED}
             self.batches, self.rows, self.padded, self.seconds, self.up, self.down = 0, 0, 0, 0.0, 0, 0
-            return {"waits": self.latencies.take(), "served": served}
+            return {"waits": self.latencies.take(), "served": served, "info": self.info.take()}
 
     def take(self) -> dict[str, float]:
         """By metric name, without what there is nothing of: means and quantiles since the last call, and bytes."""
         with self.lock:
-            taken: dict[str, float] = {}
+            taken = self.info.means()
             if self.up:
-                taken = {"bytes_from_actors": self.up, "bytes_to_actors": self.down}
+                taken |= {"bytes_from_actors": self.up, "bytes_to_actors": self.down}
             if self.batches:
                 taken["inference_batch"] = self.rows / self.batches
                 taken["batch_fill"] = self.rows / self.padded

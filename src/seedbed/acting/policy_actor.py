@@ -126,7 +126,7 @@ class PolicyActor:
         self._client.open(lanes_of_unrolls(self._codec, self._snapshots, len(self._halves)))
         for half, seed in zip(self._halves, self._seeds, strict=True):
             half.open.observe(step_arrays(half.environment.reset(seed)))
-        reporter = Reporter(self._client, notes)
+        reporter = Reporter(self._client, notes, [half.environment for half in self._halves])
         while True:
             self._begin_what_can()
             reporter.report_if_due()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from seedbed.acting.meters import Latencies
 from seedbed.acting.notes import Notes
+from seedbed.envs.interface import Environment
+from seedbed.envs.make import told_by
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.transport.interface import Client
 
 REPORT_SECONDS = 1.0
@@ -17,14 +21,17 @@ class Reporter:
     Args:
       client: the connection.
       notes: of the actor's environments.
+      environments: the lanes of the actor.
 
     Attributes:
       waits: how long its environments waited for actions.
     """
 
-    def __init__(self, client: Client, notes: Notes) -> None:
+    def __init__(self, client: Client, notes: Notes, environments: Sequence[Environment]) -> None:
         self.waits = Latencies()
         self._notes = notes
+        self._environments = environments
+        self._info = FinalInfo()
         self._client = client
         self._due = time.monotonic() + REPORT_SECONDS
 
@@ -34,4 +41,13 @@ class Reporter:
         if now < self._due and not self._notes.waiting:
             return
         self._due = now + REPORT_SECONDS
-        self._client.ask({"kind": "report", "waits": self.waits.take(), "notes": self._notes.take()})
+        for environment in self._environments:
+            self._info.merge(told_by(environment))
+        self._client.ask(
+            {
+                "kind": "report",
+                "waits": self.waits.take(),
+                "notes": self._notes.take(),
+                "info": self._info.take(),
+            }
+        )

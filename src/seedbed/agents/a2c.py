@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 @dataclass(frozen=True)
 class A2CSettings(ActorCriticSettings):
     """Settings of A2C; step size, optimizer, clip and unroll are from Baselines."""
+
+    own_lag: ClassVar[int | Literal["free"]] = 0
 
     learning_rate: float = 7e-4
     """Step size of the optimizer."""

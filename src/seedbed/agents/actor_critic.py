@@ -36,6 +36,9 @@ class PolicySettings(OptimizerSettings):
     memory: ClassVar[str] = "queue"
     """The source of batches."""
 
+    own_lag: ClassVar[int | Literal["free"]] = "free"
+    """The lag that the agent is made for."""
+
     previous_action: bool = False
     """Feed the previous action to the core (IMPALA does so with an LSTM)."""
 

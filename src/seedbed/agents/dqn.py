@@ -31,7 +31,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, Tree, Unroll
 class DQNSettings(ValueBasedSettings):
     """Settings of DQN."""
 
-    learning_rate: float = 1e-4
+    learning_rate: float = 5e-4
     """Step size of the optimizer."""
 
     gradient_clip: float = 40.0

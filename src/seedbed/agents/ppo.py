@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,9 @@ from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 class PPOSettings(ActorCriticSettings):
     """Settings of PPO."""
 
-    learning_rate: float = 2.5e-4
+    own_lag: ClassVar[int | Literal["free"]] = 0
+
+    learning_rate: float = 3e-4
     """Step size of the optimizer."""
 
     adam_eps: float = 1e-5
@@ -52,16 +54,16 @@ class PPOSettings(ActorCriticSettings):
     trace_lambda: float = 0.95
     """Mixes short and long bootstraps of the advantages (GAE's lambda); 1 is the longest."""
 
-    unroll_length: int = 128
+    unroll_length: int = 64
     """Transitions in an unroll (T)."""
 
-    batch_size: int = 8
-    """Unrolls in a batch (B), over all devices."""
+    batch_size: int = 32
+    """Unrolls in a batch (B), over all devices; as many as environments, or some are trained on late."""
 
-    reuse: int = 4
+    reuse: int = 10
     """Passes over each batch (epochs)."""
 
-    minibatches: int = 4
+    minibatches: int = 32
     """Parts of a batch; each pass over it makes one update with each of them."""
 
     shuffle: Literal["auto", "transitions", "unrolls"] = "auto"

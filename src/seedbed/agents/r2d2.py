@@ -1,8 +1,8 @@
 """R2D2: double Q-learning with a memory, from prioritized sequences that begin with a warm-up of the memory.
 
-Kapturowski et al. 2019, *Recurrent Experience Replay in Distributed Reinforcement Learning*, with the settings of SEED
-(Espeholt et al. 2020). The state with which a sequence is stored is the actor's at its very first step (SEED's own code
-kept one that was ``burn_in`` steps late).
+Kapturowski et al. 2019, *Recurrent Experience Replay in Distributed Reinforcement Learning*; ``--preset r2d2-atari``
+has the settings of SEED (Espeholt et al. 2020). The state with which a sequence is stored is that of the actor at its
+very first step (SEED's own code kept one that was ``burn_in`` steps late).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class R2D2Settings(ValueBasedSettings):
     The loss is a sum over the T transitions of a sequence and a mean over the batch.
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: float = 5e-4
     """Step size of the optimizer."""
 
-    adam_eps: float = 1e-3
+    adam_eps: float = 1e-4
     """Adam: added outside the root."""
 
     gradient_clip: float = 80.0
@@ -54,7 +54,7 @@ class R2D2Settings(ValueBasedSettings):
     rescale: float = 1e-3
     """Learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + rescale x of values instead of x; 0: x itself."""
 
-    burn_in: int = 40
+    burn_in: int = 10
     """Steps before the trained ones, by which the memory is brought to the newest weights."""
 
     previous_action: bool = True
@@ -63,7 +63,7 @@ class R2D2Settings(ValueBasedSettings):
     previous_reward: bool = True
     """Feed the previous reward, unclipped, to the memory."""
 
-    replay_ratio: float | None = 0.75
+    replay_ratio: float | None = 4.0
     """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
     priority_exponent: float = 0.9
@@ -75,10 +75,10 @@ class R2D2Settings(ValueBasedSettings):
     importance_exponent: float = 0.6
     """Power of the loss's correction for priorities; 1 is fully."""
 
-    unroll_length: int = 80
+    unroll_length: int = 20
     """Transitions of a sequence that are trained on (T)."""
 
-    batch_size: int = 64
+    batch_size: int = 16
     """Sequences in a batch (B), over all devices."""
 
     def __post_init__(self) -> None:

@@ -41,10 +41,10 @@ class ValueBasedSettings(OptimizerSettings):
     dueling: bool = True
     """Tell the value of a state and the advantages of actions apart (dueling heads)."""
 
-    head_size: int = 512
+    head_size: int = 128
     """Size of the dense layer before each head; 0 for none."""
 
-    target_period: int = 2500
+    target_period: int = 250
     """Updates after which the target network becomes the trained one."""
 
     epsilon_base: float = 0.4
@@ -59,10 +59,10 @@ class ValueBasedSettings(OptimizerSettings):
     replay_size: int = 100_000
     """Transitions that the replay keeps."""
 
-    replay_min_size: int = 10_000
+    replay_min_size: int = 1_000
     """Transitions in the replay before learning begins."""
 
-    replay_ratio: float | None = 1.0
+    replay_ratio: float | None = 4.0
     """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
     priority_exponent: float = 0.6

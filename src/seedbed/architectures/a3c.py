@@ -317,8 +317,9 @@ def refuses(plan: DataPlan) -> str | None:
 
 def check(config: RunConfig, agent: Agent) -> str | None:
     """Refuses settings that do not go together."""
-    del agent
     place = config.placement
+    if agent.prepare is not None:
+        return "a3c's threads give gradients alone, and --scale-rewards keeps statistics of whole batches: leave it out"
     if len(place.inference_devices) > 1:
         return f"inference_devices is {place.inference_devices}, but all of a3c is on one device: give one"
     if place.stale_gradients != "drop" and place.max_staleness is None:

@@ -13,6 +13,7 @@ from seedbed.architectures.roles import learner
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.learning.run import Run
+from seedbed.transport.admission import Gate
 from seedbed.types import Agent, DataPlan, EnvSpec
 
 
@@ -29,6 +30,7 @@ class Setup:
       agent: the agent that is trained.
       spec: of the environments.
       token: secret that actors, workers and shards have to know.
+      gate: lets actors from elsewhere in; None where none may come.
       log: the log of the run's own process.
       checkpoint: the state to go on from; None to begin.
       agent_with: makes the agent with other values for some of its numbers, which may be traced.
@@ -41,6 +43,7 @@ class Setup:
     agent: Agent
     spec: EnvSpec
     token: str = ""
+    gate: Gate | None = None
     log: Path = Path("the log of this process")
     checkpoint: Checkpoint | None = None
     agent_with: Callable[[Mapping[str, Any]], Agent] = _no_variants

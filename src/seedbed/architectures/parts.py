@@ -82,7 +82,7 @@ class Parts:
             self.store.listen(service.poke)
             self.memory.listen(service.poke)
         patience = setup.config.safety.env_timeout
-        return ServedActors(registry, services, self.meters, patience=patience, **more)
+        return ServedActors(registry, services, self.meters, patience=patience, gate=setup.gate, **more)
 
     def loop(
         self,

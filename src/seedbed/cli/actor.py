@@ -19,8 +19,14 @@ class ActorFlags:
 
     address: Annotated[str, tyro.conf.Positional]
     """Address of the learner, as it printed: HOST:PORT, unix:PATH or shm:PATH."""
-    token: str = ""
-    """The token that the learner printed."""
+    join: str = ""
+    """FINGERPRINT.TOKEN as the learner printed it, or @FILE, a private file with it; else SEEDBED_JOIN."""
+    tls_ca: str = ""
+    """PEM file with certificates, one of which has signed the learner's (--tls-cert there)."""
+    insecure: bool = False
+    """Plain text over the network, where the learner has the same flag."""
+    trust: tuple[str, ...] = ()
+    """Names (module:name) of worlds, networks and agents that the learner may have this actor import."""
     envs: int | None = None
     """Environments to step; none: as many as the learner's own actors."""
     platform: str = "cpu"
@@ -38,7 +44,14 @@ def run(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         act_and_reconnect(
-            flags.address, say=print_line, token=flags.token, envs=flags.envs, platform=flags.platform
+            flags.address,
+            join=flags.join or os.environ.get("SEEDBED_JOIN", ""),
+            say=print_line,
+            tls_ca=flags.tls_ca,
+            insecure=flags.insecure,
+            trust=flags.trust,
+            envs=flags.envs,
+            platform=flags.platform,
         )
     except KeyboardInterrupt:
         print_line("stopped")

@@ -19,7 +19,7 @@ from seedbed.metrics.say import say
 def report(summary: Summary, config: RunConfig) -> int:
     """Makes the video, prints the summary; the exit status of a run that ended as it should."""
     values = summary.to_json()
-    folder = values["run_dir"]
+    folder = _shown(Path(values["run_dir"]))
     mean, best = values["mean_return"], values["best_mean_return"]
     say(f"stopped: {summary.stopped_because}")
     say(
@@ -33,7 +33,7 @@ def report(summary: Summary, config: RunConfig) -> int:
         say(f"  {line}")
     host = config.cluster.host
     if config.video and not host and summary.stopped_because != "interrupted":
-        _video(folder)
+        _video(values["run_dir"])
     say(f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl")
     if summary.stopped_because != "interrupted":
         say(f"next: {_seedbed()} eval {shlex.quote(folder)}")
@@ -75,10 +75,15 @@ def _video(folder: str) -> None:
     from seedbed.evaluation.player import record
 
     try:
-        say(f"  video {record(folder)}")
+        say(f"  video {_shown(record(folder))}")
     except Exception as error:
         # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
         say(f"  no video: {cause_of(error)}")
+
+
+def _shown(path: Path) -> str:
+    """The path as it is shortest to type here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _number(value: float | None) -> str:

@@ -35,6 +35,8 @@ class Resume:
     """Number of this host, if the run has several."""
     coordinator: str | Kept | None = "kept"
     """HOST:PORT of host 0; None: all hosts are started on this machine."""
+    rotate_token: bool = False
+    """Make a new token, which replaces the old one: no peer joins without it any more."""
     json: bool = False
     """Print the summary as the last line, also if the run did not."""
     video: bool = True

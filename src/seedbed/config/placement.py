@@ -105,7 +105,28 @@ class TransportSettings(Group):
 
 
 @dataclass(frozen=True)
-class RemoteSettings(EnvironmentSettings):
+class NetworkSettings(Group):
+    """Conversations that other machines may hear."""
+
+    tls_cert: tuple[str, ...] = ()
+    """Two PEM files, a certificate to show on the network and its key; none: the run makes its own."""
+    insecure: bool = False
+    """Plain text on the network, which everybody on the way can read and change."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.tls_cert) not in (0, 2):
+            raise ConfigError(
+                f"tls_cert has {len(self.tls_cert)} files, and takes two: --tls-cert CERTIFICATE KEY"
+            )
+        if self.tls_cert and self.insecure:
+            raise ConfigError(
+                "a certificate and plain text contradict each other: give --tls-cert or --insecure"
+            )
+
+
+@dataclass(frozen=True)
+class RemoteSettings(EnvironmentSettings, NetworkSettings):
     """Actors that join from other machines."""
 
     listen: tuple[str, ...] = ()
@@ -186,8 +207,8 @@ class LearnerSettings(Group):
     """Unrolls that may wait for the learner; None for one batch. (Free lag only.)"""
     prefetch: int = 1
     """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
-    lag: int | Literal["free"] = "free"
-    """Updates between acting and newest weights: free (bounded by the queue), or an exact number."""
+    lag: int | Literal["free"] | None = None
+    """Rounds between acting and newest weights: free, or exact; None: the agent's own (ppo, a2c: 0)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,7 +231,7 @@ class FetchSettings(Group):
 
 
 @dataclass(frozen=True)
-class HostSettings(Group):
+class HostSettings(NetworkSettings):
     """Hosts that train together."""
 
     hosts: int = 1

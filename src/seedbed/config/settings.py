@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -117,7 +117,7 @@ class RunConfig:
                 )
 
         _require_finite(self)
-        if isinstance(self.placement, RemoteSettings) and self.placement.listen and self.lag.exact:
+        if self._listens and self.lag.exact:
             raise ConfigError(
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: leave "
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
@@ -126,8 +126,18 @@ class RunConfig:
     @property
     def lag(self) -> Lag:
         """The lag of the weights that act; a deterministic run has an exact one."""
-        lag = lag_of(self.placement.lag if isinstance(self.placement, LearnerSettings) else "free")
+        asked = self.placement.lag if isinstance(self.placement, LearnerSettings) else "free"
+        lag = lag_of(self._own_lag if asked is None else asked)
         return ExactLag(0) if self.deterministic and not lag.exact else lag
+
+    @property
+    def _own_lag(self) -> int | Literal["free"]:
+        """The lag that the agent is made for, unless actors come from elsewhere, whose lag is free."""
+        return "free" if self._listens else getattr(self.settings, "own_lag", "free")
+
+    @property
+    def _listens(self) -> bool:
+        return isinstance(self.placement, RemoteSettings) and bool(self.placement.listen)
 
     @property
     def cluster(self) -> HostSettings:

@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from seedbed.envs import remedies
+from seedbed.envs import contract, remedies
+from seedbed.envs.contract import looks
 from seedbed.envs.narrowing import Narrowing
 from seedbed.envs.remedies import Keys
 from seedbed.envs.spaces import name_of, taken
@@ -23,7 +24,7 @@ Read = Callable[[Any], Any]
 
 
 class AsDeclared(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose observations belong to its space, or raise :class:`EnvironmentFault`."""
+    """An environment that keeps to its declaration, or raises :class:`EnvironmentFault`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], env_id: str) -> None:
         super().__init__(env)
@@ -34,12 +35,15 @@ class AsDeclared(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Resets it."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = contract.reset(
+            self._env_id, self.env.reset, self.unwrapped.reset, seed=seed, options=options
+        )
         return self._as_declared(observation, "reset"), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Steps it."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        result = self.env.step(action)
+        observation, reward, terminated, truncated, info = contract.step(self._env_id, result)
         return self._as_declared(observation, "step"), reward, terminated, truncated, info
 
     def _as_declared(self, shown: Any, moment: str) -> Any:
@@ -131,12 +135,4 @@ def _unlike(space: Any, name: str, keys: Keys, shown: Any) -> EnvironmentFault:
     if isinstance(shown, list | tuple) and isinstance(space, spaces.Box):
         line = remedies.transformed(keys, f"np.asarray({{}}, np.{space.dtype.name})", None)
         remedy = f": {line}"
-    return EnvironmentFault(f"{name} is {_looks(shown)}, and the space declares {space}{remedy}")
-
-
-def _looks(shown: Any) -> str:
-    if isinstance(shown, np.ndarray):
-        return f"an array of {shown.dtype} {shown.shape}" if shown.shape else f"{shown} of {shown.dtype}"
-    if shown is None:
-        return "None"
-    return f"{' '.join(repr(shown).split())[:60]}, a {type(shown).__name__}"
+    return EnvironmentFault(f"{name} is {looks(shown)}, and the space declares {space}{remedy}")

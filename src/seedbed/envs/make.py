@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from seedbed.envs.rules import NOT_FINITE, broken_array, value_rule
 from seedbed.envs.standard import make_standard
 from seedbed.envs.toys import TOYS
 from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, described, unknown_name
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import EnvSpec, TimeStep, leaves
 
 _log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ NATIVE = ("gymnax", "brax", "craftax")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
 
 
-def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = False) -> Environment:
+def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = False) -> Guarded:
     """Makes a batch of ``num_envs`` environments.
 
     ============================  ==========================================================================
@@ -35,6 +37,7 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
     ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.on_device`), stepped on the CPU; also
                                   ``brax:`` and ``craftax:``
     ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`)
+    ``dm_env:module:factory``     an environment of dm_env (:mod:`seedbed.envs.deepmind`)
     ``module:factory``            the user's own (:mod:`seedbed.envs.own`)
     anything else                 Gymnasium (:mod:`seedbed.envs.standard`)
     ============================  ==========================================================================
@@ -87,6 +90,12 @@ class Guarded:
         self._told: set[str] = set()
         self._started = self._under_way = False
         self._steps = 0
+
+    @property
+    def on_device(self) -> bool:
+        """True if the environments are JAX functions."""
+        batch = sys.modules.get("seedbed.envs.on_device.batch")
+        return batch is not None and isinstance(self._environment, batch.NativeBatch)
 
     def __repr__(self) -> str:
         return f"<{self.num_envs} × {self.spec.id}>"
@@ -149,6 +158,11 @@ class Guarded:
         # Looked up inside: an environment need not have it.
         return self._call("render", lambda: self._environment.render())  # noqa: PLW0108
 
+    def tell(self) -> dict[str, list[float]]:
+        """Numbers of ``info`` at the ends of episodes since the last call, as :class:`FinalInfo` gives them."""
+        told: FinalInfo | None = getattr(self._environment, "told", None)
+        return told.take() if isinstance(told, FinalInfo) else {}
+
     def close(self) -> None:
         """Closes the environments."""
         self._started = self._under_way = False
@@ -172,11 +186,18 @@ class Guarded:
         return fault
 
 
+def told_by(environment: Environment) -> dict[str, list[float]]:
+    """Returns the numbers that an environment told at episodes' ends since the last call; none if it tells none."""
+    return environment.tell() if isinstance(environment, Guarded) else {}
+
+
 def _maker(env_id: str) -> Callable[..., Environment]:
     if env_id.startswith("toy:"):
         return _make_toy
     if env_id.startswith(PREFIX):
         return Pool
+    if env_id.startswith("dm_env:"):
+        return _make_deepmind
     if env_id.partition(":")[0] in NATIVE:
         return _make_native
     if is_atari(env_id):
@@ -186,12 +207,25 @@ def _maker(env_id: str) -> Callable[..., Environment]:
     return make_standard
 
 
+def imports_module(name: str) -> bool:
+    """Returns whether making ``name`` imports a module that it names: ``module:factory`` and ``module:Id-v0`` do."""
+    scheme, separator, _ = name.partition(":")
+    return bool(separator) and scheme not in ("toy", PREFIX.rstrip(":"), *NATIVE)
+
+
 def _make_toy(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
     del render  # A toy can always be drawn.
     if env_id not in TOYS:
         raise ConfigError(unknown_name("toy", env_id, TOYS))
     takes = taken_by(TOYS[env_id], "env_id", "num_envs")
     return TOYS[env_id](env_id, num_envs, **arguments(env_id, options, takes))
+
+
+def _make_deepmind(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
+    # Here, since it imports Gymnasium, which other environments do not need.
+    from seedbed.envs.deepmind import make_deepmind
+
+    return make_deepmind(env_id, num_envs, options, render=render)
 
 
 def _make_native(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:

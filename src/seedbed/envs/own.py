@@ -20,7 +20,6 @@ from typing import Any
 
 from seedbed.envs.interface import Environment
 from seedbed.envs.options import Options, arguments, taken_by
-from seedbed.envs.spaces import action_codec, observation_codec
 from seedbed.envs.standard import GymnasiumBatch, batch_of
 from seedbed.errors import ConfigError
 from seedbed.plugins import load
@@ -70,9 +69,6 @@ def _batched(env_id: str, num_envs: int, make_one: Callable[[], Any]) -> Environ
         _require_size(env_id, made.num_envs, num_envs)
         return GymnasiumBatch(env_id, made)
     if isinstance(made, gymnasium.Env):
-        # Before they are batched, which says what is wrong with a space in other words.
-        observation_codec(made.observation_space, env_id)
-        action_codec(made.action_space, env_id)
         # The one that was made to look at is the first of the batch: some worlds cannot be opened twice.
         ready = [made]
         return batch_of(env_id, num_envs, lambda: ready.pop() if ready else make_one())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -10,13 +10,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from seedbed.envs.final_infos import FINAL
 from seedbed.errors import SpecError
 
 
 class Singles(VectorEnv[Any, Any, Any]):
     """A batch of environments that are stepped one after the other, each reset in the step after its end.
 
-    Unlike Gymnasium's ``SyncVectorEnv`` it leaves out ``info``, which has no reader here and need not fit into arrays.
+    Unlike Gymnasium's ``SyncVectorEnv`` it leaves out their ``info``, which need not fit into arrays. The one of final
+    steps is kept, in a list: ``info[FINAL]``.
 
     Args:
       envs: the environments; their spaces are equal.
@@ -48,6 +50,7 @@ class Singles(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Takes one action in each environment; one whose episode has ended begins the next instead."""
         shown: list[Any] = []
+        final: list[Mapping[Any, Any]] = []
         rewards = np.zeros(self.num_envs, np.float64)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         for index, (env, action) in enumerate(
@@ -56,10 +59,12 @@ class Singles(VectorEnv[Any, Any, Any]):
             if self._ended[index]:
                 observation, _ = env.reset()
             else:
-                observation, rewards[index], terminated[index], truncated[index], _ = env.step(action)
+                observation, rewards[index], terminated[index], truncated[index], info = env.step(action)
+                if (terminated[index] or truncated[index]) and isinstance(info, Mapping):
+                    final.append(info)
             shown.append(observation)
         self._ended = terminated | truncated
-        return self._batch(shown), rewards, terminated, truncated, {}
+        return self._batch(shown), rewards, terminated, truncated, {FINAL: final} if final else {}
 
     def _batch(self, shown: Sequence[Any]) -> Any:
         space: Any = self.single_observation_space

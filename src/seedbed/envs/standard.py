@@ -8,20 +8,24 @@ actor is itself one of many processes.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seedbed.envs import contract
 from seedbed.envs.atari import is_raw_atari
 from seedbed.envs.claims import claim, release
+from seedbed.envs.final_infos import final_infos
 from seedbed.envs.options import ANYTHING, Options, Parameter, Takes, arguments, taken_by
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
 from seedbed.envs.unknown import unknown_id
 from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.plugins import import_from_here
 from seedbed.types import EnvSpec, TimeStep
 
@@ -38,6 +42,9 @@ class GymnasiumBatch:
 
     Environments that were batched one by one are seeded one by one. A vector environment with a random
     generator of its own takes one seed: there, the draws of environment ``i`` depend on its batch.
+
+    Attributes:
+      told: numbers in the ``info`` of episodes' ends.
     """
 
     def __init__(self, env_id: str, env: Batch) -> None:
@@ -52,6 +59,7 @@ class GymnasiumBatch:
         self.num_envs = env.num_envs
         self._env = env
         self._stream = Stream(env.num_envs)
+        self.told = FinalInfo()
         self._action: Any = None
         self._closed = False
 
@@ -67,8 +75,13 @@ class GymnasiumBatch:
 
     def receive(self) -> TimeStep:
         """Steps the environments."""
-        observation, reward, terminated, truncated, _ = self._env.step(self._action)
-        return self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
+        result = contract.steps(self.spec.id, self._env.step(self._action), self.num_envs)
+        observation, reward, terminated, truncated, info = result
+        step = self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
+        if info:
+            for final in final_infos(info, self._stream.ended):
+                self.told.add(final)
+        return step
 
     def render(self) -> Any:
         """The picture of environment 0, uint8 ``[H, W, 3]``."""
@@ -112,12 +125,25 @@ def make_standard(env_id: str, num_envs: int, options: Options, *, render: bool)
 
 
 def batch_of(env_id: str, num_envs: int, make_one: Callable[[], gymnasium.Env[Any, Any]]) -> GymnasiumBatch:
-    """Returns ``num_envs`` environments that are made one by one."""
+    """Returns ``num_envs`` environments that are made one by one; if one cannot be, the others are closed."""
     # Here, since they import Gymnasium, which other environments do not need.
     from seedbed.envs.as_declared import AsDeclared
     from seedbed.envs.singles import Singles
 
-    return GymnasiumBatch(env_id, Singles([AsDeclared(make_one(), env_id) for _ in range(num_envs)]))
+    made: list[gymnasium.Env[Any, Any]] = []
+    try:
+        for _ in range(num_envs):
+            made.append(make_one())
+            if len(made) == 1:
+                # Before they are batched, which says what is wrong with a space in other words.
+                observation_codec(made[0].observation_space, env_id)
+                action_codec(made[0].action_space, env_id)
+        return GymnasiumBatch(env_id, Singles([AsDeclared(env, env_id) for env in made]))
+    except BaseException:
+        for env in made:
+            with contextlib.suppress(Exception):  # what is told is why there is no batch
+                env.close()
+        raise
 
 
 def require_next_step(env_id: str, env: Batch) -> None:

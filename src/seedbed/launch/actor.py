@@ -5,11 +5,12 @@ It imports no JAX, unless the learner says that actors run the policy themselves
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from seedbed.acting import actor
 from seedbed.launch.surroundings import held
+from seedbed.transport.admission import Invitation
 from seedbed.transport.interface import Client
 from seedbed.types import Agent, EnvSpec
 
@@ -32,12 +33,28 @@ def act(client: Client, **join: Any) -> None:
 
 
 @held()
-def act_and_reconnect(address: str, *, say: Callable[[str], None], **join: Any) -> None:
+def act_and_reconnect(
+    address: str,
+    *,
+    join: str,
+    say: Callable[[str], None],
+    tls_ca: str = "",
+    insecure: bool = False,
+    trust: Collection[str] = (),
+    **others: Any,
+) -> None:
     """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
 
     Args:
       address: where the learner listens.
+      join: the learner's ``FINGERPRINT.TOKEN`` or ``TOKEN``, or ``@FILE``, a private file with it.
       say: takes one line for people.
-      **join: ``token``, and as it may be ``index``, ``envs`` and ``platform``, see :func:`seedbed.acting.actor.act`.
+      tls_ca: file with certificates of which one must have signed the learner's; empty for none.
+      insecure: whether to speak in plain text over the network, as the learner does with the same flag.
+      trust: names ``module:name`` that the learner may have this actor import; anything else is refused.
+      **others: as they may be ``index``, ``envs`` and ``platform``, see :func:`seedbed.acting.actor.act`.
     """
-    actor.act_and_reconnect(address, say=say, make_agent=make_agent, **join)
+    invitation = Invitation.parse(join, authority=tls_ca, insecure=insecure)
+    actor.act_and_reconnect(
+        address, invitation=invitation, say=say, make_agent=make_agent, trust=trust, **others
+    )

@@ -2,61 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, wait
 from typing import Any, cast
-
-import psutil
 
 from seedbed.agents.interface import AgentDefinition
 from seedbed.architectures.compatibility import load_architecture
-from seedbed.config.placement import EnvironmentSettings
+from seedbed.config.placement import EnvironmentSettings, TransportSettings
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
-from seedbed.envs.make import spec_of
-from seedbed.errors import ConfigError
+from seedbed.envs.make import NATIVE
+from seedbed.launch.first import in_a_process, in_a_thread
 from seedbed.launch.surroundings import require_devices
 from seedbed.registry import AGENTS
-from seedbed.types import Agent, EnvSpec
+from seedbed.types import Agent, DataPlan, EnvSpec
+
+_OURS = ("toy", *NATIVE)
+"""Prefixes of environments that need no process of their own: toys, and JAX functions."""
 
 
 def build_spec(config: RunConfig) -> EnvSpec:
-    """What the run's environments look like; makes one and closes it, in a thread of its own.
+    """What the run's environments look like, after a few steps of the first ones.
 
-    Processes that one has started which hangs are killed.
+    They stand where the others will: in a process of their own if those are stepped in processes, else in a thread.
 
     Raises:
-      ConfigError: it cannot be made, or not within ``env_timeout`` seconds.
+      ConfigError: they cannot be made, fail, break the contract, or one call takes more than ``env_timeout`` seconds.
     """
-    found: Future[EnvSpec] = Future()
-    own = set(psutil.Process().children(recursive=True))
-    # One that hangs cannot be stopped, and a daemon does not keep the process from ending.
-    threading.Thread(target=_describe, args=(config, found), name="first environment", daemon=True).start()
-    seconds = config.safety.env_timeout
-    wait([found], seconds)
-    if not found.done():
-        for process in set(psutil.Process().children(recursive=True)) - own:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        raise ConfigError(
-            f"{config.env} was not made within {seconds:g} s: mend it if it hangs, or allow it more time with "
-            "--env-timeout"
-        )
-    return found.result()
-
-
-def _describe(config: RunConfig, found: Future[EnvSpec]) -> None:
-    try:
-        place = config.placement
-        together = (
-            place.envs_per_actor if isinstance(place, EnvironmentSettings) else config.settings.batch_size
-        )
-        # Two show whether a factory returns the same object again.
-        found.set_result(spec_of(config.env, config.env_options, min(together, 2)))
-    except BaseException as error:
-        found.set_exception(error)
+    place = config.placement
+    together = place.envs_per_actor if isinstance(place, EnvironmentSettings) else config.settings.batch_size
+    apart = isinstance(place, TransportSettings) and place.transport != "inproc"
+    seen = in_a_process if apart and config.env.partition(":")[0] not in _OURS else in_a_thread
+    # Two show whether a factory returns the same object again.
+    return seen(config, min(together, 2))
 
 
 def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:
@@ -73,6 +50,42 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
         config.net,
         total_updates=_total_updates(config, spec),
     )
+
+
+_FEW_RENEWALS = 50
+"""Of a target network in a whole run: with fewer, rewards hardly reach the values of the steps before them."""
+
+
+def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
+    """Lines for the start of a run: how much is learned in it, and a warning where that is too little or too late."""
+    plan, lines = agent.data, []
+    updates = _total_updates(config, spec)
+    ratio_is_free = plan.replay is not None and plan.replay.ratio is None
+    if updates is not None and not ratio_is_free:
+        renewals = updates // plan.target_period if plan.target_period else None
+        of_target = "" if renewals is None else f", {renewals:,} target renewals"
+        lines.append(f"{updates:,} updates{of_target} in this run")
+        if renewals is not None and renewals < _FEW_RENEWALS:
+            lines.append(
+                f"warning: {renewals} renewals of the target network are few: give a longer run, a higher "
+                f"--replay-ratio, or --target-period {max(1, updates // _FEW_RENEWALS)}"
+            )
+    return [*lines, *_late_batches(config, plan)]
+
+
+def _late_batches(config: RunConfig, plan: DataPlan) -> list[str]:
+    """A warning where an agent that is made for an exact lag makes several batches of each round."""
+    place = config.placement
+    exact = config.lag.exact and getattr(config.settings, "own_lag", "free") != "free"
+    if not exact or not isinstance(place, EnvironmentSettings):
+        return []
+    environments = place.planned * config.cluster.hosts
+    if environments <= plan.batch_size:
+        return []
+    return [
+        f"warning: {environments} environments make several batches of {plan.batch_size} in each round, and all but "
+        f"the first are trained on late: give --batch-size {environments}"
+    ]
 
 
 def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:

@@ -16,21 +16,28 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seedbed.config import resolve
+from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
+from seedbed.transport.admission import Gate, Invitation, require_token
+from seedbed.transport.tls import Identity, needs_tls
 
 _LONGEST_SOCKET_PATH = 90
 
 
 class RunFolder:
-    """Paths and small files of one run.
+    """Paths and small files of one run; absolute, since environments may go to another folder.
 
     Args:
       path: the folder.
+
+    Attributes:
+      given: the path as it was given, which may mean something on another machine too.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.given = path
+        self.path = path = path.absolute()
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events"
@@ -41,6 +48,8 @@ class RunFolder:
         self.summary = path / "summary.json"
         self._config = path / "config.json"
         self._token = path / "token"
+        self._certificate = path / "certificate.pem"
+        self._key = path / "key.pem"
         self._lock = path / "lock"
         self._addresses = path / "addresses.json"
         self._session = path / "session"
@@ -139,25 +148,52 @@ class RunFolder:
         except ValueError as error:
             raise ConfigError(f"{self._config} is damaged: {error}") from error
 
-    def known_token(self) -> str:
-        """The run's secret; empty if it is not here, or another user's."""
-        try:
-            return self._token.read_text().strip()
-        except OSError:
-            return ""
-
     def token(self) -> str:
         """The secret that actors and hosts must know to join; made once, readable only by the owner."""
         if not self._token.exists():
             # Letters and digits only: it is pasted behind a flag, where "-…" would be taken for another flag.
             self._write(self._token, secrets.token_hex(16), 0o600)
-        return self._token.read_text().strip()
+        try:
+            return require_token(self._token.read_text().strip())
+        except (OSError, UnicodeDecodeError, ConfigError) as error:
+            raise ConfigError(f"{self._token} holds no token: {error}") from error
+
+    def rotate_token(self) -> None:
+        """Has a new token made: whoever knows the old one is no longer let in."""
+        with self.held():
+            self._token.unlink(missing_ok=True)
+
+    def gate(self, settings: NetworkSettings, addresses: Sequence[str]) -> Gate:
+        """Lets in at ``addresses`` who knows the token; the certificate is made once, its key for the owner only."""
+        identity = None
+        if settings.tls_cert:
+            identity = Identity.read(*settings.tls_cert)
+        elif not settings.insecure and any(map(needs_tls, addresses)):
+            identity = self._identity()
+        return Gate(self.token(), identity, insecure=settings.insecure)
+
+    def _identity(self) -> Identity:
+        if not (self._key.exists() and self._certificate.exists()):
+            made = Identity.make()
+            self._write(self._key, made.key.decode(), 0o600)
+            self._write(self._certificate, made.certificate.decode())
+        return Identity.read(self._certificate, self._key)
+
+    def invitation(self, *, insecure: bool) -> Invitation:
+        """What lets a host in that shares this folder's disk; raises :class:`ConfigError` if there is no token here."""
+        try:
+            return Invitation(require_token(self._token.read_text().strip()), insecure=insecure)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {self._token}: {error}") from error
 
     def socket(self) -> str:
         """Path for this run's Unix socket; in the folder, unless a socket cannot have that path."""
-        path = os.path.relpath(self.path / "actors.sock")
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and "," not in path:  # gRPC takes none with commas
-            return path
+        whole = str(self.path / "actors.sock")
+        for path in (whole, os.path.relpath(whole)):
+            if (
+                len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and "," not in path
+            ):  # gRPC takes none with commas
+                return path
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         return str(Path(tempfile.gettempdir()) / f"seedbed-{name}.sock")
 
@@ -183,7 +219,15 @@ class RunFolder:
         """Removes what a run that could not start has made here; nothing if anything was trained."""
         if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):
             return
-        small = (self._config, self._token, self._lock, self._addresses, self._session)
+        small = (
+            self._config,
+            self._token,
+            self._certificate,
+            self._key,
+            self._lock,
+            self._addresses,
+            self._session,
+        )
         for file in (*small, self.metrics, self.log):
             with contextlib.suppress(OSError):  # it never came into being, or cannot be removed either
                 file.unlink()

@@ -29,12 +29,14 @@ from seedbed.errors import ConfigError, RunFailed, cause_of
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.rendezvous import Rendezvous, free_port, go_to, joined, receive_hosts, split
 from seedbed.learning.checkpoint import Checkpoint, any_saved, intact_steps, load, pack, unpack
+from seedbed.metrics.say import say
+from seedbed.transport.admission import Invitation
 
 _PATIENCE_SECONDS = 600.0
 _JAX_PATIENCE_SECONDS = 120
 _FAREWELL_SECONDS = 60.0
 _LOOK_SECONDS, _DIAL_SECONDS = 0.05, 0.2
-_ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video")
+_ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video", "tls_cert")
 """Settings in which the hosts of a run may differ."""
 
 
@@ -112,11 +114,14 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
     """
     cluster = config.cluster
     address = cluster.coordinator or joined("127.0.0.1", free_port("127.0.0.1"))
+    gate = folder.gate(cluster, [address])
+    if cluster.coordinator is not None:
+        say(f"on the others, unless they share this disk: export SEEDBED_JOIN={gate.invitation(address)}")
     started: dict[int, subprocess.Popen[bytes]] = {}
     if cluster.coordinator is None:
         for index in range(1, cluster.hosts):
             started[index] = stack.enter_context(
-                _started(address, index, folder.token(), folder.logs / f"host-{index}.log")
+                _started(address, index, gate.invitation(address), folder.logs / f"host-{index}.log")
             )
 
     def look() -> None:
@@ -132,13 +137,13 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         nonlocal for_jax
         host, _ = split(address)
         for_jax = joined(host, free_port(host))
-        return {"settings": mine, "run_dir": str(folder.path), "resumed": resumed, "jax": for_jax}
+        return {"settings": mine, "run_dir": str(folder.given), "resumed": resumed, "jax": for_jax}
 
     mine = resolve.to_json(config)
     rendezvous = receive_hosts(
         address,
         cluster.hosts,
-        token=folder.token(),
+        gate=gate,
         timeout=cluster.host_timeout,
         patience=_PATIENCE_SECONDS,
         judge=lambda hello: _difference(mine, hello.get("settings")),
@@ -152,7 +157,12 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
 
 
 def follow(
-    address: str, index: int, config: RunConfig | None, stack: ExitStack, *, token: Callable[[], str]
+    address: str,
+    index: int,
+    config: RunConfig | None,
+    stack: ExitStack,
+    *,
+    invitation: Callable[[], Invitation],
 ) -> tuple[Hosts, RunConfig, Path, bool]:
     """Another host: goes to host 0.
 
@@ -161,7 +171,7 @@ def follow(
       index: which host this is.
       config: as it was told, to be compared; None to be told by host 0.
       stack: closes what is opened.
-      token: gives the secret that host 0 wants to be told, once host 0 is there.
+      invitation: gives what lets this host in, once host 0 is there.
 
     Returns:
       The hosts, the settings, the run folder of host 0, and whether the run goes on from checkpoints.
@@ -171,9 +181,10 @@ def follow(
       RunFailed: host 0 is not there.
     """
     hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
-    rendezvous, told = go_to(address, index, token=token, patience=_PATIENCE_SECONDS, hello=hello)
+    rendezvous, told = go_to(address, index, invitation=invitation, patience=_PATIENCE_SECONDS, hello=hello)
+    own = config.cluster.tls_cert if config is not None else ()
     settings = resolve.replace(
-        resolve.from_json(told["settings"]), host=index, coordinator=address, video=False
+        resolve.from_json(told["settings"]), host=index, coordinator=address, video=False, tls_cert=own
     )
     if config is not None and isinstance(config.placement, RemoteSettings):
         settings = resolve.replace(settings, listen=config.placement.listen)
@@ -211,7 +222,9 @@ def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> st
 
 
 @contextlib.contextmanager
-def _started(address: str, index: int, token: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    address: str, index: int, invitation: Invitation, log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     """Another host on this machine."""
     command = [sys.executable, "-P", "-m", "seedbed.launch.host", address, str(index)]
     with log.open("wb") as file:
@@ -220,7 +233,7 @@ def _started(address: str, index: int, token: str, log: Path) -> Iterator[subpro
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
-            env={**os.environ, "SEEDBED_TOKEN": token},
+            env={**os.environ, "SEEDBED_JOIN": str(invitation)},
         )
     try:
         yield process

@@ -71,6 +71,10 @@ class Guard:
         self._process.communicate()
 
 
+ON_PROCESSOR: Mapping[str, str] = {"JAX_PLATFORMS": "cpu"}
+"""Variables of an instance whose JAX runs on the processor; accelerators are the head's."""
+
+
 class ProcessInstance:
     """An instance in a process of its own, which leads a group with the processes that its environments start.
 
@@ -88,7 +92,7 @@ class ProcessInstance:
         token: str,
         log: Path,
         guard: Guard,
-        beside: Mapping[str, str],
+        beside: Mapping[str, str] = ON_PROCESSOR,
     ) -> None:
         self.log = str(log)
         self._fault = log.with_suffix(".fault").absolute()
@@ -209,7 +213,7 @@ class LocalLauncher:
         self._guard = self._guard or Guard()
         path = (self._folder.logs / f"{name}.json").absolute()
         path.write_text(json.dumps(task.to_json()), encoding="utf-8")
-        beside = _accelerated() if role.accelerated else {"JAX_PLATFORMS": "cpu"}
+        beside = _accelerated() if role.accelerated else ON_PROCESSOR
         words = ["seedbed.launch.entry", str(path)]
         return ProcessInstance(words, token, self._folder.logs / f"{name}.log", self._guard, beside)
 

@@ -30,18 +30,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed import __version__
-from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, Refused, RunFailed, TransportError
-from seedbed.transport.admission import require_admission
+from seedbed.errors import ConfigError, ConnectionLost, Refused, RunFailed, TransportError
+from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.conversation import Arrays
-from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts, Peer
+from seedbed.transport.interface import Client, Layout, Layouts, Peer
 
 _log = logging.getLogger(__name__)
 _LENGTH = struct.Struct("!Q")
 _MOST_BYTES = 1 << 36
 _PIECE_BYTES = 1 << 15
 _BEATS = 5
-_LOOK_SECONDS, _ATTEMPT_SECONDS = 0.2, 2.0
+_LOOK_SECONDS, _ATTEMPT_SECONDS = 0.2, 20.0
 _CLOSED = "the connection was closed"
 _ENDED = "this host has ended"
 _DISMISSED = "host 0 did not begin: not all hosts came"
@@ -200,21 +200,20 @@ class _Center(Rendezvous):
     Args:
       address: ``HOST:PORT`` to listen at.
       count: hosts of the run.
-      token: what the others have to know.
+      gate: lets the others in.
       judge: given a host's hello, returns why it is turned away, or None.
     """
 
     def __init__(
-        self, address: str, count: int, token: str, judge: Callable[[Mapping[str, Any]], str | None]
+        self, address: str, count: int, gate: Gate, judge: Callable[[Mapping[str, Any]], str | None]
     ) -> None:
         super().__init__(0)
         self._count = count
-        self._token = token
         self._judge = judge
         self._guests: dict[int, _Guest] = {}
         self._begun = False
         self._came = threading.Condition(self._lock)
-        self._server = listen(address, self, keepalive=False)
+        self._server = listen(address, self, gate=gate, keepalive=False)
 
     def wait_for_hosts(self, patience: float, look: Callable[[], None]) -> list[int]:
         """Waits until all hosts are there, at most ``patience`` s; returns those that are not."""
@@ -260,7 +259,6 @@ class _Center(Rendezvous):
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
         """Lets a host in that says ``hello``, and opens its lanes."""
-        require_admission(message, self._token)
         index = message.get("host")
         if type(index) is not int or not isinstance(message.get("settings"), dict | None):
             raise Refused("not what a host says to host 0")
@@ -494,7 +492,7 @@ def receive_hosts(
     address: str,
     count: int,
     *,
-    token: str,
+    gate: Gate,
     timeout: float,
     patience: float,
     judge: Callable[[Mapping[str, Any]], str | None],
@@ -506,7 +504,7 @@ def receive_hosts(
     Args:
       address: ``HOST:PORT`` to listen at.
       count: hosts of the run, this one too.
-      token: secret that the others have to know.
+      gate: lets the others in.
       timeout: seconds without a sign of life after which a host counts as gone.
       patience: seconds in which all have to come.
       judge: given a host's hello, returns why it is turned away, or None.
@@ -519,7 +517,7 @@ def receive_hosts(
     """
     split(address)
     try:
-        center = _Center(address, count, token, judge)
+        center = _Center(address, count, gate, judge)
     except ConfigError as error:
         raise ConfigError(
             f"host 0 cannot listen at {address}: {error}; --coordinator is an address of host 0, with a free port"
@@ -543,14 +541,19 @@ def receive_hosts(
 
 
 def go_to(
-    address: str, index: int, *, token: Callable[[], str], patience: float, hello: Mapping[str, Any]
+    address: str,
+    index: int,
+    *,
+    invitation: Callable[[], Invitation],
+    patience: float,
+    hello: Mapping[str, Any],
 ) -> tuple[Rendezvous, dict[str, Any]]:
     """Another host's side: goes to host 0, introduces itself and waits until all have come.
 
     Args:
       address: where host 0 is.
       index: number of this host.
-      token: gives the secret that host 0 wants to be told; asked for when host 0 is there.
+      invitation: gives what lets this host in; asked for when host 0 is there.
       patience: seconds in which host 0 has to be there.
       hello: what this host was told, to be compared.
 
@@ -558,12 +561,11 @@ def go_to(
       The rendezvous and what host 0 tells.
 
     Raises:
-      ConfigError: host 0 turned it away; the message is the reason.
+      ConfigError: host 0 turned it away, or is not the one of the invitation; the message is the reason.
       RunFailed: host 0 is not there.
     """
     over = time.monotonic() + patience
-    greeting = {"version": __version__, "protocol": PROTOCOL, "host": index, **hello}
-    client = _introduced(address, lambda: {**greeting, "token": token()}, over)
+    client = _introduced(address, invitation, {"version": __version__, "host": index, **hello}, over)
     rendezvous = _Follower(index, client)
     try:
         told = json.loads(rendezvous.exchange(b"")[0])
@@ -574,28 +576,38 @@ def go_to(
     return rendezvous, told
 
 
-def _introduced(address: str, hello: Callable[[], dict[str, Any]], over: float) -> Client:
+def _introduced(
+    address: str, invitation: Callable[[], Invitation], hello: dict[str, Any], over: float
+) -> Client:
     """An open conversation with host 0, which may not be there before it is ``over``."""
-    split(address)
     while True:
+        _wait_for_server(address, over)
+        client: Client | None = None
         try:
-            client = connect(address, timeout=_ATTEMPT_SECONDS, keepalive=False)
-        except ConnectionLost as error:
-            if time.monotonic() < over:
-                continue
-            raise RunFailed(
-                f"host 0 is not at {address}: {error}; start it with the same --coordinator"
-            ) from error
-        try:
-            client.ask(hello())
+            client = connect(address, timeout=_ATTEMPT_SECONDS, invitation=invitation(), keepalive=False)
+            client.ask(hello)
             client.open(LANES)
             return client
-        except Refused as error:
-            client.close()
-            raise ConfigError(str(error)) from error
-        except (ConnectionLost, ProtocolError) as error:
-            client.close()
+        except TransportError as error:
+            if client is not None:
+                client.close()
+            if isinstance(error, Refused):
+                raise ConfigError(str(error)) from error
             # A run that ends at that address has begun without this host; the one that resumes it comes.
             if getattr(error, "said", None) != _BEGUN or time.monotonic() > over:
                 raise RunFailed(f"host 0 at {address} is gone: {error}") from error
+            time.sleep(_LOOK_SECONDS)
+
+
+def _wait_for_server(address: str, over: float) -> None:
+    """Waits until somebody listens at ``address``; raises :class:`RunFailed` when it is ``over``."""
+    while True:
+        try:
+            socket.create_connection(split(address), _ATTEMPT_SECONDS).close()
+            return
+        except OSError as error:
+            if time.monotonic() > over:
+                raise RunFailed(
+                    f"host 0 is not at {address}: {error.strerror or error}; start it with the same --coordinator"
+                ) from error
             time.sleep(_LOOK_SECONDS)

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import psutil
 
+from seedbed.acting.actor import foreign_names
 from seedbed.acting.assignment import EPOCHS_A_SESSION
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.interface import Setup
@@ -187,11 +188,15 @@ class Session:
         return curves
 
     def _build(self) -> Run:
+        place = self.placed.placement
+        if isinstance(place, RemoteSettings):
+            self._gate = self.folder.gate(place, self.folder.addresses(place.listen))
         setup = Setup(
             self.placed,
             self.agent,
             self.spec,
             token=self.folder.token(),
+            gate=self._gate,
             log=self.folder.log,
             checkpoint=self.checkpoint,
             agent_with=partial(build_agent, self.config, self.spec),
@@ -452,12 +457,15 @@ class Session:
     def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
         place = self.placed.placement
         local = self.launcher.address(self.program[self.program.head], 0)
-        asked = place.listen if isinstance(place, RemoteSettings) else ()
-        addresses = arch.open([local, *self.folder.addresses(asked)], dialled)
-        self.folder.keep_addresses(asked, addresses[1:])
+        if not isinstance(place, RemoteSettings):
+            return arch.open([local], dialled)
+        wanted = self.folder.addresses(place.listen)
+        addresses = arch.open([local, *wanted], dialled)
+        self.folder.keep_addresses(place.listen, addresses[1:])
+        imported = " ".join(sorted(foreign_names(to_json(self.config))))
         for address in addresses[1:]:
-            reachable = seen_from_elsewhere(address)
-            self.display.note(f"more actors: seedbed actor {reachable} --token {self.folder.token()}")
+            flags = self._gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
+            self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
         return addresses
 
     def _supervised(self, arch: Run) -> Supervisor:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from seedbed.errors import ConfigError
@@ -29,8 +30,12 @@ _NEEDED: dict[str, Any] = {
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Holds JAX's settings at what Seedbed's arithmetic is written for; imports no JAX."""
+    """Holds JAX's settings at what Seedbed's arithmetic is written for; imports no JAX.
+
+    The current folder may be changed by environments of this process, and is afterwards what it was too.
+    """
     with contextlib.ExitStack() as stack:
+        stack.callback(os.chdir, Path.cwd())
         stack.callback(_restore, {name.upper(): os.environ.get(name.upper()) for name in _NEEDED})
         # For the processes that are started, and for this one if it has yet to import JAX.
         os.environ.update({name.upper(): str(value) for name, value in _NEEDED.items()})

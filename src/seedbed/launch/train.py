@@ -12,7 +12,7 @@ from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
-from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.build import build_agent, build_spec, outlook
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
 from seedbed.launch.launcher import Launcher
@@ -23,6 +23,7 @@ from seedbed.launch.surroundings import held
 from seedbed.learning.checkpoint import any_saved, load_latest
 from seedbed.metrics.reports import Summary
 from seedbed.metrics.say import say
+from seedbed.transport.admission import Invitation
 from seedbed.types import Agent, EnvSpec
 
 Launch = Callable[[RunFolder, str], Launcher]
@@ -63,11 +64,12 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
 
 
 @held()
-def resume(path: str, **changes: Any) -> Summary:
+def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
     """Goes on with a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 
     Args:
       path: the run folder.
+      rotate_token: whether the run gets a new token, so that actors and hosts from elsewhere need its new line.
       **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
 
     Raises:
@@ -75,7 +77,8 @@ def resume(path: str, **changes: Any) -> Summary:
       RunFailed: as for :func:`train`.
     """
     if changes.get("host"):
-        return take_part(_coordinator(path, changes), changes["host"], path=Path(path))
+        address, insecure = _coordinator(path, changes)
+        return take_part(address, changes["host"], path=Path(path), insecure=insecure)
     folder = RunFolder.open(path)
     before = folder.config()
     if before.cluster.host:
@@ -83,13 +86,15 @@ def resume(path: str, **changes: Any) -> Summary:
         raise ConfigError(
             f"{path} is one host's part of a run: seedbed resume {run} --host {before.cluster.host}"
         )
-    config = resolve.replace(before, **{**changes, "run_dir": str(folder.path)})
+    config = resolve.replace(before, **{**changes, "run_dir": str(folder.given)})
     for name, was, now in (
         ("arch", before.arch, config.arch),
         ("hosts", before.cluster.hosts, config.cluster.hosts),
     ):
         if was != now:
             raise ConfigError(f"{name} was {was} and is {now} now: a run keeps what it was; begin a new one")
+    if rotate_token:
+        folder.rotate_token()
     if config.cluster.hosts > 1:
         return _lead(config, folder, resumed=True)
     # Held before checkpoints are read: a run that is ending writes one more.
@@ -103,6 +108,8 @@ def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:
     spec = build_spec(config)
     agent = build_agent(config, spec)
     require_fit(config, agent)
+    for line in outlook(config, spec, agent) if config.cluster.host == 0 else ():
+        say(line)
     return spec, agent
 
 
@@ -123,7 +130,14 @@ def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
         return _with_others(hosts, config, folder, resumed)
 
 
-def take_part(address: str, index: int, config: RunConfig | None = None, path: Path | None = None) -> Summary:
+def take_part(
+    address: str,
+    index: int,
+    config: RunConfig | None = None,
+    path: Path | None = None,
+    *,
+    insecure: bool = False,
+) -> Summary:
     """The part of the host ``index`` in a run whose host 0 is at ``address``, and has the settings.
 
     Its folder is ``hosts/INDEX`` in the run folder's place on this machine.
@@ -133,6 +147,7 @@ def take_part(address: str, index: int, config: RunConfig | None = None, path: P
       index: 1 or more.
       config: what this host was told; refused if host 0 was told otherwise. None if it was told nothing.
       path: the run folder's place; None for the one that the settings name, or host 0.
+      insecure: whether host 0 is spoken to in plain text over the network; so it is if ``config`` says it.
 
     Raises:
       ConfigError: host 0 turned this host away.
@@ -140,12 +155,13 @@ def take_part(address: str, index: int, config: RunConfig | None = None, path: P
     """
     with contextlib.ExitStack() as stack:
         known = path or (Path(config.run_dir) if config and config.run_dir else None)
+        insecure = insecure or (config is not None and config.cluster.insecure)
         hosts, settings, theirs, resumed = follow(
-            address, index, config, stack, token=lambda: _token_of(known)
+            address, index, config, stack, invitation=lambda: _invitation(known, insecure)
         )
         run = known or theirs
         folder = RunFolder(run / "hosts" / str(index))
-        settings = resolve.replace(settings, run_dir=str(folder.path))
+        settings = resolve.replace(settings, run_dir=str(folder.given))
         if not (resumed and folder.begun):
             folder = RunFolder.create(settings)
         stack.enter_context(folder.held())
@@ -156,23 +172,30 @@ def take_part(address: str, index: int, config: RunConfig | None = None, path: P
             raise
 
 
-def _token_of(run: Path | None) -> str:
-    """Returns the secret of a run whose host 0 may be on another machine."""
-    token = os.environ.get("SEEDBED_TOKEN", "")
-    return token or (RunFolder(run).known_token() if run else "")
+def _invitation(run: Path | None, insecure: bool) -> Invitation:
+    """What lets a host into a run: from its environment, or from the run folder if it shares a disk with host 0."""
+    text = os.environ.get("SEEDBED_JOIN", "")
+    if text:
+        return Invitation.parse(text, insecure=insecure)
+    if run is None:
+        raise ConfigError(
+            "host 0 lets nobody in who does not know the run's token: set SEEDBED_JOIN to what it printed, or give "
+            "the --run-dir of a disk that both have"
+        )
+    return RunFolder(run).invitation(insecure=insecure)
 
 
-def _coordinator(path: str, changes: Mapping[str, Any]) -> str:
-    """Where host 0 of a run is that goes on."""
+def _coordinator(path: str, changes: Mapping[str, Any]) -> tuple[str, bool]:
+    """Where host 0 of a run is that goes on, and whether in plain text."""
     own = RunFolder(Path(path) / "hosts" / str(changes["host"]))
-    address = changes.get("coordinator")
-    if address is None and own.begun:
-        address = own.config().cluster.coordinator
+    before = own.config().cluster if own.begun else None
+    address = changes.get("coordinator") or (before and before.coordinator)
+    insecure = changes.get("insecure", before is not None and before.insecure)
     if address is None:
         raise ConfigError(
             f"host {changes['host']} has to be told where host 0 is: add --coordinator HOST:PORT"
         )
-    return str(address)
+    return str(address), bool(insecure)
 
 
 def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:

@@ -90,6 +90,11 @@ register("cpu_seconds", "s", "Processor time that all processes of this session 
 register("mean_return", "return", "Mean undiscounted, unclipped return of the last 100 episodes.")
 register("best_mean_return", "return", "The highest mean return over 100 episodes so far.")
 register("episodes", "episodes", "Episodes that ended, by their own rules or by a time limit.")
+register(
+    "env/*",
+    "1",
+    "A number that environments tell in `info` at the end of an episode; mean over episodes since the last row.",
+)
 register("episode_length", "steps", "Mean length of the last 100 episodes, in agent steps.")
 
 # How the stages keep up with one another.

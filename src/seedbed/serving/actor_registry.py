@@ -139,7 +139,7 @@ class ActorRegistry:
         with self._lock:
             if peer in self._joined:
                 raise Refused("'join' comes once")
-            index = self._index_for(message.get("index"))
+            index = self._index_for(message.get("index"), elsewhere=message.get("elsewhere") is True)
             envs = self._envs_for(index, message.get("envs"))
             self._replace(index)
             epoch = self._epoch_of(index)
@@ -183,7 +183,7 @@ class ActorRegistry:
                     joined.heard = now
         return {}
 
-    def _index_for(self, asked: Any) -> int:
+    def _index_for(self, asked: Any, *, elsewhere: bool) -> int:
         if asked is not None and (type(asked) is not int or not 0 <= asked < 1 << 20):
             raise Refused(f"actor index {asked!r}: must be a whole number from 0 to {(1 << 20) - 1}")
         if self.assignment.lockstep and asked not in self._planned:
@@ -191,6 +191,8 @@ class ActorRegistry:
                 "this run has an exact lag, which only its own actors keep: start it with --lag free and "
                 "without --deterministic"
             )
+        if elsewhere and asked in self._planned:
+            raise Refused(f"actor index {asked}: it is one of the run's own actors; join without an index")
         if asked is not None:
             return int(asked)
         taken = {joined.member.index for joined in self._joined.values()} | set(self._planned)

@@ -11,6 +11,7 @@ from seedbed.acting.reporting import REPORT_SECONDS
 from seedbed.instances import Instances
 from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.service import Service
+from seedbed.transport.admission import Gate
 from seedbed.transport.connect import listen
 from seedbed.transport.interface import Server
 from seedbed.types import Tree
@@ -30,6 +31,7 @@ class ServedActors:
       meters: of the services.
       patience: seconds that an actor from elsewhere may owe a step before it is sent away.
       servers: number of forward-pass servers between the actors and this process, which the actors share in turn.
+      gate: lets actors from elsewhere in; None where none may come.
       warm_up: compiles what acting needs here.
       tables: the agent's states, by the name of their tree in a checkpoint; none where they are with the actors.
     """
@@ -42,6 +44,7 @@ class ServedActors:
         *,
         patience: float,
         servers: int = 0,
+        gate: Gate | None = None,
         warm_up: Callable[[], None] = lambda: None,
         tables: Callable[[], dict[str, Tree]] = dict,
     ) -> None:
@@ -49,6 +52,7 @@ class ServedActors:
         self._services = services
         self._meters = meters
         self._patience = patience
+        self._gate = gate
         self._servers_between = servers
         self._warm_up = warm_up
         self.tables = tables
@@ -83,7 +87,7 @@ class ServedActors:
         for service in self._services:
             service.start()
         for address in addresses:
-            self._servers.append(listen(address, self.registry))
+            self._servers.append(listen(address, self.registry, gate=self._gate))
         return [server.address for server in self._servers]
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import queue
+import secrets
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.errors import ConnectionLost, ProtocolError, Refused, SeedbedError, SpecError, TransportError
+from seedbed.transport.admission import Gate
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import MAX_REASON_BYTES
 from seedbed.transport.interface import Client, Handler, Layout, Layouts, Peer, Server
+from seedbed.transport.tls import Identity
 
 PATIENCE = 20.0
 """Seconds that anything may take before a check fails."""
@@ -59,12 +63,31 @@ class Carrier:
     between_processes: bool = True
 
 
+@cache
+def _gate() -> Gate:
+    return Gate(secrets.token_hex(16), Identity.make())
+
+
 CARRIERS = (
     Carrier("inproc", lambda path, handler: listen(f"inproc:{path}", handler), between_processes=False),
     Carrier("shm", lambda path, handler: listen(f"shm:{path}/socket", handler)),
     Carrier("unix", lambda path, handler: listen(f"unix:{path}/socket", handler)),
     Carrier("tcp", lambda path, handler: listen("127.0.0.1:0", handler)),
+    Carrier(
+        "tls",
+        # An address of the network, which is dialled by loopback.
+        lambda path, handler: listen("0.0.0.0:0", handler, gate=_gate()),
+        lambda address, timeout: connect(
+            address.replace("0.0.0.0", "127.0.0.1"),
+            timeout=timeout,
+            invitation=_gate().invitation(address),
+        ),
+        between_processes=False,
+    ),
 )
+
+
+_ADDED = ("token", "elsewhere")  # by a gate
 
 
 class FakeHandler:
@@ -103,7 +126,7 @@ class FakeHandler:
             raise RuntimeError(message["bug"])
         if "open" in message:
             peer.open(self.lanes)
-        return message
+        return {name: value for name, value in message.items() if name not in _ADDED}
 
     def deliver(self, peer: Peer, lane: int, arrays: Arrays) -> None:
         """See :class:`~seedbed.transport.interface.Handler`."""

@@ -6,9 +6,11 @@ import re
 import socket
 
 from seedbed.errors import ConfigError
+from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.in_process import InProcessClient, InProcessServer
 from seedbed.transport.interface import Client, Handler, Server
 from seedbed.transport.shared_memory import SharedMemoryClient, SharedMemoryServer
+from seedbed.transport.tls import needs_tls
 
 FORMS = "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine) or HOST:PORT"
 
@@ -20,7 +22,7 @@ _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port
 _EVERY_INTERFACE = ("0.0.0.0", "[::]")
 
 
-def listen(address: str, handler: Handler, *, keepalive: bool = True) -> Server:
+def listen(address: str, handler: Handler, *, gate: Gate | None = None, keepalive: bool = True) -> Server:
     """Starts a server.
 
     Args:
@@ -31,10 +33,11 @@ def listen(address: str, handler: Handler, *, keepalive: bool = True) -> Server:
         - ``unix:PATH``: another process of this machine, a gRPC stream over a Unix socket;
         - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one).
       handler: handler that answers.
+      gate: lets clients in at ``HOST:PORT``; None for all that reach the address. (Sockets are this user's own.)
       keepalive: whether a gRPC stream's silent client is missed; False where the handler does it.
 
     Raises:
-      ConfigError: the address is none, or cannot be listened at.
+      ConfigError: the address is none, or cannot be listened at, or strangers could without a gate.
     """
     carrier, place = _parse(address)
     if carrier == "inproc":
@@ -43,7 +46,11 @@ def listen(address: str, handler: Handler, *, keepalive: bool = True) -> Server:
         return SharedMemoryServer(place, handler)
     from seedbed.transport.streams import StreamServer  # gRPC takes a while to import
 
-    return StreamServer(address, handler, keepalive=keepalive)
+    if place.startswith("unix:"):
+        gate = None
+    elif gate is None and needs_tls(address):
+        raise ConfigError(f"nothing keeps strangers from {address}: give a gate, or listen at 127.0.0.1")
+    return StreamServer(address, handler, gate=gate, keepalive=keepalive)
 
 
 def seen_from_elsewhere(address: str) -> str:
@@ -52,17 +59,21 @@ def seen_from_elsewhere(address: str) -> str:
     return f"{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
 
 
-def connect(address: str, *, timeout: float, keepalive: bool = True) -> Client:
+def connect(
+    address: str, *, timeout: float, invitation: Invitation | None = None, keepalive: bool = True
+) -> Client:
     """Reaches a server.
 
     Args:
       address: the server's ``address``.
       timeout: seconds to wait for it to appear.
+      invitation: secrets that let the client in at ``HOST:PORT``; None where nothing is asked.
       keepalive: whether a gRPC stream's silent server is missed.
 
     Raises:
       ConfigError: the address is none.
       ConnectionLost: no server listens there.
+      Refused: the server is not the one of the invitation, or does not let this client in.
     """
     carrier, place = _parse(address)
     if carrier == "inproc":
@@ -71,7 +82,7 @@ def connect(address: str, *, timeout: float, keepalive: bool = True) -> Client:
         return SharedMemoryClient(place, timeout=timeout)
     from seedbed.transport.streams import StreamClient
 
-    return StreamClient(address, timeout=timeout, keepalive=keepalive)
+    return StreamClient(address, timeout=timeout, invitation=invitation, keepalive=keepalive)
 
 
 def _parse(address: str) -> tuple[str, str]:

@@ -46,7 +46,7 @@ from seedbed.errors import SpecError
 
 PROTOCOL = 2
 MAX_PEERS = 1024
-"""Conversations of one server at once; one more client is refused."""
+"""Conversations of one server at once; one more client is sent away, and may come again."""
 
 MAX_QUESTION_BYTES = 1 << 20
 MAX_STEP_BYTES = 1 << 30

@@ -142,7 +142,7 @@ class SharedMemoryServer:
         self._peers.add(conversation)
         self._selector.register(connection, selectors.EVENT_READ, conversation.on_event)
         if len(self._peers) > MAX_PEERS:
-            conversation.end(Ending.REFUSED, f"the server has {MAX_PEERS} peers already, it takes no more")
+            conversation.end(Ending.CLOSED, f"the server has {MAX_PEERS} peers already")
 
     def _listen_again(self) -> None:
         if self._deaf_until is not None and time.monotonic() >= self._deaf_until:

@@ -5,16 +5,23 @@ its pool is a bound that stays hidden until the next actor hangs; the asyncio se
 second with one thread, and calls the handler from that one. For the client it is the other way round: a
 synchronous call waits in plain Python, which another thread or Ctrl-C can interrupt.
 
-The connection is not encrypted and asks for no password: listen on a trusted network, or on a Unix socket.
+A conversation has two calls: ``Challenge``, of which the server sends the only message, and ``Converse``, whose headers
+answer it. The server reads no message of a client that it has not let in, so such a one can make it hold no more than
+headers and a window of 64 KiB; and it has no place among the peers. Connections on which nobody is let in are closed
+after some seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import queue
+import resource
+import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -32,6 +39,7 @@ import grpc
 import grpc.aio
 
 from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, Refused, SpecError, TransportError
+from seedbed.transport.admission import CHALLENGE_SECONDS, Gate, Invitation, Refusals
 from seedbed.transport.conversation import (
     CLOSED_BY_CLIENT,
     Arrays,
@@ -53,6 +61,9 @@ from seedbed.transport.framing import (
 )
 from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
+from seedbed.transport.tls import Identity, certificate_at, fingerprint_of, name_in
+
+_log = logging.getLogger(__name__)
 
 UNIX_PREFIX = "unix:"
 KEEPALIVE_SECONDS = 10
@@ -61,7 +72,13 @@ vanished is noticed within 20 s. A process that died is noticed at once."""
 
 _LINGER_SECONDS = 1.0  # how long an end waits for a client to read what is on its way
 _METHOD = "/seedbed.Transport/Converse"
+_CHALLENGE = "/seedbed.Transport/Challenge"
+_PROOF = "seedbed-proof-bin"
+_STRANGER_SECONDS = 10.0  # how long a connection stays on which nobody is let in
+_REFUSAL_SECONDS = 1.0  # how long one waits who was not let in
+_CALLS_A_CONNECTION = 16
 _MAX_STATUS_CHARACTERS = 1000  # a status travels in HTTP headers, which have a limit of their own
+_ATTEMPT_MILLISECONDS = 5000
 _STATUS = {
     Ending.GONE: grpc.StatusCode.OK,
     Ending.CLOSED: grpc.StatusCode.ABORTED,
@@ -91,8 +108,9 @@ def _options(max_message_bytes: int, keepalive: bool) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", longest),
         ("grpc.max_send_message_length", longest),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        # Of an attempt, which has that long to connect: a handshake takes a few round trips.
+        ("grpc.min_reconnect_backoff_ms", _ATTEMPT_MILLISECONDS),
         ("grpc.enable_retries", 0),
         # Two servers on one port would share the clients out between them.
         ("grpc.so_reuseport", 0),
@@ -102,6 +120,22 @@ def _options(max_message_bytes: int, keepalive: bool) -> list[tuple[str, int]]:
     ]
 
 
+def _of_strangers() -> list[tuple[str, int]]:
+    """The options of a server by which strangers cost it little."""
+    return [
+        ("grpc.server_handshake_timeout_ms", int(_STRANGER_SECONDS * 1000)),
+        ("grpc.max_connection_idle_ms", int(_STRANGER_SECONDS * 1000)),
+        ("grpc.max_concurrent_streams", _CALLS_A_CONNECTION),
+        ("grpc.max_allowed_incoming_connections", most_connections()),
+    ]
+
+
+def most_connections() -> int:
+    """Returns how many connections a server takes: a share of the files that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2 * MAX_PEERS if soft == resource.RLIM_INFINITY else max(1, min(2 * MAX_PEERS, soft // 2))
+
+
 class StreamServer:
     """Listens at an address; implements :class:`~seedbed.transport.interface.Server`.
 
@@ -109,6 +143,7 @@ class StreamServer:
       address: ``"HOST:PORT"`` (port 0: a free one, the attribute ``address`` tells which) or ``"unix:PATH"``.
         Raises ``ConfigError`` if it cannot be used.
       handler: handler that answers.
+      gate: lets clients in; None for all that reach the address.
       max_message_bytes: longest step or reply.
       keepalive: whether silent clients are missed; False where the handler does it.
     """
@@ -118,11 +153,16 @@ class StreamServer:
         address: str,
         handler: Handler,
         *,
+        gate: Gate | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         keepalive: bool = True,
     ) -> None:
         self.address = address
-        self._handler = handler
+        self._gate = gate
+        self._identity = gate.identity_at(address) if gate else None
+        self._binding = _binding(self._identity)
+        self._refusals = Refusals()
+        self._handler = gate.vouching(handler) if gate else handler
         self._max = max_message_bytes
         self._keepalive = keepalive
         self._numbers = itertools.count(1)
@@ -164,8 +204,9 @@ class StreamServer:
 
     async def _serve(self, started: Future[str]) -> None:
         try:
-            server = grpc.aio.server(options=_options(self._max, self._keepalive))
-            server.add_generic_rpc_handlers((_Handlers(self._converse),))
+            options = [*_options(self._max, self._keepalive), *_of_strangers()]
+            server = grpc.aio.server(options=options)
+            server.add_generic_rpc_handlers((_Handlers(self._converse, self._challenge),))
             bound = self._bind(server, self.address)
             await server.start()
         except BaseException as error:
@@ -186,14 +227,45 @@ class StreamServer:
             return address
         host, _, _ = address.rpartition(":")
         with _translating_bind(address):
-            port = server.add_insecure_port(address)
+            port = self._add_port(server, address)
         return f"{host}:{port}"
+
+    def _add_port(self, server: grpc.aio.Server, address: str) -> int:
+        if self._identity is None:
+            return int(server.add_insecure_port(address))
+        shown = [(self._identity.key, self._identity.certificate)]
+        return int(server.add_secure_port(address, grpc.ssl_server_credentials(shown)))
+
+    async def _challenge(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """Gives a client something to answer; reads nothing and keeps nothing."""
+        if self._gate is None:
+            await context.abort(_STATUS[Ending.REFUSED], "nothing is asked of anybody here: leave --join out")
+            return
+        await context.write(self._gate.challenge())
+
+    async def _let_in(self, context: Any) -> bool:
+        """Returns whether a client has proved that it knows the token; one that has not hears it after a while."""
+        if self._gate is None:
+            return True
+        given = dict(context.invocation_metadata() or ()).get(_PROOF)
+        try:
+            _require_newest_tls(context)
+            answer = self._gate.admit(given if isinstance(given, bytes) else None, self._binding)
+        except Refused as refusal:
+            if line := self._refusals.note(context.peer() or "unknown", str(refusal)):
+                _log.warning("%s: %s", self.address, line)
+            await asyncio.sleep(_REFUSAL_SECONDS)
+            await context.abort(_STATUS[Ending.REFUSED], str(refusal))
+            return False
+        await context.send_initial_metadata(((_PROOF, answer),))
+        return True
 
     async def _converse(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One stream, from its first to its last message; cancelled by gRPC when the client is gone."""
+        if not await self._let_in(context):
+            return
         if len(self._peers) >= MAX_PEERS:
-            reason = f"the server has {MAX_PEERS} peers already, it takes no more"
-            await context.abort(_STATUS[Ending.REFUSED], reason)
+            await context.abort(_STATUS[Ending.CLOSED], f"the server has {MAX_PEERS} peers already")
         name = f"grpc peer {next(self._numbers)} ({context.peer() or 'unknown'})"
         conversation = _Conversation(name, self._handler, self._loop, self._max)
         self._peers.add(conversation)
@@ -235,13 +307,27 @@ def _translating_bind(address: str) -> Iterator[None]:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Knows the one method."""
+    """Knows the two methods."""
 
-    def __init__(self, converse: Callable[..., Awaitable[None]]) -> None:
-        self._handler = grpc.stream_stream_rpc_method_handler(converse)
+    def __init__(self, converse: Callable[..., Awaitable[None]], challenge: Callable[..., Any]) -> None:
+        self._handlers = {
+            _METHOD: grpc.stream_stream_rpc_method_handler(converse),
+            _CHALLENGE: grpc.stream_stream_rpc_method_handler(challenge),
+        }
 
     def service(self, details: Any) -> Any:
-        return self._handler if details.method == _METHOD else None
+        return self._handlers.get(details.method)
+
+
+def _binding(identity: Identity | None) -> bytes:
+    """Returns the binding of a proof to the conversation: the certificate that is shown, where there is one."""
+    return bytes.fromhex(identity.fingerprint) if identity else b""
+
+
+def _require_newest_tls(context: Any) -> None:
+    (version,) = context.auth_context().get("ssl_tls_version") or (b"TLSv1.3",)
+    if version != b"TLSv1.3":
+        raise Refused(f"the client speaks {version.decode()}, and this server TLSv1.3")
 
 
 class _Conversation(Conversation):
@@ -333,6 +419,8 @@ class StreamClient(Caller):
     Args:
       address: ``"HOST:PORT"`` or ``"unix:PATH"``.
       timeout: seconds to wait for the server to appear; raises ``ConnectionLost`` after them.
+      invitation: secrets that let the client in; None where nothing is asked. Raises ``Refused`` if the server is not
+        the one that it is for.
       max_message_bytes: longest step or reply.
       keepalive: whether a silent server is missed.
     """
@@ -342,6 +430,7 @@ class StreamClient(Caller):
         address: str,
         *,
         timeout: float,
+        invitation: Invitation | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         keepalive: bool = True,
     ) -> None:
@@ -353,23 +442,64 @@ class StreamClient(Caller):
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[Frame | TransportError] = queue.SimpleQueue()
         self._over = False
-        self._channel = grpc.insecure_channel(_target(address), _options(max_message_bytes, keepalive))
+        over = time.monotonic() + timeout
+        binding = self._dial(_options(max_message_bytes, keepalive), invitation, timeout)
         try:
-            self._wait_until_ready(timeout)
+            self._wait_until_ready(max(0.0, over - time.monotonic()), timeout)
+            self._call = self._begin(invitation, binding)
         except BaseException:
             self._channel.close()
             raise
-        self._call = self._channel.stream_stream(_METHOD)(iter(self._outgoing.get, None))
         self._reader = threading.Thread(target=self._read, name=f"replies of {address}", daemon=True)
         self._reader.start()
 
-    def _wait_until_ready(self, timeout: float) -> None:
+    def _dial(self, options: list[tuple[str, Any]], invitation: Invitation | None, timeout: float) -> bytes:
+        """Makes the channel; returns the binding of a proof to it."""
+        if invitation is None or not invitation.wants_tls(self.address):
+            self._channel = grpc.insecure_channel(_target(self.address), options)
+            return b""
+        certificate = certificate_at(
+            self.address,
+            timeout=timeout,
+            fingerprint=invitation.fingerprint,
+            authority=invitation.authority,
+        )
+        host = self.address.rpartition(":")[0].strip("[]")
+        # That certificate and no other is taken from here on.
+        root = grpc.ssl_channel_credentials(ssl.DER_cert_to_PEM_cert(certificate).encode())
+        named = ("grpc.ssl_target_name_override", name_in(certificate, host))
+        self._channel = grpc.secure_channel(self.address, root, [*options, named])
+        return bytes.fromhex(fingerprint_of(certificate))
+
+    def _wait_until_ready(self, seconds: float, timeout: float) -> None:
         try:
-            grpc.channel_ready_future(self._channel).result(timeout)
+            grpc.channel_ready_future(self._channel).result(seconds)
         except grpc.FutureTimeoutError as error:
             raise ConnectionLost(
                 f"cannot reach {self.address} within {timeout:g} s: is the learner running there?"
             ) from error
+
+    def _begin(self, invitation: Invitation | None, binding: bytes) -> Any:
+        """The conversation's call, once each side has proved to the other that it knows the token."""
+        converse = self._channel.stream_stream(_METHOD)
+        outgoing = iter(self._outgoing.get, None)
+        if invitation is None or self.address.startswith(UNIX_PREFIX):
+            return converse(outgoing)
+        answer = None
+        try:
+            asked = self._channel.stream_stream(_CHALLENGE)(iter(()), timeout=CHALLENGE_SECONDS)
+            proof = invitation.prove(next(asked, b""), binding)
+            call = converse(outgoing, metadata=((_PROOF, proof),))
+            answer = dict(call.initial_metadata() or ()).get(_PROOF)
+            if answer is None:
+                next(call)  # which raises why there is none
+            invitation.check(answer or b"", proof, binding)
+        except grpc.RpcError as error:
+            raise _translated(self.address, error) from error
+        finally:
+            if answer is None:
+                self._outgoing.put(None)  # ends the thread that waits for messages
+        return call
 
     def _read(self) -> None:
         """The reader's thread: gRPC's replies cannot be asked for without waiting, a queue's can."""

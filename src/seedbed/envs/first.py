@@ -1,0 +1,97 @@
+"""The first environment of a run, looked at before anything is built: ``python -m seedbed.envs.first FOLDER``.
+
+It is made, reset and stepped, so that a certain fault is known at once. A run whose actors are processes does so in a
+process that ends right after: the learner never runs foreign code, which may change its process (its folder, its
+signals, its standard streams) or end it. It imports no JAX, unless the environment does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed import faults
+from seedbed.envs.make import make
+from seedbed.envs.options import Options
+from seedbed.envs.rules import broken_array
+from seedbed.errors import EnvironmentFault
+from seedbed.types import ArraySpec, EnvSpec, TimeStep, leaves
+
+STEPS = 3
+JOB, SPEC, MOMENTS = "job.json", "spec.json", "moments"
+"""Files of the folder: the arguments of :func:`look`, its result, and a letter for each moment that passed."""
+_MASK = "action_mask"
+
+
+def look(
+    env_id: str, options: Options, num_envs: int, seed: int = 0, passed: Callable[[], object] = lambda: None
+) -> EnvSpec:
+    """Makes environments, resets them, takes a few steps and closes them; returns their spec.
+
+    Environments that are JAX functions are only made: their steps would have to be compiled.
+
+    Args:
+      env_id: name for :func:`seedbed.envs.make.make`.
+      options: options for the same.
+      num_envs: number of environments; of two a factory may be seen to return one object twice.
+      seed: seed of the environments.
+      passed: called when they are made, when they are reset, and after each step.
+
+    Raises:
+      ConfigError: they cannot be made.
+      EnvironmentFault: they fail, or break the contract.
+    """
+    environment = make(env_id, num_envs, options)
+    try:
+        passed()
+        if not environment.on_device:
+            step = environment.reset(seed)
+            passed()
+            for _ in range(STEPS):
+                environment.send(_actions(environment.spec.action, step, num_envs))
+                step = environment.receive()
+                _require_arrays(env_id, step, num_envs)
+                passed()
+    finally:
+        environment.close()
+    return environment.spec
+
+
+def _actions(spec: ArraySpec, step: TimeStep, num_envs: int) -> NDArray[Any]:
+    """The first choices that are allowed, or numbers as close to 0 as the bounds let them be."""
+    zeros = np.zeros((num_envs, *spec.shape), spec.dtype)
+    if not spec.num_values:
+        low, high = (bound.astype(spec.dtype) for bound in spec.bounds)
+        return np.clip(zeros, low, high)
+    mask = dict(leaves(step.observation)).get(_MASK)
+    if mask is None or np.shape(mask) != (num_envs, *spec.num_values) or spec.shape:
+        return zeros
+    return np.argmax(np.asarray(mask) != 0, axis=-1).astype(spec.dtype)
+
+
+def _require_arrays(env_id: str, step: TimeStep, num_envs: int) -> None:
+    dtypes = {"reward": "float32", "terminated": "bool", "truncated": "bool", "first": "bool"}
+    for name, dtype in dtypes.items():
+        if (broken := broken_array(getattr(step, name), dtype, (num_envs,))) is not None:
+            raise EnvironmentFault(f"{env_id}: {name} of a step {broken}")
+
+
+def main() -> None:
+    """Entry of the process; leaves the spec in the folder, or its fault where the launcher has said."""
+    folder = Path(sys.argv[1]).absolute()
+    moments = (folder / MOMENTS).open("wb", buffering=0)
+    try:
+        spec = look(**json.loads((folder / JOB).read_text()), passed=lambda: moments.write(b"."))
+    except BaseException as error:
+        raise SystemExit(faults.leave(error)) from None
+    (folder / SPEC).write_text(json.dumps(spec.to_json()))
+
+
+if __name__ == "__main__":
+    main()

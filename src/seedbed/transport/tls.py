@@ -1,0 +1,172 @@
+"""Certificates: one that a run makes for itself, and a client that takes exactly the one that it was told of.
+
+Alternatives weighed: an authority of the run's own that signs certificates (another file to keep, and nothing that a
+fingerprint does not give); gRPC's own check of names (a self-signed certificate has none that mean anything, and it
+would come after the first bytes). So a client looks at the certificate by a handshake of its own, compares its SHA-256
+with the one that it was told, and only then dials, with that one certificate as its root.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import socket
+import ssl
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seedbed.errors import ConfigError, ConnectionLost, Refused
+
+_NAME = "seedbed"
+_RETRY_SECONDS, _HANDSHAKE_SECONDS = 0.2, 10.0
+
+
+def within_machine(address: str) -> bool:
+    """Returns whether ``address`` is one of a thread or a socket file, which only this user can reach."""
+    return address.partition(":")[0] in ("inproc", "shm", "unix")
+
+
+def needs_tls(address: str) -> bool:
+    """Returns whether other machines may listen in at ``address``: all but sockets and loopback's own names."""
+    if within_machine(address):
+        return False
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return True  # a name, which may mean another machine tomorrow
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A server's certificate and the key to it, as PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+    @staticmethod
+    def make() -> Identity:
+        """Makes a self-signed certificate, which clients know by its fingerprint."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _NAME)])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            # Clocks of machines differ, and a run may be resumed years later: the fingerprint is what counts.
+            .not_valid_before(datetime.datetime(2000, 1, 1))
+            .not_valid_after(datetime.datetime(9999, 12, 31))
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(_NAME)]), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        encoding = serialization.Encoding.PEM
+        return Identity(
+            certificate.public_bytes(encoding),
+            key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        )
+
+    @staticmethod
+    def read(certificate: str | Path, key: str | Path) -> Identity:
+        """Reads a certificate and its key; raises :class:`ConfigError` if they are none, or do not fit."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+            return Identity(Path(certificate).read_bytes(), Path(key).read_bytes())
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"{certificate} and {key} are no certificate with its key, as PEM without a password: "
+                f"{error.strerror or error}"
+            ) from error
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the certificate, as hexadecimal digits."""
+        first = self.certificate.decode().partition("-----END CERTIFICATE-----")
+        return fingerprint_of(ssl.PEM_cert_to_DER_cert(first[0] + first[1]))
+
+
+def fingerprint_of(certificate: bytes) -> str:
+    """Returns the SHA-256 of a certificate (DER), as ``openssl x509 -fingerprint -sha256`` computes it."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def certificate_at(address: str, *, timeout: float, fingerprint: str = "", authority: str = "") -> bytes:
+    """Looks at the certificate that is shown at ``address``; nothing is said there.
+
+    Args:
+      address: ``HOST:PORT``.
+      timeout: seconds to wait for a server to appear.
+      fingerprint: SHA-256 that the certificate must have; empty for any.
+      authority: file with the certificates that may have signed it; empty for any.
+
+    Returns:
+      The certificate, as DER.
+
+    Raises:
+      Refused: it is another one.
+      ConnectionLost: no server speaks TLS 1.3 there.
+    """
+    host, _, port = address.rpartition(":")
+    over = time.monotonic() + timeout
+    while True:
+        try:
+            seconds = max(_RETRY_SECONDS, min(_HANDSHAKE_SECONDS, over - time.monotonic()))
+            return _shown(host.strip("[]"), int(port), seconds, fingerprint, authority)
+        except ssl.SSLCertVerificationError as error:
+            raise Refused(
+                f"the certificate at {address} is not one that {authority} vouches for: {error.verify_message}"
+            ) from error
+        except OSError as error:
+            if time.monotonic() + _RETRY_SECONDS > over:
+                raise ConnectionLost(
+                    f"cannot reach {address} by TLS within {timeout:g} s: is the learner running there, and "
+                    f"without --insecure? ({error.strerror or error})"
+                ) from error
+            time.sleep(_RETRY_SECONDS)
+
+
+def _shown(host: str, port: int, seconds: float, fingerprint: str, authority: str) -> bytes:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    if authority:
+        context.load_verify_locations(authority)
+    else:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection((host, port), seconds) as connection,
+        context.wrap_socket(connection, server_hostname=host) as secured,
+    ):
+        certificate = secured.getpeercert(binary_form=True)
+    assert certificate is not None, "a server always shows one"
+    if fingerprint and fingerprint_of(certificate) != fingerprint:
+        raise Refused(
+            f"the certificate at {host}:{port} has the fingerprint {fingerprint_of(certificate)[:16]}… and not "
+            f"{fingerprint[:16]}…: another run listens there, or somebody in between; copy the run's line again"
+        )
+    return certificate
+
+
+def name_in(certificate: bytes, host: str) -> str:
+    """Returns a name that a certificate (DER) is for: ``host`` if it has none."""
+    from cryptography import x509
+
+    found = x509.load_der_x509_certificate(certificate)
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return host
+    named = names.get_values_for_type(x509.DNSName) or [
+        str(address) for address in names.get_values_for_type(x509.IPAddress)
+    ]
+    return named[0].replace("*", _NAME) if named else host
