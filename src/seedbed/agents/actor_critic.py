@@ -1,4 +1,4 @@
-"""What agents with a policy have in common, so that each agent's file holds what its paper says."""
+"""The common part of agents with a policy, so that each agent's file holds the contents of its paper."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _TRANSITIONS_A_PART = 64
 
 
 def require_parts(minibatches: int, rows: int, noun: str) -> None:
-    """Raises :class:`ConfigError` unless a batch has so many equal parts; the noun says what its rows are."""
+    """Raises :class:`ConfigError` unless a batch has so many equal parts; the noun names its rows."""
     fits = 0 < minibatches <= rows and rows % minibatches == 0
     require(fits, "minibatches", minibatches, f"a divisor of {noun}, {rows}")
 
 
 @dataclass(frozen=True)
 class PolicySettings(OptimizerSettings):
-    """Settings of whatever trains a policy; an agent overrides the defaults and adds its own.
+    """Settings of agents that train a policy; an agent overrides the defaults and adds its own.
 
     Losses are means over the T * B transitions of a batch.
     """
 
     memory: ClassVar[str] = "queue"
-    """Where batches come from."""
+    """The source of batches."""
 
     own_lag: ClassVar[int | Literal["free"]] = "free"
     """The lag that the agent is made for."""
@@ -76,7 +76,7 @@ class ActorCriticSettings(PolicySettings):
     """Settings of every actor-critic."""
 
     discount: float = 0.99
-    """How much a reward is worth one step later (gamma)."""
+    """Value of a reward one step later (gamma)."""
 
     trace_lambda: float = 1.0
     """Mixes short and long bootstraps; 1 is the longest."""
@@ -97,7 +97,7 @@ class ActorCriticSettings(PolicySettings):
     """Divide rewards by the deviation of discounted returns seen so far, and clip them to [-10, 10]."""
 
     reuse: int = 1
-    """How often each batch is trained on (epochs)."""
+    """Passes over each batch (epochs)."""
 
     minibatches: int | None = 1
     """Parts of a batch; each pass makes one update with each; None: as many as have 64 transitions and divide B."""
@@ -161,7 +161,7 @@ def make_model(
 
 
 def _own_value(settings: PolicySettings, model: ActorCritic) -> bool:
-    """Whether the value has layers of its own; an agent that trains no value has none to spare."""
+    """Returns whether the value has layers of its own; an agent that trains no value has none to spare."""
     chosen = settings.value_network if isinstance(settings, ActorCriticSettings) else "shared"
     if chosen != "auto":
         return chosen == "own"
