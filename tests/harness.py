@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -144,7 +145,12 @@ class Command:
 
     def actors(self) -> list[psutil.Process]:
         """Its living actors."""
-        return [process for process in self.family() if alive(process) and "--index" in words_of(process)]
+        roles = re.compile(r"(actor|worker|replica)-\d+\.json$")
+        return [
+            process
+            for process in self.family()
+            if alive(process) and any(map(roles.search, words_of(process)))
+        ]
 
     def interrupt(self) -> None:
         """Ctrl-C on a terminal: SIGINT to the whole group."""

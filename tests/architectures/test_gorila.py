@@ -139,6 +139,31 @@ def test_a_worker_and_a_shard_are_killed_and_the_run_goes_on(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_a_worker_and_a_shard_that_stand_still_are_replaced(tmp_path: Path) -> None:
+    """Stopped processes do not die, and give no sign of life."""
+    words = flags(
+        "toy:catch", "run", **GORILA, shards=2, frames=10**9, env_timeout=5, shard_snapshot_seconds=0.2
+    )
+    with Command(*words, cwd=tmp_path) as command:
+
+        def updates() -> float:
+            return rows(tmp_path / "run")[-1].get("updates", 0) if rows(tmp_path / "run") else 0
+
+        until(lambda: updates() > 50, "the workers to learn")
+        next(p for p in command.actors()).suspend()
+        until(lambda: "it gave no sign of life for" in command.output, "the worker to be missed")
+        until(lambda: "restart 1 of 3" in command.output, "the worker to be replaced")
+        shard_processes(command)[0].suspend()
+        until(lambda: "goes on from its snapshot of version" in command.output, "the shard to come back")
+        before = updates()
+        until(lambda: updates() > before + 50, "the run to go on")
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        assert not [p for p in command.family() if alive(p)]
+    assert balanced(summary(tmp_path / "run"))
+
+
+@pytest.mark.slow
 def test_a_shard_that_dies_too_often_ends_the_run_with_its_cause(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **GORILA, shards=2, frames=10**9, actor_restarts=0)
     with Command(*words, cwd=tmp_path) as command:

@@ -88,6 +88,7 @@ def supervisor_of(
         spec={},
         on_failure=on_failure,
         note=note,
+        version=lambda: 7,
     )
 
 

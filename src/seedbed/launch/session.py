@@ -8,14 +8,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import jax
-import psutil
 
 from seedbed.acting.actor import foreign_names
 from seedbed.acting.assignment import EPOCHS_A_SESSION
@@ -34,32 +31,26 @@ from seedbed.launch.launcher import Launcher
 from seedbed.launch.local import LocalLauncher
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
+from seedbed.launch.outcome import observations_of, resumption_of, summary_of
+from seedbed.launch.recorder import Recorder, TrainingTime
 from seedbed.launch.saver import Saver
 from seedbed.launch.signals import heeding_signals
 from seedbed.launch.supervisor import Supervisor
-from seedbed.learning.checkpoint import Checkpoint, Contents, digest
+from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.run import Run
 from seedbed.metrics.console import Budget, display
-from seedbed.metrics.ledger import carried_out
-from seedbed.metrics.meters import EpisodesOfSeveral, Rate, SteadyRate
-from seedbed.metrics.reports import Summary, draw_curve, many_skipped, read_summary, title
+from seedbed.metrics.reports import Summary, draw_curve, title
 from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
-from seedbed.metrics.statistics import estimate
-from seedbed.nets.observations import described
+from seedbed.transport.admission import Gate
 from seedbed.transport.connect import seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
-_ROW_SECONDS, _FIRST_ROW_SECONDS = 1.0, 0.05
-_RATE_WINDOW_SECONDS = 10.0
-_FIRST_EPISODE_SECONDS = 60.0
-"""Training after which a run says that no episode has ended yet."""
 _HEARSAY_SECONDS = 2.0
 """How long after a failure the news may come of a lost host that caused it, and the other way round."""
 _LAST_SECONDS = 60.0
 """In which what is left after the loss of a host can be saved, before the process ends anyway."""
-_OF_VARIANTS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 
 
 class Session:
@@ -116,17 +107,13 @@ class Session:
             seconds=None if stop.minutes is None else 60 * stop.minutes,
             until_return=stop.until_return,
         )
-        self.seconds_before = float(checkpoint.meta["seconds"]) if checkpoint else 0.0
-        self.rate, self.steady = Rate(_RATE_WINDOW_SECONDS), SteadyRate()
-        self.process = psutil.Process()
-        self.begun: float | None = None
+        self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
         self.session = 0
-        self.patient = True
         self.interrupted = threading.Event()
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
         self.back, self.ending = threading.Event(), threading.Lock()
-        self.told_of_skipped = False
+        self._gate: Gate | None = None
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
 
@@ -153,11 +140,12 @@ class Session:
                 showing_notes(self.display.note) as self.notes,
             ):
                 self._announce()
-                self.hosts.watch(self._end_without)
                 self.session = self._count_session()
+                self.recorder = self._recorder(sinks)
+                self.hosts.watch(self._end_without)
                 arch = self.arch = self._build()
                 try:
-                    summary = self._train(arch, sinks)
+                    summary = self._train(arch)
                 finally:
                     self._stop(arch)
         try:
@@ -165,6 +153,17 @@ class Session:
         except OSError as error:
             _log.warning("no curve: %s", error)
         return summary
+
+    def _recorder(self, sinks: Record) -> Recorder:
+        return Recorder(
+            self.folder,
+            sinks,
+            self.display.note,
+            self.clock,
+            session=self.session,
+            episodes=not self.agent.data.dataset,
+            more=lambda: {**self.saver.meters(), "actor_restarts": self._restarts},
+        )
 
     def _count_session(self) -> int:
         """Returns how often the run was resumed, as the host knows that has seen most of it."""
@@ -221,23 +220,23 @@ class Session:
         message = component + cause_of(error)
         return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
 
-    def _train(self, arch: Run, sinks: Record) -> Summary:
+    def _train(self, arch: Run) -> Summary:
         """Learns, and leaves checkpoint and summary however that ended."""
         failure: SeedbedError | None = None
         taken: Contents | None = None
         try:
-            reason, standing = self._learn(arch, sinks)
+            reason, standing = self._learn(arch)
             if reason == "interrupted":
                 self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
             if self._rest(arch):
-                standing = self._standing(arch)
+                standing = self.recorder.standing(arch)
             taken = self._last_snapshot(arch)
         except ConfigError:
             raise
         except Exception as error:
             failure = self._failure(error)
             self._rest(arch)
-            reason, standing = f"failed: {failure}", self._standing(arch)
+            reason, standing = f"failed: {failure}", self.recorder.standing(arch)
         finally:
             self.back.set()
         with self.ending:
@@ -318,7 +317,9 @@ class Session:
             last_resort.start()
             try:
                 if self.arch is not None:
-                    self._end(self.arch, f"failed: {failure}", self._standing(self.arch), None, failure)
+                    self._end(
+                        self.arch, f"failed: {failure}", self.recorder.standing(self.arch), None, failure
+                    )
             finally:
                 self._quit(failure)
 
@@ -330,45 +331,28 @@ class Session:
 
     def _announce(self) -> None:
         _log.info("convolutions: %s", convolving())
-        for line in self._observations():
+        for line in observations_of(self.config, self.spec):
             _log.info("%s", line)
             self.display.note(line)
-        if self.checkpoint is None:
-            if self.resumed:
-                self.display.note("the run stopped before its first checkpoint: it begins anew")
-            return
-        for line in self.checkpoint.skipped:
-            self.display.note(f"damaged checkpoint passed over: {line}")
-        meta = self.checkpoint.meta
-        exact = meta["exact"] and (self.config.deterministic or self.architecture.always_exact)
-        rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
-        if self.agent.data.dataset:
-            rest = "reading goes on where it was in the data set"
-        replay = ", replay" if "replay" in meta else ""
-        self.display.note(
-            f"resumed from {self.checkpoint.path}: weights version {meta['version']}, optimizer, counters, "
-            f"random keys{replay}; {rest}"
-        )
+        if self.resumed:
+            for line in resumption_of(self.checkpoint, self.config, self.agent, self.architecture):
+                self.display.note(line)
 
-    def _observations(self) -> Iterator[str]:
-        """Says how each observation enters the network."""
-        net = self.config.net
-        normalized = bool(getattr(self.config.settings, "normalize_observations", False))
-        return described(self.spec, net.observations, net.network, normalized=normalized)
-
-    def _learn(self, arch: Run, sinks: Record) -> tuple[str, dict[str, Any]]:
+    def _learn(self, arch: Run) -> tuple[str, dict[str, Any]]:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
         if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
-            return reason, self._standing(arch)
-        self._write_where_it_begins(arch, sinks)
+            return reason, self.recorder.standing(arch)
+        if self.resumed:
+            self.recorder.write_where_it_begins(arch)
         supervisor = self.supervisor = self._supervised(arch)
         addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
         supervisor.start(self.program.after, addresses[:1])
-        self.begun = self.row_at = self.saver.saved_at = time.monotonic()
+        self.recorder.begin()
+        self.saver.saved_at = time.monotonic()
         if not self._several_roles:
             # All is compiled, and no actor has to come first.
-            self.steady.start(arch.books.agent_steps)
+            self.recorder.steady(arch)
         # One of several hosts stops with the others, after the same update.
         stop = self.interrupted if self.hosts.count == 1 else threading.Event()
         reason = "interrupted"
@@ -379,16 +363,15 @@ class Session:
                 ending = self._while_waiting()
             else:
                 ending = self._after_update(arch)
-                self.steady.start(arch.books.agent_steps)
+                self.recorder.steady(arch)
                 latest = metrics
-            if self._row_is_due(arch):
-                self._write(arch, sinks, metrics or {})
+            self.recorder.write_if_due(arch, metrics or {})
             if ending is not None:
                 reason = ending
                 break
-        standing = self._standing(arch)
+        standing = self.recorder.standing(arch)
         # However short the run was, it has a row.
-        self._write(arch, sinks, latest)
+        self.recorder.write(arch, latest)
         return reason, standing
 
     def _while_waiting(self) -> str | None:
@@ -415,44 +398,11 @@ class Session:
 
     def _contents(self, arch: Run, *, alone: bool = False) -> Contents:
         contents = arch.snapshot(alone=alone)
-        return replace(contents, meta={**contents.meta, "seconds": self.seconds})
+        return replace(contents, meta={**contents.meta, "seconds": self.clock.seconds})
 
     def _wish(self) -> dict[str, Any]:
         """What this host alone knows of when to stop."""
         return {"interrupted": self.interrupted.is_set(), "time": self._out_of_time()}
-
-    def _write(self, arch: Run, sinks: Record, metrics: Mapping[str, Any]) -> None:
-        self._tell_of_skipped(arch)
-        self._write_row(arch, sinks, {**self._row(arch), **jax.device_get(metrics)})
-
-    def _write_where_it_begins(self, arch: Run, sinks: Record) -> None:
-        """Writes a row, if the run goes on: rows of a session before that went further are history no more."""
-        if self.resumed:
-            self._write_row(
-                arch,
-                sinks,
-                {
-                    **arch.books.progress(arch.version, arch.frames_per_step),
-                    "seconds": self.seconds,
-                    "session": self.session,
-                },
-            )
-
-    def _write_row(self, arch: Run, sinks: Record, row: Mapping[str, Any]) -> None:
-        sinks.write(row)
-        for index, variant in enumerate(arch.variants()):
-            known = {name: row[name] for name in ("seconds", "agent_steps", "env_frames", "session")}
-            returns = {name: variant[name] for name in _OF_VARIANTS if name in variant}
-            with contextlib.closing(JsonLines(self.folder.metrics_of(index))) as file:
-                file.write({**known, **returns})
-
-    def _tell_of_skipped(self, arch: Run) -> None:
-        """Says once that updates are skipped, if they are more than a few."""
-        line = None if self.told_of_skipped else many_skipped(arch.skipped, arch.version)
-        if line is not None:
-            self.told_of_skipped = True
-            _log.warning(line)
-            self.display.note(line)
 
     def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
         place = self.placed.placement
@@ -464,6 +414,7 @@ class Session:
         self.folder.keep_addresses(place.listen, addresses[1:])
         imported = " ".join(sorted(foreign_names(to_json(self.config))))
         for address in addresses[1:]:
+            assert self._gate is not None
             flags = self._gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
             self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
         return addresses
@@ -478,6 +429,7 @@ class Session:
             spec=self.spec.to_json(),
             on_failure=arch.fail,
             note=self.display.note,
+            version=lambda: arch.version,
         )
 
     @property
@@ -493,11 +445,6 @@ class Session:
     @property
     def _restarts(self) -> int:
         return self.supervisor.restarts if self.supervisor else 0
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training, over all sessions of the run."""
-        return self.seconds_before + (time.monotonic() - self.begun if self.begun else 0.0)
 
     def _reason_to_stop(self, arch: Run, wishes: Sequence[Mapping[str, Any]]) -> str | None:
         """Why to stop, if there is a reason: the same on all hosts."""
@@ -518,81 +465,23 @@ class Session:
 
     def _out_of_time(self) -> str | None:
         minutes = self.config.stop.minutes
-        if minutes is not None and self.seconds >= 60 * minutes:
+        if minutes is not None and self.clock.seconds >= 60 * minutes:
             return f"{minutes:g} minutes spent"
         return None
 
-    def _standing(self, arch: Run) -> dict[str, Any]:
-        """What changes while actors act, all at one moment."""
-        books, episodes = arch.books.counts(), arch.books.episodes.row()
-        steps = carried_out(books)
-        return {
-            "seconds": self.seconds,
-            "agent_steps": steps,
-            "env_frames": steps * arch.frames_per_step,
-            "agent_steps_per_second": self.steady.per_second(steps),
-            "mean_return": episodes.get("mean_return"),
-            "best_mean_return": episodes.get("best_mean_return"),
-            "episodes": int(episodes["episodes"]),
-            "books": {f"steps_{name}": value for name, value in books.items()},
-        }
-
     def _summary(self, arch: Run, reason: str, standing: dict[str, Any]) -> Summary:
-        config, books = self.config, standing.pop("books")
-        books["actor_restarts"] = self._restarts
-        before = self._told_before(arch)
-        for values in (standing, books):
-            values.update({name: before[name] for name in values.keys() & before.keys()})
-        return Summary(
-            env=config.env,
-            arch=config.arch,
-            agent=config.agent,
+        return summary_of(
+            arch,
+            self.config,
+            reason,
+            standing,
+            folder=self.folder,
+            hosts=self.hosts,
+            variants=self.variants,
             transport=carrier_of(self.placed) if self._is_dialled else "none",
-            seed=config.seed,
-            **standing,
-            weights_version=arch.version,
-            policy_lag_mean=arch.books.policy_lag.mean,
-            policy_lag_max=arch.books.policy_lag.maximum,
-            params_sha256=_digest(arch),
-            stopped_because=reason,
-            more={
-                "run_dir": str(self.folder.path),
-                "deterministic": config.deterministic,
-                "convolutions": convolving(),
-                "skipped_updates": arch.skipped,
-                **books,
-                **({"host": self.hosts.index, "hosts": self.hosts.count} if self.hosts.count > 1 else {}),
-                **self._side_by_side(arch),
-            },
+            restarts=self._restarts,
+            told_before=self.resumed and not self.clock.begun,
         )
-
-    def _told_before(self, arch: Run) -> dict[str, Any]:
-        """The summary of the session before, if there was nothing left to do in this one; else empty.
-
-        Actors had gone on for a moment between that summary and its checkpoint.
-        """
-        if self.begun is not None or not self.resumed:
-            return {}
-        try:
-            before = read_summary(self.folder.summary)
-        except ConfigError:  # none, or a damaged one: it is about to be written anew
-            return {}
-        return before if before.get("weights_version") == arch.version else {}
-
-    def _side_by_side(self, arch: Run) -> dict[str, Any]:
-        """How the agents compare that were trained side by side, and which of them the checkpoint holds."""
-        if not (agents := arch.variants()):
-            return {}
-        groups: dict[str, list[float]] = {}
-        for variant, found in zip(self.variants, agents, strict=True):
-            if "mean_return" in found:  # an episode has ended
-                groups.setdefault(variant.swept, []).append(found["mean_return"])
-        assert isinstance(arch.books.episodes, EpisodesOfSeveral)
-        return {
-            "variants": agents,
-            "best_variant": arch.books.episodes.best,
-            "compared": {name: asdict(estimate(means)) for name, means in groups.items()},
-        }
 
     def _stop(self, arch: Run) -> None:
         if self.supervisor is not None:
@@ -601,48 +490,7 @@ class Session:
         if self.supervisor is not None:
             self.supervisor.stop()
 
-    # Rows, checkpoints, actors that come and go.
-
-    def _row_is_due(self, arch: Run) -> bool:
-        now = time.monotonic()
-        assert self.begun is not None, "rows are of what was learned"
-        # What was learned first is told sooner: a run of a second has a curve too.
-        sooner = max(_FIRST_ROW_SECONDS, (now - self.begun) / 10) if arch.version else _ROW_SECONDS
-        if now - self.row_at < min(_ROW_SECONDS, sooner):
-            return False
-        self.row_at = now
-        return True
-
-    def _row(self, arch: Run) -> dict[str, Any]:
-        meters = arch.meters()
-        self._say_if_no_episode_ends(meters)
-        self.rate.observe(meters["agent_steps"])
-        per_second = self.rate.per_second
-        return {
-            **meters,
-            **self.saver.meters(),
-            "seconds": self.seconds,
-            "session": self.session,
-            "agent_steps_per_second": per_second,
-            "frames_per_second": per_second * arch.frames_per_step,
-            "actor_restarts": self._restarts,
-            "memory_bytes": self.process.memory_info().rss,
-            "actors_memory_bytes": _memory_of_children(self.process),
-            "cpu_seconds": _processor_time(self.process),
-        }
-
-    def _say_if_no_episode_ends(self, meters: Mapping[str, float]) -> None:
-        """Says it once: without an end there is no return, and no goal is reached."""
-        if self.patient and not self.agent.data.dataset and self.seconds >= _FIRST_EPISODE_SECONDS:
-            self.patient = False
-            if not meters["episodes"]:
-                line = (
-                    f"no episode has ended yet, after {self.seconds:.0f} s and {meters['agent_steps']:,.0f} agent "
-                    "steps: until one does there is no mean return. If episodes have no end, give the environment a "
-                    "time limit (gymnasium.wrappers.TimeLimit)"
-                )
-                self.display.note(line)
-                _log.warning(line)
+    # Actors that come and go.
 
     def _note(self, line: str) -> None:
         self.display.note(line)
@@ -656,31 +504,3 @@ class Session:
         _log.info("actor %d left: %s", member.index, reason)
         if not member.local:
             self.display.note(f"actor {member.index} left: {reason}")
-
-
-def _digest(arch: Run) -> str:
-    """That of the parameters; empty if they are gone with what failed."""
-    try:
-        return digest(arch.train_state.params)
-    except (RuntimeError, SeedbedError) as error:  # a program that fails has used up what it was given
-        _log.error("the parameters are gone", exc_info=error)
-        return ""
-
-
-def _processor_time(process: psutil.Process) -> float:
-    """Seconds that ``process`` has computed, and all below it, those that have ended too."""
-    total = 0.0
-    for each in [process, *process.children(recursive=True)]:
-        with contextlib.suppress(psutil.Error):
-            times = each.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
-
-
-def _memory_of_children(process: psutil.Process) -> int:
-    """Resident bytes of all processes below ``process``; one that ends meanwhile counts as none."""
-    total = 0
-    for child in process.children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            total += child.memory_info().rss
-    return total

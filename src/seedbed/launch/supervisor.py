@@ -48,6 +48,7 @@ class Supervisor:
       spec: of the environments, as JSON values.
       on_failure: called with the error that should end the run.
       note: takes one line for people.
+      version: updates of the run so far.
 
     Attributes:
       restarts: number of instances that were started again.
@@ -63,6 +64,7 @@ class Supervisor:
         spec: dict[str, Any],
         on_failure: Callable[[BaseException], None],
         note: Callable[[str], None],
+        version: Callable[[], int],
     ) -> None:
         self._program = program
         self._launcher = launcher
@@ -71,6 +73,7 @@ class Supervisor:
         self._spec = spec
         self._on_failure = on_failure
         self._note = note
+        self._version = version
         self.restarts = 0
         self._addresses: dict[str, list[str]] = {}
         self._watched: dict[str, dict[int, _Watched]] = {role.name: {} for role in program.roles}
@@ -218,8 +221,8 @@ class Supervisor:
         reason = Fault(watched.role.late.replace("{seconds}", f"{seconds:.0f}"))
         if not watched.instance.kill():
             raise RunFailed(
-                f"{watched}: {reason}, and a thread cannot be killed and started again: an actor of seed, impala, "
-                f"apex or rapid with --transport shm can (log: {watched.instance.log})"
+                f"{watched}: {reason}, and a thread cannot be killed and started again, as a process can "
+                f"(--transport shm, where the architecture has it; log: {watched.instance.log})"
             )
         return reason
 
@@ -237,7 +240,7 @@ class Supervisor:
         self.restarts += 1
         self._note(f"{watched}: {reason}; restart {len(history)} of {role.restarts}")
         if (standing := self._launcher.standing(role, watched.index)) is not None:
-            self._note(f"{watched} {standing}")
+            self._note(f"{watched} {standing}; the others have come to {self._version()}")
         _log.info("%s starts again", watched)
         watched.begun = time.monotonic()
         watched.instance = self._begin(role, watched.index)

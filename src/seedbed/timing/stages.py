@@ -39,9 +39,9 @@ from seedbed.acting.inference import Inference
 from seedbed.acting.policy_actor import device_of
 from seedbed.acting.rollout import CompiledPolicy, Rollout
 from seedbed.acting.unrolls import step_fields
-from seedbed.architectures.anakin import Anakin
 from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.architectures.devices import pick
+from seedbed.architectures.interface import Setup
 from seedbed.config.placement import TransportSettings
 from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
@@ -195,9 +195,10 @@ def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
 
 
 def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
-    """Environments and policy under Anakin, in one program, without the updates."""
-    anakin = Anakin(config, agent, spec, agent_with=partial(build_agent, config, spec))
-    act = anakin.acting_alone()
+    """Environments and policy in one program, without the updates."""
+    setup = Setup(config, agent, spec, agent_with=partial(build_agent, config, spec))
+    run: Any = load_architecture(config.arch).build(setup)
+    act = run.acting_alone()
     act()
     plan = agent.data
     about = f"{plan.batch_size} environments for {plan.unroll_length} steps a call"

@@ -1,0 +1,141 @@
+"""The lines that a session opens with, and the summary that it leaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from seedbed.architectures.interface import Architecture
+from seedbed.config.settings import RunConfig
+from seedbed.config.variants import Variant
+from seedbed.errors import ConfigError, SeedbedError
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.hosts import Hosts
+from seedbed.launch.machine import convolving
+from seedbed.learning.checkpoint import Checkpoint, digest
+from seedbed.learning.run import Run
+from seedbed.metrics.meters import EpisodesOfSeveral
+from seedbed.metrics.reports import Summary, read_summary
+from seedbed.metrics.statistics import estimate
+from seedbed.nets.observations import described
+from seedbed.types import Agent, EnvSpec
+
+_log = logging.getLogger(__name__)
+
+
+def observations_of(config: RunConfig, spec: EnvSpec) -> Iterator[str]:
+    """Returns how each observation enters the network."""
+    normalized = bool(getattr(config.settings, "normalize_observations", False))
+    return described(spec, config.net.observations, config.net.network, normalized=normalized)
+
+
+def resumption_of(
+    checkpoint: Checkpoint | None, config: RunConfig, agent: Agent, architecture: Architecture
+) -> Iterator[str]:
+    """Yields where a resumed run goes on, and which checkpoints were passed over."""
+    if checkpoint is None:
+        yield "the run stopped before its first checkpoint: it begins anew"
+        return
+    for line in checkpoint.skipped:
+        yield f"damaged checkpoint passed over: {line}"
+    meta = checkpoint.meta
+    exact = meta["exact"] and (config.deterministic or architecture.always_exact)
+    rest = "environments, open unrolls and queue too" if exact else "environments begin new episodes"
+    if agent.data.dataset:
+        rest = "reading goes on where it was in the data set"
+    replay = ", replay" if "replay" in meta else ""
+    yield (
+        f"resumed from {checkpoint.path}: weights version {meta['version']}, optimizer, counters, random keys"
+        f"{replay}; {rest}"
+    )
+
+
+def summary_of(
+    run: Run,
+    config: RunConfig,
+    reason: str,
+    standing: dict[str, Any],
+    *,
+    folder: RunFolder,
+    hosts: Hosts,
+    variants: Sequence[Variant],
+    transport: str,
+    restarts: int,
+    told_before: bool,
+) -> Summary:
+    """Returns the summary of a session.
+
+    Args:
+      run: the parts of the run.
+      config: its settings.
+      reason: why it ended.
+      standing: its standing when that was decided, see :meth:`seedbed.launch.recorder.Recorder.standing`.
+      folder: of the run.
+      hosts: this host's place among those of the run.
+      variants: the agents that were trained side by side.
+      transport: name of the carrier between its roles, or none.
+      restarts: number of instances that were started again.
+      told_before: whether there was nothing left to do in this session: the summary of the one before holds then.
+    """
+    books = {**standing.pop("books"), "actor_restarts": restarts}
+    # Actors had gone on for a moment between that summary and its checkpoint.
+    before = _summary_before(folder, run.version) if told_before else {}
+    for values in (standing, books):
+        values.update({name: before[name] for name in values.keys() & before.keys()})
+    return Summary(
+        env=config.env,
+        arch=config.arch,
+        agent=config.agent,
+        transport=transport,
+        seed=config.seed,
+        **standing,
+        weights_version=run.version,
+        policy_lag_mean=run.books.policy_lag.mean,
+        policy_lag_max=run.books.policy_lag.maximum,
+        params_sha256=_digest(run),
+        stopped_because=reason,
+        more={
+            "run_dir": str(folder.path),
+            "deterministic": config.deterministic,
+            "convolutions": convolving(),
+            "skipped_updates": run.skipped,
+            **books,
+            **({"host": hosts.index, "hosts": hosts.count} if hosts.count > 1 else {}),
+            **_side_by_side(run, variants),
+        },
+    )
+
+
+def _summary_before(folder: RunFolder, version: int) -> dict[str, Any]:
+    try:
+        before = read_summary(folder.summary)
+    except ConfigError:  # none, or a damaged one: it is about to be written anew
+        return {}
+    return before if before.get("weights_version") == version else {}
+
+
+def _side_by_side(run: Run, variants: Sequence[Variant]) -> dict[str, Any]:
+    """Returns how the agents compare that were trained side by side, and which of them the checkpoint holds."""
+    if not (agents := run.variants()):
+        return {}
+    groups: dict[str, list[float]] = {}
+    for variant, found in zip(variants, agents, strict=True):
+        if "mean_return" in found:  # an episode has ended
+            groups.setdefault(variant.swept, []).append(found["mean_return"])
+    assert isinstance(run.books.episodes, EpisodesOfSeveral)
+    return {
+        "variants": agents,
+        "best_variant": run.books.episodes.best,
+        "compared": {name: asdict(estimate(means)) for name, means in groups.items()},
+    }
+
+
+def _digest(run: Run) -> str:
+    """Returns that of the parameters; empty if they are gone with what failed."""
+    try:
+        return digest(run.train_state.params)
+    except (RuntimeError, SeedbedError) as error:  # a program that fails has used up what it was given
+        _log.error("the parameters are gone", exc_info=error)
+        return ""
