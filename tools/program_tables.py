@@ -62,7 +62,7 @@ def block(arch: str) -> str:
         lines.append("Nothing travels between processes.")
     agent = AGENTS.get(arch, "vtrace")
     command = f"seedbed program ALE/Breakout-v5 --arch {arch} --agent {agent} --preset none --network nature"
-    lines += ["", f"(`{command}`; a step and an unroll are those of one environment.)", "", END]
+    lines += ["", f"(`{command}`;", "a step and an unroll are of one environment.)", "", END]
     return "\n".join(lines)
 
 

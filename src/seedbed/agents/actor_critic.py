@@ -100,7 +100,7 @@ class ActorCriticSettings(PolicySettings):
     """Passes over each batch (epochs)."""
 
     minibatches: int | None = 1
-    """Parts of a batch; each pass makes one update with each; None: as many as have 64 transitions and divide B."""
+    """Parts of a batch, with an update for each in a pass; None: of 64 transitions or more, dividing B."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

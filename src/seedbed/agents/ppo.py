@@ -64,7 +64,7 @@ class PPOSettings(ActorCriticSettings):
     """Passes over each batch (epochs)."""
 
     minibatches: int | None = None
-    """Parts of a batch; each pass makes one update with each; None: as many as have 64 transitions and divide B."""
+    """Parts of a batch, with an update for each in a pass; None: of 64 transitions or more, dividing B."""
 
     shuffle: Literal["auto", "transitions", "unrolls"] = "auto"
     """Rows of minibatches: single transitions or whole unrolls; auto: unrolls if there is an LSTM."""

@@ -188,8 +188,11 @@ class Session:
 
     def _build(self) -> Run:
         place = self.placed.placement
-        if isinstance(place, RemoteSettings):
-            self._gate = self.folder.gate(place, self.folder.addresses(place.listen))
+        self._gate = (
+            self.folder.gate(place, self.folder.addresses(place.listen))
+            if isinstance(place, RemoteSettings)
+            else None
+        )
         setup = Setup(
             self.placed,
             self.agent,
@@ -414,7 +417,7 @@ class Session:
         self.folder.keep_addresses(place.listen, addresses[1:])
         imported = " ".join(sorted(foreign_names(to_json(self.config))))
         for address in addresses[1:]:
-            assert self._gate is not None
+            assert self._gate is not None, "actors from elsewhere come through it"
             flags = self._gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
             self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
         return addresses
