@@ -21,6 +21,10 @@ TWO = "it must return two values: observation, info (a dict)"
 WORLDS = "first_worlds"
 RETURNED = [
     ("OLD", f"step() returned 4 values; {FIVE}; four are the API of gym before 0.26"),
+    ("Old-v0", f"step() returned 4 values; {FIVE}; four are the API of gym before 0.26"),
+    ("LONG", f"step() returned 6 values; {FIVE}"),
+    ("Long-v0", f"values; {FIVE}"),
+    ("OWN_MISTAKE", "failed in receive(): ValueError: not enough values to unpack"),
     ("LONE", f"step() returned an array of float32 (1,); {FIVE}"),
     (
         "OLD_RESET",
