@@ -312,7 +312,7 @@ def test_a_disk_that_is_really_full_ends_in_one_line(tmp_path: Path) -> None:
             "4000 frames spent, and cannot write the checkpoint",
         ),
         # No checkpoints: the notes that they do not fit would fill the file of what is printed.
-        (4, {"frames": 100_000}, "metrics: cannot write run/", "failed: metrics: cannot write run/"),
+        (4, {"frames": 100_000}, "metrics: cannot write /", "failed: metrics: cannot write /"),
     ],
 )
 def test_files_that_do_not_fit_end_in_one_line(

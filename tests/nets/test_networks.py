@@ -227,3 +227,14 @@ def test_auto_is_bfloat16_where_the_processor_has_it(monkeypatch):
         assert build_torso(Network("nature", compute_dtype="auto"), ATARI).image_torso().dtype == expected
     with pytest.raises(ConfigError, match="compute_dtype 'float16'"):
         build_torso(Network("nature", compute_dtype="float16"), ATARI)
+
+
+def test_an_mlp_has_the_activation_that_is_chosen():
+    spec, rows = ArraySpec((4,), "float32"), jnp.ones((1, 4))
+    lowest = {}
+    for activation in ("auto", "tanh", "relu", "silu"):
+        torso = build_torso(Network("mlp", activation=activation), spec)
+        lowest[activation] = np.asarray(torso.apply(torso.init(jax.random.key(0), rows), -rows)).min()
+    assert lowest["auto"] == lowest["tanh"] < lowest["silu"] < lowest["relu"] == 0
+    with pytest.raises(ConfigError, match="activation is relu, and is of an MLP's layers"):
+        build_torso(Network("nature", activation="relu"), ATARI)

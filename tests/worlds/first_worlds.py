@@ -53,6 +53,20 @@ BOTH = one(truncated=np.zeros(2, bool))
 NUMPY = one(reward=np.float64(1), terminated=np.bool_(False), truncated=0)
 
 
+LONG = one(step=lambda self, action: (np.zeros(1, np.float32), 0.0, False, False, {}, None))
+# A wrapper unpacks what a step returns.
+gymnasium.register("Old-v0", OLD, max_episode_steps=9)
+gymnasium.register("Long-v0", LONG, max_episode_steps=9)
+
+
+def _unpacks(self: Any, action: Any) -> Any:
+    _, _, _, _, _ = (1, 2)  # a mistake of its own
+    return action
+
+
+OWN_MISTAKE = one(step=_unpacks)
+
+
 class Masked(World):
     """Allows the third action alone."""
 

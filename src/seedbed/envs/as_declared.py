@@ -42,7 +42,7 @@ class AsDeclared(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Steps it."""
-        result = self.env.step(action)
+        result = contract.stepped(self._env_id, self.env.step, action)
         observation, reward, terminated, truncated, info = contract.step(self._env_id, result)
         return self._as_declared(observation, "step"), reward, terminated, truncated, info
 

@@ -6,7 +6,10 @@ Each runs at every step, so that the common case costs a comparison or two.
 from __future__ import annotations
 
 import inspect
+import re
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import numpy as np
 from seedbed.errors import EnvironmentFault, listed
 
 _FIVE = ("observation", "reward", "terminated", "truncated", "info")
+_UNPACKED = re.compile(r"values to unpack \(expected 5(, got \d+)?\)")
 _ONE_NUMBER = "env = gymnasium.wrappers.TransformReward(env, lambda r: float(np.sum(r)))"
 
 
@@ -47,6 +51,18 @@ def reset(env_id: str, method: Callable[..., Any], own: Callable[..., Any], **gi
     raise EnvironmentFault(
         f"{env_id}: reset() returned {looks(result)}; it must return two values: observation, info (a dict)"
     )
+
+
+def stepped(env_id: str, method: Callable[[Any], Any], action: Any) -> Any:
+    """Calls a step; raises :class:`EnvironmentFault` if a wrapper finds more or fewer than five values."""
+    try:
+        return method(action)
+    except ValueError as error:
+        by = Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
+        if (found := _UNPACKED.search(str(error))) and "gymnasium" in by:
+            count = (found[1] or "more than five").replace(", got ", "")
+            raise EnvironmentFault(_not_five(env_id, f"{count} values", old=count == "4")) from error
+        raise
 
 
 def step(env_id: str, result: Any) -> tuple[Any, float, bool, bool, Any]:
@@ -86,14 +102,15 @@ def five(env_id: str, result: Any) -> tuple[Any, Any, Any, Any, Any]:
     if isinstance(result, tuple) and len(result) == len(_FIVE):
         return result
     found = f"{len(result)} values" if isinstance(result, tuple) else looks(result)
-    old = (
+    raise EnvironmentFault(_not_five(env_id, found, old=isinstance(result, tuple) and len(result) == 4))
+
+
+def _not_five(env_id: str, found: str, *, old: bool) -> str:
+    api = (
         "; four are the API of gym before 0.26: give its `done` as terminated, or as truncated where a time limit "
         "has ended the episode"
     )
-    raise EnvironmentFault(
-        f"{env_id}: step() returned {found}; it must return five: {', '.join(_FIVE)}"
-        + (old if isinstance(result, tuple) and len(result) == 4 else "")
-    )
+    return f"{env_id}: step() returned {found}; it must return five: {', '.join(_FIVE)}{api if old else ''}"
 
 
 def looks(shown: Any) -> str:
