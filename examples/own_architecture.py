@@ -26,7 +26,9 @@ def place(config):
     return replace(config, arch="seed", transport="inproc", actors=threads, envs_per_actor=envs, lag=1)
 
 
-TOGETHER = Architecture("together", TogetherSettings, SEED.build, refuses=acts, place=place, policy="server")
+TOGETHER = Architecture(
+    "together", TogetherSettings, SEED.build, SEED.program, acts, place=place, policy="server"
+)
 
 
 if __name__ == "__main__":

@@ -242,3 +242,14 @@ def test_the_deviation_is_the_same_in_every_state_unless_it_is_to_depend_on_it()
         mean, raw = np.split(np.asarray(policy), 2, axis=-1)
         assert (np.ptp(raw, axis=(0, 1)).max() == 0) == same
         assert np.ptp(mean, axis=(0, 1)).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "unroll_length", "parts"),
+    [(32, 64, 32), (8, 256, 8), (8, 128, 8), (8, 5, 1), (1, 2048, 1), (6, 32, 3), (4, 16, 1)],
+)
+def test_unless_it_is_told_a_batch_has_parts_that_fit_either_kind_of_rows(batch_size, unroll_length, parts):
+    settings = PPOSettings(batch_size=batch_size, unroll_length=unroll_length)
+    for network in (Network(), Network(lstm=4)):
+        assert make_agent(settings, SPECS["vector"], network).data.minibatches == parts
+    assert settings.updates_a_transition == settings.reuse * parts / (batch_size * unroll_length)

@@ -17,11 +17,11 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
     "vizdoom": ("vizdoom.gymnasium_wrapper:VizdoomBasic-v1", {"network": "small"}),
     "ale, sebulba": (
         "ALE/Pong-v5",
-        {"network": "small", "arch": "sebulba", "agent": "ppo", "minibatches": 2},
+        {"network": "small", "arch": "sebulba", "agent": "ppo"},
     ),
     "nested": ("nested_world:Nested", {}),
     # Continuous actions, in one program; as many actors as there are by default stands for none.
-    "brax": ("brax:inverted_pendulum", {"arch": "anakin", "agent": "ppo", "minibatches": 2}),
+    "brax": ("brax:inverted_pendulum", {"arch": "anakin", "agent": "ppo"}),
 }
 
 

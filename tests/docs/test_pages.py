@@ -267,6 +267,28 @@ def test_every_page_can_be_found_from_the_index() -> None:
         assert listed & {str(where), "*" if where.parent == Path() else f"{where.parent}/*"}, where
 
 
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_lines_of_pages_end_at_120_characters(path: Path) -> None:
+    too_long = runpy.run_path(str(ROOT / "tools" / "wrap_pages.py"))["too_long"]
+    assert too_long(path.read_text()) == [], "run .venv/bin/python tools/wrap_pages.py"
+
+
+def test_wrapping_changes_lines_and_not_words() -> None:
+    wrapped = runpy.run_path(str(ROOT / "tools" / "wrap_pages.py"))["wrapped"]
+    word = "word " * 40
+    page = (
+        f"# A title\n\n{word}\n\n- {word}- dash 1. one `{'a b ' * 20}` end\n  next\n\n| {word} |\n\n"
+        f"```sh\n{word}\n```\n\n$$\n{word}\n$$\n\nshort\nlines\n"
+    )
+    new = wrapped(page)
+    assert new.split() == page.split() and wrapped(new) == new
+    lines = new.splitlines()
+    assert [len(line) > 120 for line in lines if "word word" in line].count(True) == 3  # row, code, formula
+    assert "  next" not in lines and "short" in lines
+    assert not any(re.match(r"\s*(-|1\.) (dash|one)", line) for line in lines)
+    assert any(f"`{'a b ' * 20}`" in line for line in lines)
+
+
 README = ROOT / "README.md"
 
 
@@ -295,3 +317,10 @@ def test_every_architecture_and_agent_is_in_readme() -> None:
     text = README.read_text()
     for room, registry in (("architectures", ARCHITECTURES), ("agents", AGENTS)):
         assert not [each for each in registry.names if f"(docs/{room}/{each}.md)" not in text]
+
+
+def test_the_programs_on_the_pages_are_what_the_architectures_declare() -> None:
+    pages = runpy.run_path(str(ROOT / "tools" / "program_tables.py"))["pages"]()
+    assert {path.stem for path in pages} == set(ARCHITECTURES.names)
+    for path, text in pages.items():
+        assert path.read_text() == text, "run .venv/bin/python tools/program_tables.py"

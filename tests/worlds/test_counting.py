@@ -25,7 +25,7 @@ PLACED: dict[str, dict[str, Any]] = {
     "seed": INPROC,
     "impala": INPROC,
     "apex": {**INPROC, **DQN},
-    "rapid": {**INPROC, "agent": "ppo", "lag": "free", "minibatches": 1},
+    "rapid": {**INPROC, "agent": "ppo", "lag": "free"},
     "a2c": {},
     "sebulba": {},
     "a3c": {"agent": "a2c", "batch_size": 4},

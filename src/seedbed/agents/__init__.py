@@ -1,4 +1,4 @@
-"""Agents: what is computed. One paper a file; none imports another."""
+"""Agents, the computation of a run. One paper a file; none imports another."""
 
 from seedbed.agents.actor_critic import ActorCriticSettings, PolicySettings, make_model
 from seedbed.agents.interface import AgentDefinition

@@ -31,7 +31,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 
 @dataclass(frozen=True)
 class A2CSettings(ActorCriticSettings):
-    """What can be set of A2C; step size, optimizer, clip and unroll are those of Baselines."""
+    """Settings of A2C; step size, optimizer, clip and unroll are from Baselines."""
 
     own_lag: ClassVar[int | Literal["free"]] = 0
 
@@ -39,7 +39,7 @@ class A2CSettings(ActorCriticSettings):
     """Step size of the optimizer."""
 
     optimizer: Literal["adam", "rmsprop", "adagrad"] = "rmsprop"
-    """Which optimizer."""
+    """The optimizer."""
 
     gradient_clip: float = 0.5
     """Largest global norm of the gradient; 0 is off."""

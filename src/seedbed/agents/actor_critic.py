@@ -1,4 +1,4 @@
-"""What agents with a policy have in common, so that each agent's file holds what its paper says."""
+"""The common part of agents with a policy, so that each agent's file holds the contents of its paper."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from seedbed.ops.optimizers import OptimizerSettings, require
 from seedbed.ops.returns import forward_sum, gae
 from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 
+_TRANSITIONS_A_PART = 64
+
 
 def require_parts(minibatches: int, rows: int, noun: str) -> None:
-    """Raises :class:`ConfigError` unless a batch has so many equal parts; the noun says what its rows are."""
+    """Raises :class:`ConfigError` unless a batch has so many equal parts; the noun names its rows."""
     fits = 0 < minibatches <= rows and rows % minibatches == 0
     require(fits, "minibatches", minibatches, f"a divisor of {noun}, {rows}")
 
 
 @dataclass(frozen=True)
 class PolicySettings(OptimizerSettings):
-    """Settings of whatever trains a policy; an agent overrides the defaults and adds its own.
+    """Settings of agents that train a policy; an agent overrides the defaults and adds its own.
 
     Losses are means over the T * B transitions of a batch.
     """
 
     memory: ClassVar[str] = "queue"
-    """Where batches come from."""
+    """The source of batches."""
 
     own_lag: ClassVar[int | Literal["free"]] = "free"
     """The lag that the agent is made for."""
@@ -74,7 +76,7 @@ class ActorCriticSettings(PolicySettings):
     """Settings of every actor-critic."""
 
     discount: float = 0.99
-    """How much a reward is worth one step later (gamma)."""
+    """Value of a reward one step later (gamma)."""
 
     trace_lambda: float = 1.0
     """Mixes short and long bootstraps; 1 is the longest."""
@@ -95,15 +97,15 @@ class ActorCriticSettings(PolicySettings):
     """Divide rewards by the deviation of discounted returns seen so far, and clip them to [-10, 10]."""
 
     reuse: int = 1
-    """How often each batch is trained on (epochs)."""
+    """Passes over each batch (epochs)."""
 
-    minibatches: int = 1
-    """Parts of a batch, of whole unrolls; each pass over it makes one update with each of them."""
+    minibatches: int | None = 1
+    """Parts of a batch; each pass makes one update with each; None: as many as have 64 transitions and divide B."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.reuse > 0, "reuse", self.reuse, "more than 0")
-        require_parts(self.minibatches, *self.minibatch_rows)
+        require_parts(self.parts, *self.minibatch_rows)
         for name in ("reward_clip", "entropy_cost", "baseline_cost"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("discount", "trace_lambda"):
@@ -113,6 +115,15 @@ class ActorCriticSettings(PolicySettings):
                 require(not getattr(self, name), name, getattr(self, name), "off where rewards are scaled")
 
     @property
+    def parts(self) -> int:
+        """Minibatches of a batch; of either kind of rows, if none are asked for."""
+        if self.minibatches is not None:
+            return self.minibatches
+        most = self.batch_size * self.unroll_length // _TRANSITIONS_A_PART
+        fitting = (n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0 and n <= most)
+        return max(fitting, default=1)
+
+    @property
     def minibatch_rows(self) -> tuple[int, str]:
         """Most rows that minibatches can be drawn of, and their noun."""
         return self.batch_size, "the batch size"
@@ -120,7 +131,7 @@ class ActorCriticSettings(PolicySettings):
     @property
     def updates_a_transition(self) -> float:
         """Updates that are made for each transition that is acted."""
-        return self.reuse * self.minibatches / (self.batch_size * self.unroll_length)
+        return self.reuse * self.parts / (self.batch_size * self.unroll_length)
 
 
 def make_model(
@@ -150,7 +161,7 @@ def make_model(
 
 
 def _own_value(settings: PolicySettings, model: ActorCritic) -> bool:
-    """Whether the value has layers of its own; an agent that trains no value has none to spare."""
+    """Returns whether the value has layers of its own; an agent that trains no value has none to spare."""
     chosen = settings.value_network if isinstance(settings, ActorCriticSettings) else "shared"
     if chosen != "auto":
         return chosen == "own"

@@ -1,10 +1,10 @@
-"""Behaviour cloning: a policy that does what a data set's actions say, by maximum likelihood.
+"""Behaviour cloning: a policy that repeats the actions of a data set, by maximum likelihood.
 
 Pomerleau 1991, *Efficient Training of Artificial Neural Networks for Autonomous Navigation*; with Adagrad over replicas
-and a parameter server it is what Downpour SGD does (Dean et al. 2012, *Large Scale Distributed Deep Networks*).
+and a parameter server it is Downpour SGD (Dean et al. 2012, *Large Scale Distributed Deep Networks*).
 
 No environment is stepped and nothing is bootstrapped: rewards are at most an input. A data set keeps no state of any
-network, so what a policy remembers (frames of a stack, previous action, LSTM) is made anew by the transitions at the
+network, so a policy's memory (frames of a stack, previous action, LSTM) is made anew by the transitions at the
 beginning of each unroll, which are not trained on.
 """
 
@@ -30,7 +30,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll, map_
 
 @dataclass(frozen=True)
 class BCSettings(PolicySettings):
-    """What can be set of behaviour cloning."""
+    """Settings of behaviour cloning."""
 
     memory: ClassVar[str] = "dataset"
 
@@ -117,9 +117,9 @@ def _make_loss(
 
 
 def _policy(model: ActorCritic, params: Tree, unroll: Unroll, burn_in: int) -> jax.Array:
-    """Policy parameters ``[T, B, P]`` of the steps whose actions are trained on.
+    """Returns policy parameters ``[T, B, P]`` of the steps whose actions are trained on.
 
-    What is decided at the last step of an unroll is in the next one.
+    The decision at the last step of an unroll is in the next one.
     """
     steps = unroll.timestep
     decided = TimeStep(map_leaves(lambda x: x[:-1], steps.observation), *(part[:-1] for part in steps[1:]))

@@ -29,7 +29,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, Tree, Unroll
 
 @dataclass(frozen=True)
 class DQNSettings(ValueBasedSettings):
-    """What can be set of DQN."""
+    """Settings of DQN."""
 
     learning_rate: float = 5e-4
     """Step size of the optimizer."""
@@ -57,12 +57,12 @@ def make_agent(
     *,
     total_updates: int | None = None,
 ) -> Agent:
-    """The DQN agent for one environment; arguments as for :func:`seedbed.agents.vtrace.make_agent`.
+    """Makes the DQN agent for one environment; arguments as for :func:`seedbed.agents.vtrace.make_agent`.
 
     Returns:
       :class:`~seedbed.types.Agent`. Its params are ``{"network": …}``; its record is ``{"q": float32 [B, A]}``. Its
-      items are windows of ``start + n`` transitions, of which the one at ``start`` is trained on; what comes before it
-      fills the frame stack.
+      items are windows of ``start + n`` transitions, of which the one at ``start`` is trained on; earlier ones fill
+      the frame stack.
 
     Raises:
       ConfigError: an LSTM, actions that are no choice among a few, or an unknown network.

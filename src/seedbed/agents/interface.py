@@ -1,4 +1,4 @@
-"""The record that an agent is: what can be set of it, and how it is made for an environment."""
+"""The record that an agent is: its settings, and the function that makes it for an environment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from seedbed.types import Agent
 
 @dataclass(frozen=True)
 class AgentDefinition:
-    """*What is computed*, before there is an environment: one file each, one row in :mod:`seedbed.registry`.
+    """An agent before there is an environment: one file each, one row in :mod:`seedbed.registry`.
 
     Attributes:
-      name: as in ``--agent``.
-      Settings: frozen dataclass of what can be set, derived from
+      name: value of ``--agent``.
+      Settings: frozen dataclass of the agent's settings, derived from
         :class:`~seedbed.agents.actor_critic.PolicySettings` or
         :class:`~seedbed.agents.value_based.ValueBasedSettings`.
       make: ``(settings, spec, network, *, total_updates) -> Agent``, of a :class:`~seedbed.nets.network.Network`;

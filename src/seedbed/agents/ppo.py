@@ -2,9 +2,9 @@
 
 Schulman et al. 2017, *Proximal Policy Optimization Algorithms*, with the details of OpenAI's Baselines that Engstrom et
 al. 2020 and Huang et al. 2022 found to matter. Advantages and targets are computed once, by the weights with which the
-passes begin (Baselines used those that acted: with a lag of 0 they are the same, and under Anakin what they said is not
-computed again), and advantages are normalized over the whole batch, so that minibatches and devices do not change what
-is learned from.
+passes begin (Baselines used the ones that acted: with a lag of 0 they are the same, and under Anakin their values are
+not computed again), and advantages are normalized over the whole batch, so that minibatches and devices do not change
+the targets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 @dataclass(frozen=True)
 class PPOSettings(ActorCriticSettings):
-    """What can be set of PPO."""
+    """Settings of PPO."""
 
     own_lag: ClassVar[int | Literal["free"]] = 0
 
@@ -58,22 +58,22 @@ class PPOSettings(ActorCriticSettings):
     """Transitions in an unroll (T)."""
 
     batch_size: int = 32
-    """Unrolls in a batch (B), over all devices; as many as there are environments, or some are trained on late."""
+    """Unrolls in a batch (B), over all devices; as many as environments, or some are trained on late."""
 
     reuse: int = 10
     """Passes over each batch (epochs)."""
 
-    minibatches: int = 32
-    """Parts of a batch; each pass over it makes one update with each of them."""
+    minibatches: int | None = None
+    """Parts of a batch; each pass makes one update with each; None: as many as have 64 transitions and divide B."""
 
     shuffle: Literal["auto", "transitions", "unrolls"] = "auto"
     """Rows of minibatches: single transitions or whole unrolls; auto: unrolls if there is an LSTM."""
 
     clip: float = 0.2
-    """How far the ratio of new to old probabilities may leave 1 and still gain (epsilon)."""
+    """Distance from 1 of the ratio of new to old probabilities that still gains (epsilon)."""
 
     value_clip: float = 0.0
-    """How far a value may leave the old one without a price; 0 is off."""
+    """Distance from the old value that is free of loss; 0 is off."""
 
     normalize_advantages: bool = True
     """Bring the advantages of each batch to mean 0 and variance 1."""
@@ -178,7 +178,7 @@ def make_agent(
             settings.unroll_length,
             settings.batch_size,
             settings.reuse,
-            settings.minibatches,
+            settings.parts,
             transitions,
             most_kl=None if settings.target_kl is None else 1.5 * settings.target_kl,
         ),
@@ -199,7 +199,7 @@ def _advantages(settings: PPOSettings, timestep: TimeStep, values: jax.Array) ->
 
 
 def _in_rewards(params: Tree, values: jax.Array) -> jax.Array:
-    """What the network says of values, in units of rewards."""
+    """Returns the network's values in units of rewards."""
     if "values" not in params:
         return values
     mean, deviation = normalizer.mean_and_deviation(params["values"])
@@ -207,25 +207,25 @@ def _in_rewards(params: Tree, values: jax.Array) -> jax.Array:
 
 
 def _of_transitions(settings: PPOSettings, network: Network) -> bool:
-    """Whether minibatches are of single transitions."""
+    """Returns whether minibatches are of single transitions."""
     if network.lstm and settings.shuffle == "transitions":
         raise ConfigError(
             f"shuffle is transitions, but an LSTM of {network.lstm} is trained on whole unrolls: leave one of them out"
         )
-    transitions = not network.lstm and settings.shuffle != "unrolls" and settings.minibatches > 1
+    transitions = not network.lstm and settings.shuffle != "unrolls" and settings.parts > 1
     if not transitions:
-        require_parts(settings.minibatches, settings.batch_size, "the batch size (of whole unrolls)")
+        require_parts(settings.parts, settings.batch_size, "the batch size (of whole unrolls)")
     return transitions
 
 
 _EXTRAS = ("first", "second")
-"""Names of what a network reads beside the observation, in its order and in that of the alphabet."""
+"""Names of a network's inputs beside the observation, in its order and in the alphabet's."""
 
 
 def _in_transitions(model: ActorCritic, unroll: Unroll) -> Unroll:
-    """The T * B transitions of a prepared batch, ``[1, T * B]``, for a network without memory.
+    """Returns the T * B transitions of a prepared batch, ``[1, T * B]``, for a network without memory.
 
-    Frames are stacked here, of which the unroll has the order: the observation is what the network reads.
+    Frames are stacked here, since the unroll has their order: the observation is as the network reads it.
     """
     inputs, _ = model.inputs(unroll.timestep, unroll.action, unroll.state)
 

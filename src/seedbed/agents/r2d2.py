@@ -31,7 +31,7 @@ _LSTM = 512
 
 @dataclass(frozen=True)
 class R2D2Settings(ValueBasedSettings):
-    """What can be set of R2D2.
+    """Settings of R2D2.
 
     The loss is a sum over the T transitions of a sequence and a mean over the batch.
     """
@@ -46,7 +46,7 @@ class R2D2Settings(ValueBasedSettings):
     """Largest global norm of the gradient; 0 is off."""
 
     discount: float = 0.997
-    """How much a reward is worth one step later (gamma)."""
+    """Value of a reward one step later (gamma)."""
 
     n_step: int = 5
     """Rewards that a target adds up before it bootstraps (n)."""
@@ -55,7 +55,7 @@ class R2D2Settings(ValueBasedSettings):
     """Learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + rescale x of values instead of x; 0: x itself."""
 
     burn_in: int = 10
-    """Steps before those that are trained on, by which the memory is brought to the newest weights."""
+    """Steps before the trained ones, by which the memory is brought to the newest weights."""
 
     previous_action: bool = True
     """Feed the previous action to the memory."""
@@ -67,13 +67,13 @@ class R2D2Settings(ValueBasedSettings):
     """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
     priority_exponent: float = 0.9
-    """How much priorities decide what is sampled; 0 is uniformly."""
+    """Power of priorities in sampling; 0 is uniformly."""
 
     priority_eta: float = 0.9
     """Weight of a sequence's largest error in its priority; the rest is their mean."""
 
     importance_exponent: float = 0.6
-    """How much the loss corrects for that; 1 is fully."""
+    """Power of the loss's correction for priorities; 1 is fully."""
 
     unroll_length: int = 20
     """Transitions of a sequence that are trained on (T)."""

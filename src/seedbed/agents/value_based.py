@@ -1,4 +1,4 @@
-"""What the value-based agents have in common, so that each agent's file holds what its paper says."""
+"""The common part of value-based agents, so that each agent's file holds the contents of its paper."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ValueBasedSettings(OptimizerSettings):
     """Settings of every value-based agent; an agent overrides the defaults and adds its own."""
 
     memory: ClassVar[str] = "replay"
-    """Where batches come from."""
+    """The source of batches."""
 
     explores: ClassVar[bool] = True
-    """Whether it explores by chance."""
+    """True if it explores by chance."""
 
     discount: float = 0.99
-    """How much a reward is worth one step later (gamma)."""
+    """Value of a reward one step later (gamma)."""
 
     reward_clip: float = 0.0
     """Clip rewards to plus or minus this before learning; 0 is off."""
@@ -48,13 +48,13 @@ class ValueBasedSettings(OptimizerSettings):
     """Updates after which the target network becomes the trained one."""
 
     epsilon_base: float = 0.4
-    """How often the first environment acts by chance (epsilon)."""
+    """Share of actions by chance in the first environment (epsilon)."""
 
     epsilon_exponent: float = 7.0
     """The last environment acts by chance with epsilon_base to the power of 1 plus this."""
 
     epsilon_evaluation: float = 0.001
-    """How often environments that only evaluate act by chance."""
+    """Share of actions by chance in environments that only evaluate."""
 
     replay_size: int = 100_000
     """Transitions that the replay keeps."""
@@ -66,10 +66,10 @@ class ValueBasedSettings(OptimizerSettings):
     """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
     priority_exponent: float = 0.6
-    """How much priorities decide what is sampled; 0 is uniformly."""
+    """Power of priorities in sampling; 0 is uniformly."""
 
     importance_exponent: float = 0.4
-    """How much the loss corrects for that; 1 is fully."""
+    """Power of the loss's correction for priorities; 1 is fully."""
 
     unroll_length: int = 20
     """Transitions in an unroll (T)."""

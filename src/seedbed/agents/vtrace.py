@@ -29,7 +29,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 
 @dataclass(frozen=True)
 class VTraceSettings(ActorCriticSettings):
-    """What can be set of the V-trace agent.
+    """Settings of the V-trace agent.
 
     Losses are means over the T * B transitions of a batch. IMPALA's published settings are for sums: an
     epsilon inside the root of RMSProp is to be divided by (T * B)^2, one outside (Adam's) and a gradient clip
@@ -52,7 +52,7 @@ class VTraceSettings(ActorCriticSettings):
     """Entropy in nats at which the policy is held by adapting the weight of the bonus; none: fixed."""
 
     entropy_adjustment_speed: float = 10.0
-    """How fast the weight of the entropy bonus adapts."""
+    """Speed at which the weight of the entropy bonus adapts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,11 +73,11 @@ def make_agent(
     *,
     total_updates: int | None = None,
 ) -> Agent:
-    """The V-trace agent for one environment.
+    """Makes the V-trace agent for one environment.
 
     Args:
       settings: see :class:`VTraceSettings`.
-      env_spec: of the environment.
+      env_spec: spec of the environment.
       network: torso and recurrent core.
       total_updates: updates in the whole run, for a learning rate that is annealed over it.
 
@@ -108,7 +108,7 @@ def make_agent(
         loss=_make_loss(settings, model, distribution),
         optimizer=_make_optimizer(settings, total_updates),
         clip=_make_clip(settings),
-        data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.minibatches),
+        data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.parts),
         mode=mode,
     )
     return with_scaled_rewards(settings, agent)

@@ -34,7 +34,7 @@ from seedbed.acting.assignment import half_seeds, lanes_of
 from seedbed.acting.inference import row_keys
 from seedbed.architectures.checks import acts_and_queues
 from seedbed.architectures.devices import pick_everywhere
-from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.interface import Architecture, Setup, head_alone
 from seedbed.config.placement import HostSettings, PopulationSettings, TrainingDeviceSettings, at_least
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import Variant, variants
@@ -539,5 +539,5 @@ def build(setup: Setup) -> Anakin:
 
 
 ANAKIN = Architecture(
-    "anakin", AnakinSettings, build, refuses=acts_and_queues, policy="program", always_exact=True
+    "anakin", AnakinSettings, build, head_alone, refuses=acts_and_queues, policy="program", always_exact=True
 )

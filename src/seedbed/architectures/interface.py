@@ -106,7 +106,7 @@ class Architecture:
     name: str
     Settings: type[Any]
     build: Callable[[Setup], Run]
-    program: Callable[[RunConfig, Agent, EnvSpec], Program] = head_alone
+    program: Callable[[RunConfig, Agent, EnvSpec], Program]
     refuses: Callable[[DataPlan], str | None] = runs_any
     check: Callable[[RunConfig, Agent], str | None] = nothing_to_check
     place: Callable[[RunConfig], RunConfig] = as_configured

@@ -1,4 +1,4 @@
-"""``seedbed program``: the processes and threads of a run, and what travels between them."""
+"""``seedbed program``: the processes and threads of a run, and the traffic between them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def declared(config: RunConfig) -> Program:
 
 
 def lines(program: Program) -> Iterator[str]:
-    """Yields the program as people read it: a table of roles, and one of what travels."""
+    """Yields the program as people read it: a table of roles, and one of the traffic."""
     if program.hosts > 1:
         yield f"on each of {program.hosts} hosts:"
     yield f"{'role':<20} {'count':>5} {'cores':>6} {'devices':>7}  what it is"

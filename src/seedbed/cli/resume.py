@@ -36,7 +36,7 @@ class Resume:
     coordinator: str | Kept | None = "kept"
     """HOST:PORT of host 0; None: all hosts are started on this machine."""
     rotate_token: bool = False
-    """Make a new token, without which nobody joins any more; the old one is forgotten."""
+    """Make a new token, which replaces the old one: no peer joins without it any more."""
     json: bool = False
     """Print the summary as the last line, also if the run did not."""
     video: bool = True

@@ -27,7 +27,7 @@ _AS_BEFORE = {
     "deviation": "state",
     "shuffle": "unrolls",
 }
-"""How version 0.1 did what a record of it does not say."""
+"""Settings of version 0.1 that its records do not have."""
 
 
 @dataclasses.dataclass(frozen=True)

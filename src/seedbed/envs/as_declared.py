@@ -1,7 +1,7 @@
-"""A single Gymnasium environment, held against what its spaces declare before it is batched with others.
+"""A single Gymnasium environment, compared with the declaration of its spaces before it is batched with others.
 
-Batching would fill one array with what all of them show: what does not fit would be cut, cast or told in terms of
-NumPy's. Here it is named: what the space declares, what was shown, by ``reset`` or by ``step``.
+Batching would fill one array with the observations of all: arrays that do not fit would be cut, cast or reported in
+NumPy's terms. Here errors name the declaration, the observation, and the call: ``reset`` or ``step``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Read = Callable[[Any], Any]
 
 
 class AsDeclared(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that shows and returns what it declares, or an :class:`EnvironmentFault`."""
+    """An environment that keeps to its declaration, or raises :class:`EnvironmentFault`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], env_id: str) -> None:
         super().__init__(env)
@@ -51,7 +51,7 @@ class AsDeclared(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _reader(space: Any, env_id: str, keys: Keys) -> Read:
-    """What makes of an observation of ``space`` one in the dtypes that it declares."""
+    """Makes the function that brings observations of ``space`` to the dtypes that it declares."""
     if isinstance(space, spaces.Dict):
         return _dict_reader(space, env_id, keys)
     if isinstance(space, spaces.Tuple):

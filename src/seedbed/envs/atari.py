@@ -4,7 +4,7 @@ Standard preprocessing: grey 84 × 84 pictures, each the maximum of the last two
 no-ops at the start. Only the newest picture leaves the environment; the stack is rebuilt where the network
 reads it.
 
-What ALE does, as found by trying it (tests/envs/test_atari.py holds it to that):
+Behaviour of ALE, as found by trying it (tests/envs/test_atari.py holds it to that):
 
 - its life-loss option that ends episodes (``episodic_life``) restarts the whole game at every lost life, so
   that nothing after the first life would ever be seen. Here the other option (``life_loss_info``) reports the
@@ -34,7 +34,7 @@ _SCREEN: dict[str, Any] = {"img_height": 210, "img_width": 160, "grayscale": Fal
 
 
 class _Untold(NamedTuple):
-    """Ends of first steps: where (``over`` ``[num_envs]``), with what picture, and how."""
+    """Ends of first steps: the environments (``over`` ``[num_envs]``), their pictures, and the kind of end."""
 
     over: Any
     shown: Any
@@ -42,7 +42,7 @@ class _Untold(NamedTuple):
     truncated: Any
 
     def tell(self, shown: Any, terminated: Any, truncated: Any) -> tuple[Any, Any, Any]:
-        """The next step, in which those episodes end as they were."""
+        """Returns the next step, in which these episodes end as they were."""
         return (
             np.where(self.over[:, None, None, None], self.shown, shown),
             np.where(self.over, self.terminated, terminated),
@@ -73,16 +73,16 @@ class Atari:
 
         Args:
           env_id: ``"ALE/Pong-v5"``, ``"PongNoFrameskip-v4"`` and the like.
-          num_envs: how many environments.
+          num_envs: number of environments.
           frame_skip: emulator frames in one agent step, all with the same action.
-          sticky_actions: probability that a frame repeats the previous action; None is what the id stands
-            for: 0.25 for ``-v5`` and ``-v0``, 0 for ``-v4``.
+          sticky_actions: probability that a frame repeats the previous action; None is the id's own:
+            0.25 for ``-v5`` and ``-v0``, 0 for ``-v4``.
           episodic_life: a lost life ends the episode (``terminated``), while the game goes on: the next
             episode starts in it, with FIRE pressed if ``fire_reset``. A training aid: evaluate without it.
-          full_action_space: all 18 actions instead of those that the game uses.
+          full_action_space: all 18 actions instead of the game's own.
           noop_max: fewer than this many frames without action start each game, drawn at random.
           fire_reset: press FIRE at the start, where the game has it.
-          frame_stack: how many pictures the network sees; they are stacked there, not here.
+          frame_stack: number of pictures that the network sees; they are stacked there, not here.
           max_episode_frames: emulator frames after which a game is truncated.
           num_threads: emulator threads of this batch.
           render: keep a second emulator of environment 0 in step, for pictures in full size and colour.
@@ -167,12 +167,12 @@ class Atari:
 
 
 def is_atari(env_id: str) -> bool:
-    """Whether ``env_id`` is written like an Atari game's."""
+    """Returns whether ``env_id`` is written like an Atari game's."""
     return env_id.startswith("ALE/") or "NoFrameskip-v" in env_id
 
 
 def is_raw_atari(registration: Registration) -> bool:
-    """Whether an id is ALE's without being one that :mod:`seedbed.envs.atari` takes (``Pong-v4``)."""
+    """Returns whether an id is ALE's without being one that :mod:`seedbed.envs.atari` takes (``Pong-v4``)."""
     return str(registration.entry_point).startswith("ale_py") and not is_atari(registration.id)
 
 

@@ -1,4 +1,4 @@
-"""Which objects are in use as environments of this process: none can be two environments at once."""
+"""The objects in use as environments of this process: none can be two environments at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def claim(env_id: str, objects: Sequence[Any]) -> None:
 
 
 def release(objects: Sequence[Any]) -> None:
-    """Gives back what was claimed; safe to call twice."""
+    """Gives back claimed objects; safe to call twice."""
     with _lock:
         for one in objects:
             _claimed.pop(id(one), None)

@@ -1,4 +1,4 @@
-"""Checks of what a Gymnasium environment returns: messages speak of its methods, not of the code that reads it.
+"""Checks of a Gymnasium environment's results: messages speak of its methods, not of the code that reads it.
 
 Each runs at every step, so that the common case costs a comparison or two.
 """
@@ -97,7 +97,7 @@ def five(env_id: str, result: Any) -> tuple[Any, Any, Any, Any, Any]:
 
 
 def looks(shown: Any) -> str:
-    """What something is, in a few words."""
+    """Describes a value in a few words."""
     if isinstance(shown, np.ndarray):
         return f"an array of {shown.dtype} {shown.shape}" if shown.shape else f"{shown} of {shown.dtype}"
     if shown is None:
@@ -106,7 +106,7 @@ def looks(shown: Any) -> str:
 
 
 def _not_taken(method: Callable[..., Any], names: Mapping[str, Any]) -> list[str]:
-    """Which of ``names`` the method has no parameter for."""
+    """Returns the ``names`` that are no parameters of the method."""
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
 """Environments of DeepMind's interface: ``dm_env:module:factory`` (dm_control, bsuite, DeepMind Lab, one's own).
 
-``factory(**options)`` returns a ``dm_env.Environment``, which becomes a ``gymnasium.Env``, and all that holds for those
-holds for it. The two interfaces differ in three places:
+``factory(**options)`` returns a ``dm_env.Environment``, which becomes a ``gymnasium.Env`` and is treated like any
+other. The two interfaces differ in three places:
 
 - the end of an episode says by its discount whether it is a termination (0) or a truncation (anything else); discounts
   within an episode are the agent's, and not the environment's;
@@ -93,7 +93,7 @@ def make_deepmind(env_id: str, num_envs: int, options: Options, *, render: bool)
     """Makes a batch of ``num_envs`` with the factory that ``env_id`` names after its prefix.
 
     Raises:
-      ConfigError: there is no such factory, it does not take an option, or what it returned cannot be used.
+      ConfigError: there is no such factory, it does not take an option, or its result cannot be used.
     """
     factory = load(env_id.removeprefix(PREFIX))
     seeded = "seed" in inspect.signature(factory).parameters
@@ -109,7 +109,7 @@ def make_deepmind(env_id: str, num_envs: int, options: Options, *, render: bool)
 
 
 def _observation(env_id: str, spec: Any, name: str = "observation") -> spaces.Space[Any]:
-    """The space of what a spec, or a dict or sequence of specs, describes."""
+    """Returns the space of a spec, or of a dict or sequence of specs."""
     if isinstance(spec, Mapping):
         return spaces.Dict(
             {str(key): _observation(env_id, part, f"{name} {key}") for key, part in spec.items()}
@@ -159,7 +159,7 @@ def _array(env_id: str, spec: Any, name: str) -> tuple[tuple[int, ...], np.dtype
 
 
 def _bounds(spec: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Least and greatest numbers, ``[*shape]``; those of the dtype if the spec has none."""
+    """Returns least and greatest numbers, ``[*shape]``; the dtype's if the spec has none."""
     if hasattr(spec, "minimum"):
         return tuple(
             np.broadcast_to(np.asarray(bound, dtype), shape).copy() for bound in (spec.minimum, spec.maximum)

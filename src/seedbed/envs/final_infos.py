@@ -1,4 +1,4 @@
-"""What environments told in ``info`` at the end of their episodes, out of the ``info`` of a batch."""
+"""The ``info`` of episodes' ends, out of the ``info`` of a batch."""
 
 from __future__ import annotations
 

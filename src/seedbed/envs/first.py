@@ -1,8 +1,8 @@
 """The first environment of a run, looked at before anything is built: ``python -m seedbed.envs.first FOLDER``.
 
 It is made, reset and stepped, so that a certain fault is known at once. A run whose actors are processes does so in a
-process that ends right after: whatever foreign code does to its process (its folder, its signals, its standard
-streams, its end), the learner never runs it. It imports no JAX, unless the environment does.
+process that ends right after: the learner never runs foreign code, which may change its process (its folder, its
+signals, its standard streams) or end it. It imports no JAX, unless the environment does.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from seedbed.types import ArraySpec, EnvSpec, TimeStep, leaves
 
 STEPS = 3
 JOB, SPEC, MOMENTS = "job.json", "spec.json", "moments"
-"""Files of the folder: the arguments of :func:`look`, what it returned, and a letter for each moment that passed."""
+"""Files of the folder: the arguments of :func:`look`, its result, and a letter for each moment that passed."""
 _MASK = "action_mask"
 
 
 def look(
     env_id: str, options: Options, num_envs: int, seed: int = 0, passed: Callable[[], object] = lambda: None
 ) -> EnvSpec:
-    """Makes environments, resets them, takes a few steps and closes them; returns what they look like.
+    """Makes environments, resets them, takes a few steps and closes them; returns their spec.
 
     Environments that are JAX functions are only made: their steps would have to be compiled.
 
     Args:
-      env_id: as for :func:`seedbed.envs.make.make`.
-      options: likewise.
-      num_envs: how many; of two a factory may be seen to return one object twice.
-      seed: of the environments.
+      env_id: name for :func:`seedbed.envs.make.make`.
+      options: options for the same.
+      num_envs: number of environments; of two a factory may be seen to return one object twice.
+      seed: seed of the environments.
       passed: called when they are made, when they are reset, and after each step.
 
     Raises:
       ConfigError: they cannot be made.
-      EnvironmentFault: they fail, or return something else than the contract says.
+      EnvironmentFault: they fail, or break the contract.
     """
     environment = make(env_id, num_envs, options)
     try:

@@ -37,4 +37,4 @@ class Environment(Protocol):
         """An RGB picture uint8 ``[H, W, 3]`` of environment 0; only if it was made with ``render=True``."""
 
     def close(self) -> None:
-        """Frees what the environments hold; safe to call twice."""
+        """Frees the resources of the environments; safe to call twice."""

@@ -44,9 +44,9 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
 
     Args:
       env_id: the environment's name.
-      num_envs: how many; at least 1.
-      options: what the environment itself takes as keyword arguments, see :mod:`seedbed.envs.options`; an unknown
-        name is refused.
+      num_envs: number of environments; at least 1.
+      options: keyword arguments of the environment itself, see :mod:`seedbed.envs.options`; an unknown name is
+        refused.
       render: whether ``render()`` will be called.
 
     Raises:
@@ -72,8 +72,8 @@ def spec_of(env_id: str, options: Options = (), num_envs: int = 1) -> EnvSpec:
 class Guarded:
     """Any environment, with every fault named in one line and the order of calls checked.
 
-    ``send`` and ``receive`` take turns, since an environment with threads would wait forever for a step that
-    nobody asked for; ``reset`` drops a step that is under way. What the environment raises becomes
+    ``send`` and ``receive`` take turns, since an environment with threads would wait forever for a step without
+    actions; ``reset`` drops a step that is under way. Exceptions of the environment become
     :class:`~seedbed.errors.EnvironmentFault` with the original as its cause.
     """
 
@@ -93,7 +93,7 @@ class Guarded:
 
     @property
     def on_device(self) -> bool:
-        """Whether the environments are JAX functions."""
+        """True if the environments are JAX functions."""
         batch = sys.modules.get("seedbed.envs.on_device.batch")
         return batch is not None and isinstance(self._environment, batch.NativeBatch)
 
@@ -187,7 +187,7 @@ class Guarded:
 
 
 def told_by(environment: Environment) -> dict[str, list[float]]:
-    """What an environment tells at the ends of episodes since the last call; nothing if it cannot."""
+    """Returns the numbers that an environment told at episodes' ends since the last call; none if it tells none."""
     return environment.tell() if isinstance(environment, Guarded) else {}
 
 

@@ -1,4 +1,4 @@
-"""Wider numbers than those that travel: converted without loss, refused by name, or told once by name.
+"""Wider numbers than the ones that travel: converted without loss, refused by name, or told once by name.
 
 Inside Seedbed integers have at most 32 bits and reals are float32. An array that has that dtype already is neither
 copied nor looked at.
@@ -29,10 +29,10 @@ class Narrowing:
     """Converts the batches of one leaf to the dtype in which it travels.
 
     Args:
-      name: of the leaf, for messages.
-      dtype: of what comes out.
-      remedy: says how the user mends a value that does not fit.
-      offset_remedy: says how the user takes an offset off, given as an array.
+      name: name of the leaf, for messages.
+      dtype: dtype of the results.
+      remedy: function that says how the user mends a value that does not fit.
+      offset_remedy: function that says how the user takes an offset off, given as an array.
       watched: whether digits may be lost; whole numbers of the dtype are then looked at too.
     """
 

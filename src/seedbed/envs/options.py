@@ -1,12 +1,12 @@
-"""Options of environments: what the user wrote, as the keyword arguments that a constructor takes.
+"""Options of environments: the user's words, as the keyword arguments of a constructor.
 
 An option is written ``name=value`` and read by the type of the default that it replaces, or refused:
 ``is_slippery=off`` is False where the default is True, and text where it is text. ``name:=JSON`` is passed as JSON
-says, whatever the default is. Options in a mapping come from Python and keep their types. The type of an option is its
+says, with any default. Options in a mapping come from Python and keep their types. The type of an option is its
 annotation, else that of its default. Where neither says anything, words of truth are read as booleans, numbers as
 numbers, ``[…]`` and ``{…}`` as lists and tables, and all else as text.
 
-What was written travels to the actors as it is, and is read where the environment is made: no other process has to
+The words travel to the actors as they are, and are read where the environment is made: no other process has to
 import the user's module to know the types.
 """
 
@@ -39,7 +39,7 @@ class Parameter:
 
     Attributes:
       kind: its type, as an annotation; Any if it is not known.
-      default: what an option replaces; ``inspect.Parameter.empty`` if there is none.
+      default: value that an option replaces; ``inspect.Parameter.empty`` if there is none.
     """
 
     kind: Any = Any
@@ -59,11 +59,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Takes:
-    """What a constructor takes.
+    """The keyword arguments of a constructor.
 
     Attributes:
-      parameters: by name.
-      any_name: whether it takes names beside those.
+      parameters: parameters by name.
+      any_name: whether it takes other names, too.
     """
 
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -74,7 +74,7 @@ ANYTHING = Takes(any_name=True)
 
 
 def taken_by(function: Callable[..., Any], *own: str) -> Takes:
-    """Returns what ``function`` takes by keyword, without the names ``own``."""
+    """Returns the keyword arguments of ``function``, without the names ``own``."""
     parameters = _signature(function).parameters.values()
     return Takes(
         {
@@ -123,7 +123,7 @@ def _argument(env_id: str, name: str, value: Any, parameter: Parameter) -> Any:
 
 
 def split(items: Iterable[str]) -> dict[str, Any]:
-    """Returns the values by name: :class:`Written` of ``name=value``, and what JSON says of ``name:=JSON``.
+    """Returns the values by name: :class:`Written` of ``name=value``, and parsed JSON of ``name:=JSON``.
 
     Raises:
       ConfigError: an option has another form, or a name is given twice.
@@ -153,7 +153,7 @@ def written(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns options from Python in writing, such that they keep their types.
 
     Raises:
-      ConfigError: a value is none of those that JSON has, nor a path or one of NumPy's numbers and arrays.
+      ConfigError: a value is none of JSON's, nor a path or one of NumPy's numbers and arrays.
     """
 
     def known(value: Any) -> Any:
@@ -174,7 +174,7 @@ def written(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _kind_of(default: Any) -> Any:
-    """The type of what replaces ``default``; elements of a list are as they are written, unless all are text."""
+    """Returns the type of options that replace ``default``; elements of a list are as written, unless all are text."""
     if default is None or default is _NO_DEFAULT:
         return Any
     kind = type(default)

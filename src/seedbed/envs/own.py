@@ -29,7 +29,7 @@ _PROTOCOL = ("spec", "num_envs", "reset", "send", "receive", "close")
 
 
 def is_own(env_id: str) -> bool:
-    """Whether ``env_id`` reads ``module:factory``; Gymnasium's ``module:Id-v0`` does not."""
+    """Returns whether ``env_id`` reads ``module:factory``; Gymnasium's ``module:Id-v0`` does not."""
     module, separator, factory = env_id.partition(":")
     return (
         bool(separator) and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))
@@ -40,8 +40,8 @@ def make_own(env_id: str, num_envs: int, options: Options, *, render: bool) -> E
     """Makes a batch of ``num_envs`` with the factory that ``env_id`` names; the current directory counts.
 
     Raises:
-      ConfigError: there is no such module or factory, it does not take an option, or what it returned is
-        none of the things above.
+      ConfigError: there is no such module or factory, it does not take an option, or its result is none of the
+        things above.
     """
     factory = load(env_id)
     settings = arguments(env_id, options, taken_by(factory, "num_envs", "render_mode"))
@@ -54,7 +54,7 @@ def make_own(env_id: str, num_envs: int, options: Options, *, render: bool) -> E
 
 
 def _batched(env_id: str, num_envs: int, make_one: Callable[[], Any]) -> Environment:
-    """A batch out of what a factory returns."""
+    """Makes a batch out of a factory's results."""
     import gymnasium
     from gymnasium.vector import VectorEnv
 

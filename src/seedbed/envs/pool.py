@@ -41,7 +41,7 @@ _FOOTBALLS_VARIABLES = (
     "MESA_GL_VERSION_OVERRIDE",
     "MESA_GLSL_VERSION_OVERRIDE",
 )
-"""What Google Research Football sets in the process as it is made."""
+"""Variables that Google Research Football sets in the process as it is made."""
 
 
 class Pool:
@@ -160,7 +160,7 @@ def _defaults(library: Any, env_id: str, task: str) -> dict[str, Any]:
 
 
 def _settings(defaults: Mapping[str, Any], options: Mapping[str, Any], render: bool) -> dict[str, Any]:
-    """What EnvPool is given: the options, and what the adapter decides."""
+    """Returns EnvPool's settings: the options, and the adapter's own."""
     settings: dict[str, Any] = {"num_threads": 1}
     if "use_combined_action" in defaults:
         # The raw buttons are a Box with bounds of 1e±308, which no policy can act in.

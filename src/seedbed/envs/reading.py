@@ -38,7 +38,7 @@ class Written(str):
 
 
 def plain(text: str) -> Any:
-    """Returns what ``text`` stands for where nothing is known of the type."""
+    """Returns the value of ``text`` where nothing is known of the type."""
     word = text.strip().lower()
     if word in _TRUTH:
         return _TRUTH[word]
@@ -184,7 +184,7 @@ def _element(value: Any, kind: Any) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """What JSON or Python says of ``text``; raises :class:`ValueError` if neither says anything."""
+    """Reads ``text`` as JSON, else as Python; raises :class:`ValueError` if it is neither."""
     with contextlib.suppress(ValueError):
         return json.loads(text, parse_constant=_no_constant)
     try:
@@ -214,7 +214,7 @@ _READERS: tuple[tuple[type, Callable[[str, Any], Any]], ...] = (
     (Sequence, _list),
     (Set, _list),
 )
-"""Types that can be written, a narrower one before those that it is one of."""
+"""Types that can be written, a narrower one before wider ones."""
 
 
 def is_union(kind: Any) -> bool:
@@ -223,7 +223,7 @@ def is_union(kind: Any) -> bool:
 
 
 def words(kind: Any) -> str:
-    """Returns what a value of the type ``kind`` is, in words: ``"a whole number or none"``."""
+    """Returns a description of values of the type ``kind``: ``"a whole number or none"``."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if is_union(kind):
         return " or ".join(dict.fromkeys(words(each) for each in inner))

@@ -21,11 +21,11 @@ _MOST_LISTED = 16
 
 
 def transformed(keys: Keys, expression: str, space: str | None) -> str:
-    """The line that shows something else at one place of an observation.
+    """Returns the line of code that shows something else at one place of an observation.
 
     Args:
       keys: the place.
-      expression: of what is shown there, ``{}``.
+      expression: expression of the value there, ``{}``.
       space: its space, as an expression; None: it stays.
     """
     function = f"lambda o: {_at(keys, 'o', expression)}"
@@ -60,7 +60,7 @@ def box(low: Any, high: Any, shape: Sequence[int], dtype: str) -> str:
 
 
 def smaller(keys: Keys, space: Space[Any]) -> str:
-    """Shows wide whole numbers as parts of the largest, and reals without those that float32 does not reach."""
+    """Shows wide whole numbers as parts of the largest, and reals within the range of float32."""
     if np.issubdtype(space.dtype, np.floating):
         return transformed(keys, "np.clip({}, -1e30, 1e30)", None)
     low, high = float(np.min(space.low)), float(np.max(space.high))  # type: ignore[attr-defined]
@@ -123,7 +123,7 @@ def action(space: Space[Any]) -> str | None:
 
 
 class _Parts:
-    """The numbers of a flat action, as they come together, and what is made of them."""
+    """The numbers of a flat action, as they come together, and the action made of them."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
@@ -132,7 +132,7 @@ class _Parts:
         self._mixed = False
 
     def expression(self, space: Space[Any]) -> str | None:
-        """What the environment is given, of a flat action ``a``; None where that is not known."""
+        """Returns the environment's action as an expression of a flat action ``a``; None where it is not known."""
         self._mixed = _has_reals(space)
         return self._of(space)
 

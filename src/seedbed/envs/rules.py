@@ -1,8 +1,8 @@
-"""The rules of what an environment shows, in one place: training and the conformance suite both ask here.
+"""The rules of observations and rewards, in one place: training and the conformance suite both ask here.
 
-Each function says what is broken, in words that follow the name of the array, or None. What an environment *declares*
-are its spec's shapes, dtypes and bounds. A number may go beyond its bounds by as much as they are apart, since many an
-environment does by a little; one that goes further belongs to bounds that are wrong.
+Each function names the broken rule, in words that follow the name of the array, or returns None. An environment
+*declares* its spec's shapes, dtypes and bounds. A number may go beyond its bounds by as much as they are apart, since
+many an environment does by a little; one that goes further belongs to bounds that are wrong.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Array = NDArray[Any]
 Rule = Callable[[Any], str | None]
 
 NOT_FINITE = "not finite"
-"""How the sentence begins that says so of a number; training skips what comes of it, and the suite refuses it."""
+"""Begin of the sentence about such a number; training skips its consequences, and the suite refuses it."""
 
 
 def broken_array(array: Any, dtype: str, shape: tuple[int, ...]) -> str | None:
-    """Says what ``array`` is if it is none of that dtype and shape."""
+    """Describes ``array`` if it has another dtype or shape."""
     if isinstance(array, np.ndarray) and array.shape == shape and array.dtype == dtype:
         return None
     wanted = f"{dtype} {shape}"
@@ -32,7 +32,7 @@ def broken_array(array: Any, dtype: str, shape: tuple[int, ...]) -> str | None:
 
 
 def value_rule(spec: ArraySpec) -> Rule | None:
-    """What tells whether the numbers of a batch ``[B, *shape]`` are as declared; None if its dtype holds no others."""
+    """Makes the rule for the numbers of a batch ``[B, *shape]``; None if the dtype holds no others."""
     low, high = _limits(spec)
     least, greatest = _range_of(np.dtype(spec.dtype))
     if not low.size or (

@@ -17,8 +17,8 @@ from seedbed.errors import SpecError
 class Singles(VectorEnv[Any, Any, Any]):
     """A batch of environments that are stepped one after the other, each reset in the step after its end.
 
-    Unlike Gymnasium's ``SyncVectorEnv`` it leaves out what they say in ``info``, which need not fit into arrays. Only
-    final steps are told, in a list: ``info[FINAL]``.
+    Unlike Gymnasium's ``SyncVectorEnv`` it leaves out their ``info``, which need not fit into arrays. The one of final
+    steps is kept, in a list: ``info[FINAL]``.
 
     Args:
       envs: the environments; their spaces are equal.

@@ -45,14 +45,14 @@ _EXACT = 2.0**24
 
 
 def observation_codec(space: Space[Any], env_id: str) -> Codec:
-    """The spec of one observation of ``space``, and what turns a batch of observations into a tree of it.
+    """Returns the spec of one observation of ``space``, and the function from a batch of observations to its tree.
 
-    A ``Tuple`` becomes a dict with the keys ``"0"``, ``"1"``, … The function takes what a vector environment
-    returns (arrays ``[B, ...]``, dicts and tuples of them); it copies only what changes its dtype or its axes, and
-    raises :class:`~seedbed.errors.EnvironmentFault` where a number would become another one.
+    A ``Tuple`` becomes a dict with the keys ``"0"``, ``"1"``, … The function takes the observations of a vector
+    environment (arrays ``[B, ...]``, dicts and tuples of them); it copies only arrays that change their dtype or axes,
+    and raises :class:`~seedbed.errors.EnvironmentFault` where a number would become another one.
 
     Raises:
-      ConfigError: the space, or one inside it, is not one of those below, or there is nothing in it.
+      ConfigError: the space, or one inside it, is not one of the kinds below, or there is nothing in it.
     """
     spec, convert = _codec(space, env_id, ())
     if not sum(int(np.prod(leaf.shape)) for _, leaf in leaves(spec)):
@@ -91,7 +91,7 @@ def _codec(space: Space[Any], env_id: str, keys: Keys, beside: Iterable[str | in
 
 
 def _without(space: Space[Any], keys: Keys, beside: list[str | int]) -> str:
-    """How to mend an observation that cannot be taken."""
+    """Returns the remedy for an observation that cannot be taken."""
     mended = []
     if len(keys) == 1 and len(beside) > 1:
         mended.append(f"leave it out: {remedies.left_out(keys[0], beside)}")
@@ -119,7 +119,7 @@ def _box_codec(space: Any, env_id: str, keys: Keys) -> Codec:
 
 
 def _may_lose_digits(spec: ArraySpec) -> bool:
-    """Whether a network, which reads float32 counted from the bound nearest to 0, may not tell two numbers apart."""
+    """Returns whether float32, counted from the bound nearest to 0, may not tell two numbers apart."""
     if np.dtype(spec.dtype).kind == "f":
         return True
     low, high = spec.bounds
@@ -127,7 +127,7 @@ def _may_lose_digits(spec: ArraySpec) -> bool:
 
 
 def is_channels_first(spec: ArraySpec) -> bool:
-    """Whether an array is an image whose channels come first: ``[C, H, W]``."""
+    """Returns whether an array is an image whose channels come first: ``[C, H, W]``."""
     if len(spec.shape) != 3:
         return False
     channels, *sides = spec.shape
@@ -167,7 +167,7 @@ def _kept(bound: Array, silent: float) -> tuple[float, ...]:
 
 
 def action_codec(space: Space[Any], env_id: str) -> tuple[ArraySpec, Callable[[Array], Array]]:
-    """The spec of one action of ``space``, and what turns a policy's batch into what the environment wants.
+    """Returns the spec of one action of ``space``, and the function from a policy's batch to the environment's.
 
     The function adds the ``start`` of choices, clips continuous actions to their bounds, and casts.
 
@@ -207,7 +207,7 @@ def _choice(space: Space[Any]) -> tuple[ArraySpec, Any] | None:
 
 
 def name_of(env_id: str, keys: Keys) -> str:
-    """How messages call the observation at ``keys``."""
+    """Returns the name of the observation at ``keys`` for messages."""
     return f"{env_id}: {_place(keys)}"
 
 
@@ -216,7 +216,7 @@ def _place(keys: Keys) -> str:
 
 
 def taken(convert: Callable[[Any], Tree], shown: Any, moment: str) -> Tree:
-    """What was shown, converted; the fault of one that cannot be says in which call it was."""
+    """Converts an observation; the fault of one that cannot be converted names the call."""
     try:
         return convert(shown)
     except EnvironmentFault as fault:
@@ -228,7 +228,7 @@ def _flat(bound: Array) -> tuple[float, ...]:
 
 
 def _join(env_id: str, keys: Keys, children: Mapping[Any, Space[Any]]) -> Codec:
-    """One codec out of those of the entries of a dict (by key) or a tuple (by index)."""
+    """Makes one codec out of the codecs of the entries of a dict (by key) or a tuple (by index)."""
     names = [str(key) for key in children]
     for name in names:
         if not name or names.count(name) > 1:

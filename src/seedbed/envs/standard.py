@@ -41,10 +41,10 @@ class GymnasiumBatch:
     """A Gymnasium vector environment behind our interface.
 
     Environments that were batched one by one are seeded one by one. A vector environment with a random
-    generator of its own takes one seed: there, what environment ``i`` draws depends on its batch.
+    generator of its own takes one seed: there, the draws of environment ``i`` depend on its batch.
 
     Attributes:
-      told: what the environments say in ``info`` at the ends of episodes.
+      told: numbers in the ``info`` of episodes' ends.
     """
 
     def __init__(self, env_id: str, env: Batch) -> None:
@@ -165,7 +165,7 @@ def _autoreset(env: Batch) -> str:
 
 
 def _has_members(env: Batch) -> bool:
-    """Whether ``env`` is a batch of single environments, which take one seed each."""
+    """Returns whether ``env`` is a batch of single environments, which take one seed each."""
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
     from seedbed.envs.singles import Singles
@@ -198,7 +198,7 @@ def _newest(name: str) -> Registration | None:
 
 
 def _is_of(module: str, env_id: str, before: Set[str]) -> bool:
-    """Whether the module has registered the id: in this import, or in one before it."""
+    """Returns whether the module has registered the id: in this import, or in one before it."""
     import gymnasium
 
     entry = gymnasium.registry[env_id].entry_point
@@ -207,7 +207,7 @@ def _is_of(module: str, env_id: str, before: Set[str]) -> bool:
 
 
 def _takes(registration: Registration) -> Takes:
-    """What the environment's constructor takes, with the registered defaults over its own, and what Gymnasium adds."""
+    """Returns the constructor's arguments, with the registered defaults over its own, and Gymnasium's."""
     from gymnasium.envs.registration import load_env_creator
 
     entry = registration.entry_point

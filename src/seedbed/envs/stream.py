@@ -37,7 +37,7 @@ class Stream:
         )
 
     def step(self, observation: Tree, reward: Any, terminated: Any, truncated: Any) -> TimeStep:
-        """The step after one action each; what an environment says about its reset step is not believed."""
+        """Returns the step after one action each; an environment's claims about its reset step are ignored."""
         first = self.ended
         over = np.asarray(terminated, np.bool_) & ~first
         cut = np.asarray(truncated, np.bool_) & ~first & ~over

@@ -45,11 +45,11 @@ class Toy(ABC):
 
     @abstractmethod
     def _advance(self, action: Array) -> Outcome:
-        """Moves every environment; those that have ended may do anything, they begin anew right after."""
+        """Moves every environment; ended ones may do anything, they begin anew right after."""
 
     @abstractmethod
     def _observe(self) -> Tree:
-        """Fresh arrays ``[num_envs, ...]`` of what the environments show now."""
+        """Returns fresh arrays ``[num_envs, ...]`` of the present observations."""
 
     def reset(self, seed: int) -> TimeStep:
         """Starts every environment anew; environment ``i`` draws from a generator of ``(seed, i)``."""
@@ -185,7 +185,7 @@ class Count(Toy):
         self._episode, self._time, self._last = np.zeros((3, num_envs), np.int64)
 
     def reset(self, seed: int) -> TimeStep:
-        """Starts at episode 0, whatever the seed."""
+        """Starts at episode 0, with any seed."""
         self._episode = np.full(self.num_envs, -1)
         return super().reset(seed)
 

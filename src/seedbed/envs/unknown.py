@@ -1,4 +1,4 @@
-"""Ids that no package has registered: what is said of them."""
+"""Messages about ids that no package has registered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKAGES = (
     (r"Vizdoom", "vizdoom", "vizdoom.gymnasium_wrapper"),
     (r"Meta-World/", "metaworld", "metaworld"),
 )
-"""How the ids of packages begin, with the package and the module that registers them."""
+"""Prefixes of packages' ids, with the package and the module that registers them."""
 _FACTORY = (
     "{module} registers nothing of that name when it is imported. If it does so by a call, write a factory, for "
     "instance in my_world.py, and give my_world:make as the environment: import gymnasium, {module}; "
@@ -39,7 +39,7 @@ def unknown_id(env_id: str, registered: Sequence[str]) -> str:
 
     Args:
       env_id: the id, with its module if it was given one.
-      registered: what this module has registered.
+      registered: ids that this module has registered.
     """
     module, _, name = env_id.rpartition(":")
     if module and registered:

@@ -1,6 +1,6 @@
 """Numbers that environments tell in ``info`` at the end of an episode: ``env/*`` of the metrics.
 
-Whoever writes an environment chooses the names, so their number is bounded wherever they are kept: the first ones stay.
+The environment's author chooses the names, so their number is bounded wherever they are kept: the first ones stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FAMILY = "env/"
 _ODD = re.compile(r"[^\w.-]+")
 _MOST = 1 << 40
 _LARGEST = 1e100
-"""Size of numbers beyond which sums might not be finite; those are left out."""
+"""Size of numbers beyond which sums might not be finite; larger ones are left out."""
 
 
 class FinalInfo:
@@ -34,7 +34,7 @@ class FinalInfo:
             self._count(name, value, 1)
 
     def merge(self, told: Mapping[str, Any]) -> None:
-        """Adds what :meth:`take` gave; raises :class:`Refused` on anything else."""
+        """Adds a result of :meth:`take`; raises :class:`Refused` on anything else."""
         for name, sum_and_count in told.items():
             known = name == _clean(name) and isinstance(sum_and_count, list) and len(sum_and_count) == 2
             if not (known and _is_sum(*sum_and_count)):
@@ -65,7 +65,7 @@ def _is_sum(total: object, count: object) -> bool:
 
 
 def _numbers(info: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of an info, by name; those of a dict inside are called ``outer.inner``."""
+    """Yields the numbers of an info, by name; numbers of a dict inside are called ``outer.inner``."""
     for key, value in info.items():
         name = before + _clean(str(key))
         if isinstance(value, Mapping):

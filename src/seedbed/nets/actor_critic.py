@@ -102,13 +102,13 @@ def acting(
     ),
     tell_values: bool = False,
 ) -> tuple[Callable[..., tuple[ActOutput, Tree]], Callable[..., tuple[jax.Array, Tree]]]:
-    """``act`` and ``mode`` of an :class:`~seedbed.types.Agent` whose policy is the model's.
+    """Makes ``act`` and ``mode`` of an :class:`~seedbed.types.Agent` whose policy is the model's.
 
     Args:
       model: the network.
-      distribution: of the actions.
-      read: from the agent's params and a step to the network's params and the step as the network sees it.
-      tell_values: whether the record has the values too, as the network says them.
+      distribution: distribution of the actions.
+      read: function of the agent's params and a step to the network's params and the step as the network sees it.
+      tell_values: whether the record has the network's values too.
     """
 
     def evaluate(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, jax.Array, Tree]:

@@ -1,4 +1,4 @@
-"""What every network of an agent has before its heads: frame stack, torso, optional core.
+"""The common part of all networks before their heads: frame stack, torso, optional core.
 
 ::
 
@@ -28,7 +28,7 @@ from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
 
 
 class Inputs(NamedTuple):
-    """What a network reads of T steps.
+    """The inputs of a network for T steps.
 
     Attributes:
       observation: tree of ``[T, B, ...]``, frames stacked.
@@ -54,7 +54,7 @@ class Layers(nn.Module):
     def __call__(
         self, observation: Tree, extras: list[jax.Array], first: jax.Array, core: dict[str, jax.Array]
     ) -> tuple[Any, dict[str, jax.Array]]:
-        """What the heads say, and the state of the core after the last step; see :class:`Inputs`."""
+        """Returns the heads' outputs, and the state of the core after the last step; see :class:`Inputs`."""
         steps, batch = first.shape
         flat = map_leaves(lambda x: x.reshape(steps * batch, *x.shape[2:]), observation)
         features = self.torso(flat).reshape(steps, batch, -1)
@@ -66,19 +66,19 @@ class Layers(nn.Module):
 
 @dataclass(frozen=True)
 class Body(ABC):
-    """A network of an agent; what comes out of its heads is for those who inherit it to say.
+    """A network of an agent; its subclasses define the outputs of the heads.
 
-    The state ``[B, ...]`` is a dict with those of these entries that are needed (none for a plain MLP):
+    The state ``[B, ...]`` is a dict with the needed ones of these entries (none for a plain MLP):
     ``action``, taken at the step before; ``frames``, of :mod:`seedbed.nets.frame_stack`; ``core``, of
     :mod:`seedbed.nets.recurrent`.
 
     Attributes:
-      spec: of the environment.
+      spec: spec of the environment.
       encode_action: ``[..., *action shape] -> float32 [..., E]``.
       network: torso and recurrent core.
       previous_action: whether the previous action is an input (zeros at the start of an episode).
       previous_reward: whether the previous reward is an input.
-      previous_reward_clip: to plus or minus what it is clipped; 0 is off.
+      previous_reward_clip: bound of its absolute value; 0 is off.
     """
 
     spec: EnvSpec
@@ -90,7 +90,7 @@ class Body(ABC):
 
     @abstractmethod
     def _heads(self, features: jax.Array) -> Any:
-        """What comes out, of features float32 ``[T, B, D]``; called where modules with weights can be made."""
+        """Computes the outputs from features float32 ``[T, B, D]``; called where modules with weights can be made."""
 
     @property
     def seen(self) -> Tree:
@@ -142,7 +142,7 @@ class Body(ABC):
         return self._module().lazy_init(key, *inputs)
 
     def evaluate(self, params: Tree, inputs: Inputs) -> tuple[Any, Tree]:
-        """What the heads say of inputs ``[T, B, ...]``, and the state of the core after the last of them."""
+        """Returns the heads' outputs for inputs ``[T, B, ...]``, and the state of the core after the last one."""
         said: tuple[Any, Tree] = self._module().apply(params, *inputs)
         return said
 
@@ -152,13 +152,13 @@ class Body(ABC):
         """Evaluates T steps.
 
         Args:
-          params: of :meth:`init`.
+          params: parameters as from :meth:`init`.
           timestep: ``[T, B, ...]``.
           actions: ``[T - 1, B, *action shape]``, taken between the steps; None if T is 1.
           state: ``[B, ...]`` before step 0.
 
         Returns:
-          What the heads say of every step, and the state after the last one, whose ``action`` is for the caller to set
+          The heads' outputs for every step, and the state after the last one, whose ``action`` is for the caller to set
           (:meth:`with_action`).
         """
         inputs, after = self.inputs(timestep, actions, state)
@@ -172,7 +172,7 @@ class Body(ABC):
     def inputs(
         self, timestep: TimeStep, actions: jax.Array | None, state: Tree
     ) -> tuple[Inputs, dict[str, Tree]]:
-        """What the network reads, and the new state as far as no weights are needed for it; as for :meth:`run`."""
+        """Returns the network's inputs, and the new state as far as it needs no weights; as for :meth:`run`."""
         first = timestep.first
         observation, stack = frame_stack.stack_observation(
             state.get("frames", {}), timestep.observation, first, self.spec.frame_stack

@@ -31,7 +31,7 @@ NETWORKS = ("auto", "mlp", *IMAGE_TORSOS)
 
 _ACTIVATIONS = {"auto": nn.tanh, "tanh": nn.tanh, "relu": nn.relu, "silu": nn.silu}
 COMPUTE_DTYPES = ("float32", "bfloat16", "auto")
-"""In what images go through convolutions, by name."""
+"""Names of the dtypes of convolutions."""
 
 
 def build_torso(settings: Network, observation: Tree) -> nn.Module:
@@ -101,7 +101,7 @@ def _images(settings: Network, observation: Tree) -> list[Entry]:
 
 
 def _may_be_image(entry: Entry, network: str) -> bool:
-    """Whether a network convolves a leaf: by ``auto`` what is large enough, by name whatever is of rank 3."""
+    """Returns whether a network convolves a leaf: by ``auto`` large enough ones, by name all of rank 3."""
     return entry.image or (network != "auto" and entry.is_rank_3)
 
 

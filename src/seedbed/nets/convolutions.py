@@ -14,7 +14,7 @@ at plain forward convolutions and has four weak points, for which this module ma
 - the gradient of the images of a strided convolution multiplies mostly zeros: where the strides divide kernel
   and image, it is taken of the same convolution over blocks of pixels, which has no stride.
 
-It has no arithmetic for bfloat16 either: what was rounded to that is multiplied and added up in float32.
+It has no arithmetic for bfloat16 either: rounded numbers are multiplied and added up in float32.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LARGEST_WINDOW = 15
 """Its pixels are counted in a uint8 where the extension keeps which of them was the largest."""
 
 _CACHE_BYTES = 2 << 20
-"""About what a core has for itself; measured with benchmarks/convolutions.py."""
+"""Size of a core's own cache, about; measured with benchmarks/convolutions.py."""
 
 _SMALL_PIXELS, _SMALL_PATCH = 144, 128
-"""Of an image, and numbers in the patch under the kernel: what counts as small, by the same measurements."""
+"""Limits of small images, and of numbers in the patch under the kernel, by the same measurements."""
 
 _MOST_PIECES = 64
 """Every piece takes some 30 ms to compile."""
@@ -75,14 +75,14 @@ def convolve(
     It can be differentiated in reverse mode, once, by all that is no uint8.
 
     Args:
-      images: as they are, see :func:`scaled`; they and the kernel are rounded to ``dtype``. On a CPU all sums are
+      images: unscaled images, see :func:`scaled`; they and the kernel are rounded to ``dtype``. On a CPU all sums are
         float32; on accelerators, gradients of weights have passed through ``dtype``.
-      kernel: weights, as float32.
-      bias: as float32.
-      stride: along both axes.
-      padding: of both axes.
-      rectified: whether what is negative becomes 0.
-      dtype: of what comes out, float32 or bfloat16.
+      kernel: weights, float32.
+      bias: biases, float32.
+      stride: step along both axes.
+      padding: padding of both axes.
+      rectified: whether negative numbers become 0.
+      dtype: dtype of the result, float32 or bfloat16.
 
     Returns:
       ``[N, H', W', out]``.
@@ -102,7 +102,7 @@ def convolve(
 
 
 def _seen(images: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """Without the last rows and columns, which no kernel reaches if strides do not divide what is left of the image."""
+    """Cuts the last rows and columns, which no kernel reaches if strides do not divide the rest of the image."""
     sides = zip(images.shape[1:3], kernel.shape[:2], strict=True)
     height, width = ((size - side) // stride * stride + side for size, side in sides)
     return images[:, :height, :width]
@@ -114,14 +114,14 @@ def scaled(images: jax.Array) -> jax.Array:
 
 
 def _goes_to_extension(images: jax.Array, dtype: DTypeLike) -> bool:
-    """Whether the extension computes with these images in a dtype, where they are on a CPU."""
+    """Returns whether the extension computes with these images in a dtype, where they are on a CPU."""
     return images.size > 0 and str(dtype) in library.find().dtypes
 
 
 def _lowered(extension: Callable[..., Any] | None, otherwise: Callable[..., Any], *arrays: Any) -> Any:
     """``extension(*arrays)`` if that is lowered for a CPU and there is one, else ``otherwise(*arrays)``.
 
-    It cannot be differentiated: the gradients of what is lowered are lowered themselves.
+    It cannot be differentiated: gradients are lowered themselves.
     """
 
     @jax.custom_jvp
@@ -142,7 +142,7 @@ def _refuse(*_: Any) -> Any:
 
 
 def _geometry(layer: _Layer, images: jax.Array, kernel: jax.Array) -> Geometry | None:
-    """How the extension has the kernel go over the images; None if this is not for it."""
+    """Returns the way of the kernel over the images in the extension; None if this is not for it."""
     if not _goes_to_extension(images, layer.dtype) or not kernel.size:
         return None
     geometry = Geometry.of(images.shape, kernel.shape[:2], layer.stride, layer.padding)
@@ -165,7 +165,7 @@ def _as_xla_multiplies(layer: _Layer, images: jax.Array, kernel: jax.Array) -> t
 
 
 def _finished(layer: _Layer, products: jax.Array, bias: jax.Array) -> jax.Array:
-    """What comes out, of what a convolution gives."""
+    """Adds the bias to the products of a convolution, and rectifies them where the layer does."""
     out = (products + bias.astype(products.dtype)).astype(layer.dtype)
     return nn.relu(out) if layer.rectified else out
 
@@ -187,7 +187,7 @@ def _with_bias(layer: _Layer, images: jax.Array, kernel: jax.Array, bias: jax.Ar
 
 
 def _is_small(images: jax.Array, kernel: jax.Array, layer: _Layer) -> bool:
-    """Whether the product of matrices is the faster way."""
+    """Returns whether the product of matrices is the faster way."""
     pixels = images.shape[1] * images.shape[2]
     patch = kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
     plain = layer.stride == 1 and layer.padding == "VALID" and jax.default_backend() == "cpu"
@@ -206,7 +206,7 @@ def _multiply(layer: _Layer, images: jax.Array, kernel: jax.Array, bias: jax.Arr
 def _forward(
     layer: _Layer, images: jax.Array, kernel: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """Keeps what came out too, if it is rectified."""
+    """Keeps the result too, if it is rectified."""
     out = _with_bias(layer, images, kernel, bias)
     return out, (images, kernel, *([out] if layer.rectified else []))
 
@@ -338,7 +338,7 @@ def _pool_only(window: int, stride: int, images: jax.Array) -> jax.Array:
 def _pool_forward(
     window: int, stride: int, images: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Keeps the images, from which XLA sees what was largest, and where that was, which the extension reads."""
+    """Keeps the images, from which XLA finds the largest pixels, and their places, which the extension reads."""
 
     def extension(images: jax.Array) -> tuple[jax.Array, jax.Array]:
         return operations.pool_keeping(images, window, _over(images, window, stride))
@@ -384,7 +384,7 @@ class Conv(nn.Module):
     """A convolution with bias: ``[N, H, W, C]`` to ``[N, H', W', features]``; weights are float32.
 
     Attributes:
-      features, kernel, stride, padding: of the layer; kernels are square.
+      features, kernel, stride, padding: sizes of the layer; kernels are square.
       rectified, dtype: see :func:`convolve`.
       kernel_init: makes the kernel.
 

@@ -19,8 +19,8 @@ class Dense(nn.Module):
     """``flax.linen.Dense`` with that gradient; it can be differentiated in reverse mode, once.
 
     Attributes:
-      size: how many numbers it puts out.
-      kernel_init: of the weights; biases begin at 0.
+      size: number of outputs.
+      kernel_init: initializer of the weights; biases begin at 0.
     """
 
     size: int

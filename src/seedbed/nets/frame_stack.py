@@ -25,12 +25,12 @@ _LONE_LEAF = "observation"
 
 
 def is_stacked(spec: ArraySpec) -> bool:
-    """Whether a leaf takes part in the stack: it has an axis and is not a choice."""
+    """Returns whether a leaf takes part in the stack: it has an axis and is not a choice."""
     return bool(spec.shape) and not spec.num_values
 
 
 def stacked_spec(observation: Tree, count: int) -> Tree:
-    """The specs of what the network sees: the last axis of stacked leaves is ``count`` times as long."""
+    """Returns the specs of the network's observations: the last axis of stacked leaves is ``count`` times as long."""
 
     def stacked(spec: ArraySpec) -> ArraySpec:
         if count == 1 or not is_stacked(spec):
@@ -65,7 +65,7 @@ def stack_observation(
     """Stacks the frames of every step.
 
     Args:
-      frames: of the state before step 0, see :func:`initial_frames`.
+      frames: frames of the state before step 0, see :func:`initial_frames`.
       observation: tree of ``[T, B, ...]``, the newest frame of each step.
       first: bool ``[T, B]``, steps that begin an episode.
       count: frames in a stack.

@@ -1,7 +1,7 @@
 """Arrays brought to mean 0 and variance 1 by statistics of all that were seen so far.
 
 Of observations only floating-point arrays are touched: no choices and no pictures. The statistics are part of the
-agent's params, so that whoever acts with these params normalizes as they say.
+agent's params, so that acting with these params normalizes by them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def add_observations(statistics: Statistics, spec: Tree, observation: Tree) -> S
 
 
 def initial_moments(shape: tuple[int, ...] = ()) -> Moments:
-    """Of no array; the shape is that of each of those to come."""
+    """Returns the moments of no array; the shape is the one of each array to come."""
     return {"count": jnp.zeros(()), "mean": jnp.zeros(shape), "square": jnp.zeros(shape)}
 
 
@@ -59,9 +59,9 @@ def add_rows(old: Moments, rows: jax.Array, counts: jax.Array | None = None) -> 
     """The moments with rows added (Chan, Golub and LeVeque 1979, equation 2.1).
 
     Args:
-      old: of those before.
+      old: moments of earlier rows.
       rows: ``[N, *shape]``.
-      counts: bool ``[N]``, those that count; None for all.
+      counts: bool ``[N]``, rows that count; None for all.
 
     Returns:
       The moments; the old ones if a row that counts is not finite.

@@ -1,4 +1,4 @@
-"""How an observation enters a network: one rule for each of its leaves, from its spec alone.
+"""The entry of observations into a network: one rule for each of its leaves, from its spec alone.
 
 ===========  ======================================================================  ==============================
 of a leaf    its spec                                                                the network reads
@@ -42,7 +42,7 @@ _MOST_LINES = 8
 
 
 class Values(enum.Enum):
-    """What is made of the numbers of a leaf."""
+    """The treatment of a leaf's numbers."""
 
     CHOICES = "one-hot"
     PIXELS = "as a picture, by 255"
@@ -53,11 +53,11 @@ class Values(enum.Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """How one leaf enters.
+    """The entry of one leaf.
 
     Attributes:
-      spec: of the leaf.
-      values: what is made of its numbers.
+      spec: spec of the leaf.
+      values: treatment of its numbers.
       image: whether it goes through convolutions, where the network has any.
     """
 
@@ -67,7 +67,7 @@ class Entry:
 
     @property
     def is_rank_3(self) -> bool:
-        """Whether convolutions can be asked to read it, however small it is."""
+        """True if convolutions can be asked to read it, however small it is."""
         return len(self.spec.shape) == 3 and not self.spec.num_values
 
     @property
@@ -77,14 +77,14 @@ class Entry:
 
 
 def entry_of(spec: ArraySpec, rule: str = "auto") -> Entry:
-    """How a leaf of ``spec`` enters a network."""
+    """Returns the entry of a leaf of ``spec``."""
     if rule == "bytes":
         return _entry_of_0_1(spec)
     return Entry(spec, _values_of(spec), spec.is_image)
 
 
 def entries(observation: Any, rule: str = "auto") -> list[tuple[str, Entry]]:
-    """How each leaf of a tree of specs enters, by its path."""
+    """Returns the entry of each leaf of a tree of specs, by its path."""
     return [(path, entry_of(spec, rule)) for path, spec in leaves(observation)]
 
 
@@ -138,7 +138,7 @@ def _is_wide(low: Any, high: Any) -> Any:
 
 
 def numbers(entry: Entry, array: jax.Array) -> jax.Array:
-    """What a network reads of a leaf ``[N, *shape]``: float32 ``[N, *shape]``, with a last axis twice as long if wide.
+    """Returns a leaf ``[N, *shape]`` as a network reads it: float32 of that shape, the last axis twice as long if wide.
 
     For all but choices.
     """

@@ -30,7 +30,7 @@ class QNetwork(Body):
     Attributes:
       num_actions: A.
       dueling: whether value and advantages are told apart (Wang et al. 2016, equation 9).
-      head_size: of the dense layer before each head; 0: none, as where the torso ends with one.
+      head_size: size of the dense layer before each head; 0: none, as where the torso ends with one.
     """
 
     num_actions: int
@@ -65,7 +65,7 @@ class QNetwork(Body):
 
 
 def one_of(spec: EnvSpec) -> int:
-    """How many actions there are to choose one from; raises :class:`ConfigError` where it is not that."""
+    """Returns the number of actions to choose one from; raises :class:`ConfigError` for other actions."""
     action: ArraySpec = spec.action
     if action.shape or len(action.num_values) != 1:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Recurrent cores: what remembers. Time-major, reset where an episode begins."""
+"""Recurrent cores, the memory of networks. Time-major, reset where an episode begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seedbed.nets.initializers import fan_in_normal
 
 
 def _forget_bias(size: int) -> nn.initializers.Initializer:
-    """Zeros, and 1 for the forget gate: a fresh memory keeps what it has (Jozefowicz et al. 2015)."""
+    """Makes zeros, and 1 for the forget gate: a fresh memory keeps its contents (Jozefowicz et al. 2015)."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> jax.Array:  # type: ignore[assignment]
         return jnp.zeros(shape, dtype).at[size : 2 * size].set(1.0)

@@ -1,7 +1,7 @@
-"""Torsos: what makes features ``[N, D]`` of an observation.
+"""Torsos: from an observation to features ``[N, D]``.
 
 A torso knows nothing of time: N is time and batch in one. Image torsos map images ``[N, H, W, C]``, float32 or uint8
-(which stands for 0 … 1), to float32 ``[N, D]``; their ``dtype`` is that of convolutions, and of nothing else. An
+(which stands for 0 … 1), to float32 ``[N, D]``; their ``dtype`` is for convolutions alone. An
 :class:`Encoder` puts a whole observation together.
 """
 
@@ -41,9 +41,9 @@ class ConvTorso(nn.Module):
 
     Attributes:
       layers: ``(features, kernel, stride)`` of every convolution.
-      padding: of all of them.
+      padding: padding of all of them.
       hidden: sizes of the dense layers.
-      dtype: of the convolutions.
+      dtype: dtype of the convolutions.
     """
 
     layers: tuple[tuple[int, int, int], ...]
@@ -60,7 +60,7 @@ class ConvTorso(nn.Module):
 
 
 def _flattened(images: jax.Array) -> jax.Array:
-    """``[N, H, W, C]`` as float32 ``[N, H * W * C]``: in what dtype ever images are convolved, the rest is float32."""
+    """Returns ``[N, H, W, C]`` as float32 ``[N, H * W * C]``: after convolutions of any dtype the rest is float32."""
     return images.reshape(len(images), -1).astype(jnp.float32)
 
 
@@ -94,14 +94,14 @@ def shallow(hidden: tuple[int, ...] = (256,), dtype: DTypeLike = jnp.float32) ->
 class Pooled(nn.Module):
     """A third of the work of :func:`small`, and quick to learn where little of the image matters.
 
-    The image is max-pooled to half its side, which keeps what is small and bright (an average would fade
-    Pong's ball), and is then brought to mean 0 and variance 1, so that what stands out of the background is
+    The image is max-pooled to half its side, which keeps small and bright objects (an average would fade
+    Pong's ball), and is then brought to mean 0 and variance 1, so that objects before the background are
     large and the background small. Without that the same network needs several times the experience in Pong.
 
     Attributes:
       layers: ``(features, kernel, stride)`` of every convolution.
       hidden: sizes of the dense layers, each with layer normalisation (Ba et al. 2016) before its rectifier.
-      dtype: of the convolutions.
+      dtype: dtype of the convolutions.
     """
 
     layers: tuple[tuple[int, int, int], ...] = ((16, 4, 2), (16, 4, 2))
@@ -135,7 +135,7 @@ class Deep(nn.Module):
       channels: filters of each section; a section halves the image and has ``blocks`` residual blocks.
       blocks: residual blocks in a section, of two convolutions each.
       hidden: sizes of the dense layers.
-      dtype: of the convolutions.
+      dtype: dtype of the convolutions.
     """
 
     channels: tuple[int, ...] = (16, 32, 32)
@@ -168,9 +168,9 @@ class Encoder(nn.Module):
       observation: tree of :class:`~seedbed.types.ArraySpec`, the frames already stacked.
       image_torso: makes the torso of an image; None flattens images too.
       vector_torso: makes the module that is applied to everything that was concatenated; None for none.
-      small_torso: makes the torso of an image that is too small for :func:`small`; None: it has that of all others.
-      by_size: whether only what is large enough goes through convolutions, and not all that is of rank 3.
-      rule: how leaves enter; by itself, as version 0.1 did.
+      small_torso: makes the torso of an image that is too small for :func:`small`; None: the same as all others.
+      by_size: whether only large enough leaves go through convolutions, and not all of rank 3.
+      rule: rule by which leaves enter; by default as in version 0.1.
     """
 
     observation: Tree
@@ -208,7 +208,7 @@ class Encoder(nn.Module):
         return entry.image or (not self.by_size and entry.is_rank_3)
 
     def _remedy(self) -> str:
-        """What to choose instead, of the networks that take every image here."""
+        """Names the networks to choose instead, which take every image here."""
         images = [entry for _, entry in entries(self.observation, self.rule) if entry.is_rank_3]
         tiny = "--network tiny, or " if all(entry.side >= 3 for entry in images) else ""
         return f"; choose {tiny}--network auto, which takes each by its size"

@@ -66,11 +66,11 @@ class Distribution(Protocol):
 
 
 def from_spec(spec: ArraySpec, deviation: float = 1.0) -> Distribution:
-    """The distribution for actions of ``spec``.
+    """Makes the distribution for actions of ``spec``.
 
     Args:
-      spec: of an action.
-      deviation: of continuous actions where their parameters are 0, in halves of the range.
+      spec: spec of an action.
+      deviation: deviation of continuous actions where their parameters are 0, in halves of the range.
 
     Raises:
       SpecError: the action is neither a choice nor a float array.

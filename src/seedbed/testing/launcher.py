@@ -15,10 +15,10 @@ from seedbed.learning.checkpoint import Contents, save
 
 
 class ThreadLauncher:
-    """A :class:`~seedbed.launch.launcher.Launcher` whose instances are threads, whatever carrier is asked for.
+    """A :class:`~seedbed.launch.launcher.Launcher` whose instances are threads, with any carrier.
 
     Args:
-      folder: the run's.
+      folder: folder of the run.
       transport: name of the carrier that is asked for.
 
     Attributes:
@@ -46,7 +46,7 @@ class ThreadLauncher:
         save(folder, contents.meta["version"], contents, keep=1)
 
     def standing(self, role: Role, index: int) -> str | None:
-        """Says nothing: a thread is not started again with what it had."""
+        """Says nothing: a thread is not started again with its state."""
         del role, index
         return None
 

@@ -19,9 +19,9 @@ _COLOURS = np.array(
 
 
 class NativeBatch:
-    """A batch of ``num_envs`` of one native environment on the CPU, whatever other devices there are.
+    """A batch of ``num_envs`` of one native environment on the CPU, with any other devices beside it.
 
-    The streams are those of :mod:`seedbed.envs.on_device.interface`; environment ``i`` is seeded from ``(seed, i)``.
+    The streams follow :mod:`seedbed.envs.on_device.interface`; environment ``i`` is seeded from ``(seed, i)``.
     """
 
     def __init__(self, env: NativeEnvironment, num_envs: int) -> None:
@@ -63,7 +63,7 @@ class NativeBatch:
         return _squares(jax.tree.map(lambda leaf: leaf[0], self._host().observation))
 
     def close(self) -> None:
-        """Frees what the environments hold."""
+        """Frees the resources of the environments."""
         self._stage = self._shown = None
 
 

@@ -1,4 +1,4 @@
-"""Returns and lengths of episodes, added up on the device: what a host reads does not grow with the batches."""
+"""Returns and lengths of episodes, added up on the device: a host's reads do not grow with the batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LastEpisodes(NamedTuple):
 
     Attributes:
       returns: float32 ``[W]``; the ``n``-th episode stands at ``n % W``.
-      lengths: int32 ``[W]``, in steps.
+      lengths: int32 ``[W]``, steps.
       count: uint32, episodes that ended since the run began; begins anew at 2**32.
     """
 
@@ -40,7 +40,7 @@ def no_episodes(num_envs: int, window: int) -> tuple[OpenEpisodes, LastEpisodes]
 
 
 def go_on(sums: OpenEpisodes, step: TimeStep) -> OpenEpisodes:
-    """The sums with one step ``[B]`` added; at a final observation they are those of the whole episode."""
+    """Adds one step ``[B]`` to the sums; at a final observation they are of the whole episode."""
     return OpenEpisodes(
         jnp.where(step.first, 0.0, sums.returns + step.reward), jnp.where(step.first, 0, sums.lengths + 1)
     )

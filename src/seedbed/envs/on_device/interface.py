@@ -1,8 +1,8 @@
 """A world as pure functions, and the stream of a batch of them.
 
 The stream is the one of :class:`~seedbed.types.TimeStep`: after the final observation of an episode comes, as a step of
-its own, the first one of the next. Whoever steps a batch (Anakin inside its program, or a host by
-:class:`~seedbed.envs.on_device.batch.NativeBatch`) does it with the functions here, so that both see the same.
+its own, the first one of the next. Anakin, inside its program, and hosts, by
+:class:`~seedbed.envs.on_device.batch.NativeBatch`, step batches with the functions here, so that both see the same.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _GENERATOR = "threefry2x32"
 
 @dataclass(frozen=True)
 class NativeEnvironment:
-    """One environment as pure functions that JAX can trace; what makes a batch of it is ``vmap``.
+    """One environment as pure functions that JAX can trace; ``vmap`` makes a batch of it.
 
     Attributes:
-      spec: what it looks like from outside.
+      spec: spec of its observations and actions.
       reset: ``key -> (world, observation)``, the beginning of an episode.
       step: ``(world, key, action) -> (world, observation, reward, terminated)``; ``terminated`` is an end by the
         environment's own rules. A world is any pytree of arrays; it need not know how to begin anew.
@@ -41,7 +41,7 @@ class NativeEnvironment:
 
 
 class EnvState(NamedTuple):
-    """Where a batch of environments stands.
+    """The state of a batch of environments.
 
     Attributes:
       world: pytree of arrays ``[B, ...]``.
@@ -69,11 +69,11 @@ def begin(env: NativeEnvironment, seeds: Any) -> tuple[EnvState, TimeStep]:
 
 
 def advance(env: NativeEnvironment, stage: EnvState, action: Any) -> tuple[EnvState, TimeStep]:
-    """One step of the stream of every environment; those that have ended begin anew, whatever their action.
+    """Makes one step of the stream of every environment; ended ones begin anew, with any action.
 
     Args:
       env: the environment.
-      stage: of the batch.
+      stage: state of the batch.
       action: ``[B, *action shape]``.
     """
     keys = jax.random.wrap_key_data(stage.key, impl=_GENERATOR)
@@ -112,12 +112,12 @@ def _step(
 
 
 def settled(env: NativeEnvironment) -> NativeEnvironment:
-    """The same environment, looked over: with the dtypes of its spec, and the same ones after a reset and a step.
+    """Returns the environment, checked: with the dtypes of its spec, and the same ones after a reset and a step.
 
     A reset may write a plain 0 where a step has an int32, and a compiled loop takes neither for the other.
 
     Raises:
-      SpecError: what it gives is not what its spec says, or a world changes its structure or a shape.
+      SpecError: its observations differ from its spec, or a world changes its structure or a shape.
     """
     key = jax.random.key(0, impl=_GENERATOR)
     action = jnp.zeros(env.spec.action.shape, env.spec.action.dtype)

@@ -39,7 +39,7 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
 
     Raises:
       ConfigError: the environment is not native, its library is missing, or an option is wrong.
-      SpecError: it does not give what its spec says.
+      SpecError: its observations differ from its spec.
     """
     library = env_id.partition(":")[0]
     try:
@@ -61,7 +61,7 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
 
 
 def _own(env_id: str, options: Options) -> Any:
-    """What the user's factory returns."""
+    """Returns the result of the user's factory."""
     factory = load(env_id)
     takes = taken_by(factory)
     settings = arguments(env_id, options, takes)
@@ -87,7 +87,7 @@ def _make_gymnax(env_id: str, options: Options) -> NativeEnvironment:
 
 @contextlib.contextmanager
 def _imported_when_used(name: str) -> Iterator[None]:
-    """Inside, ``import name`` imports nothing yet: what it gives does so when something of it is first asked for."""
+    """Inside, ``import name`` imports nothing yet: the module is loaded when a name of it is first asked for."""
     if name in sys.modules:
         yield
         return
@@ -124,7 +124,7 @@ def _make_craftax(env_id: str, options: Options) -> NativeEnvironment:
 
 
 def _make_brax(env_id: str, options: Options) -> NativeEnvironment:
-    """Of Brax. Its options are those of the environment (``backend``, …), and ``episode_length``, the time limit."""
+    """Makes one of Brax. Options are the environment's (``backend``, …), and ``episode_length``, the time limit."""
     try:
         from brax import envs
     except ImportError as error:
@@ -169,9 +169,9 @@ def _with_parameters(
     limit: str,
     key_of: Callable[[Any], Any] = lambda key: key,
 ) -> NativeEnvironment:
-    """Of an environment with gymnax's interface, whose parameters have a time limit of that name.
+    """Makes one with gymnax's interface, whose parameters have a time limit of that name.
 
-    ``key_of`` makes of a key what the environment takes for one.
+    ``key_of`` converts a key to the environment's kind of keys.
     """
     takes = Takes({name: Parameter.of(default) for name, default in vars(params).items()})
     settings = arguments(env_id, options, takes)
@@ -202,7 +202,7 @@ def _with_parameters(
 
 
 _filtering = threading.RLock()
-"""Held while warnings are filtered: filters are those of all threads, and A3C's make their environments at once."""
+"""Held while warnings are filtered: all threads share filters, and A3C's make their environments at once."""
 
 
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,7 +217,7 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gymnax_action(env_id: str, space: Any) -> tuple[ArraySpec, Callable[[Any], Any]]:
-    """The spec of an action, and what makes of a policy's action one that the environment takes."""
+    """Returns the spec of an action, and the function from a policy's action to the environment's."""
     if hasattr(space, "n"):
         return ArraySpec((), "int32", (int(space.n),)), lambda action: action
     if np.ndim(space.low) == 0 or np.shape(space.low) == tuple(space.shape):

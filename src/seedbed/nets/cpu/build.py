@@ -2,7 +2,7 @@
 
 It needs a C++ compiler, and the headers that jaxlib brings. It is compiled for the processor that it is compiled on.
 The file stands beside its source, and its name has digests of the processor, of jaxlib's version and of the source:
-what was built of or for others is not opened, but asked for anew.
+an extension that was built from or for others is not opened, but asked for anew.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def processor() -> str:
 
 
 def extension() -> Path:
-    """Where the extension is, once it is built, for this machine's processor, this source and this jaxlib."""
+    """Returns the path of the extension, once it is built, for this machine's processor, this source and jaxlib."""
     source = [*_FLAGS, *(file.read_text(encoding="utf-8") for file in SOURCES)]
     return _FOLDER / f"{_of_this_machine()}-{_digest(*source)}.so"
 
 
 def _of_this_machine() -> str:
-    """How the names of extensions begin that are for this processor and this jaxlib."""
+    """Returns the prefix of the names of extensions for this processor and this jaxlib."""
     return f"_handlers-{_digest(processor())}-{_digest(metadata.version('jaxlib'))}"
 
 
@@ -70,12 +70,12 @@ def compile_source(source: Path, to: Path, *flags: str) -> None:
     """Compiles C++ for this machine's processor, whole or not at all.
 
     Args:
-      source: what is compiled; it may include the extension's headers.
-      to: the file that is made.
-      *flags: more of the compiler's.
+      source: file to compile; it may include the extension's headers.
+      to: file to make.
+      *flags: further flags of the compiler.
 
     Raises:
-      ConfigError: there is no compiler, or it refused; the message has what it said.
+      ConfigError: there is no compiler, or it refused; the message has its output.
     """
     found = compiler()
     if found is None:
@@ -99,7 +99,7 @@ def compile_source(source: Path, to: Path, *flags: str) -> None:
 
 
 def main() -> None:
-    """Builds what is not built, forgets what was built here before, and says what convolves from now on."""
+    """Builds the extension if it is missing, removes older ones, and prints the way of convolutions from now on."""
     from seedbed.nets.cpu import library
 
     wanted = extension()

@@ -1,11 +1,11 @@
-"""Finds oneDNN and the extension, proves once per machine that they compute what XLA does, and opens them.
+"""Finds oneDNN and the extension, proves once per machine that they compute the same as XLA, and opens them.
 
 oneDNN is opened while the program runs, through its public C interface: the wheel ``onednn-cpu-gomp`` brings it, or
 ``SEEDBED_ONEDNN`` names a file (any ``libdnnl.so.3``). ``SEEDBED_CONVOLUTIONS=xla`` does without.
 
-What could end the process (an instruction that the processor lacks, a library that is not what it says) does so in a
-process of its own, :mod:`~seedbed.nets.cpu.proof`. What that came to is kept beside the extension for as long as
-processor, library and extension stay the same.
+Code that could end the process (an instruction that the processor lacks, a library under a false name) runs first in a
+process of its own, :mod:`~seedbed.nets.cpu.proof`. Its result is kept beside the extension for as long as processor,
+library and extension stay the same.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SWITCH, LIBRARY = "SEEDBED_CONVOLUTIONS", "SEEDBED_ONEDNN"
 """Environment variables: ``auto`` or ``xla``, and the path of a oneDNN of one's own."""
 _WHEEL, _FILE = "onednn-cpu-gomp", "libdnnl.so.3"
 _FAULTS = tuple(-fault for fault in (signal.SIGILL, signal.SIGSEGV, signal.SIGFPE))
-"""The machine's own; a process is aborted by what has no more room, too, and that may be another time."""
+"""Signals of faults of the machine; a process is aborted for lack of room, too, and that may pass."""
 _PROOF_SECONDS = 120.0
 DIFFERS = 3
-"""With what status a proof ends that has come to other numbers than XLA."""
+"""Status of a proof that has come to other numbers than XLA."""
 TARGETS = (
     "seedbed_convolve",
     "seedbed_convolution_by_images",
@@ -50,12 +50,12 @@ _opening = threading.Lock()
 
 @dataclass(frozen=True)
 class Found:
-    """What convolves on this machine's CPU.
+    """The library of convolutions on this machine's CPU.
 
     Attributes:
-      version: of oneDNN; empty where it is XLA itself.
+      version: version of oneDNN; empty where it is XLA itself.
       dtypes: names of the dtypes that oneDNN convolves; none where it is XLA.
-      advice: why it is XLA, and what to do about it; empty where it is not.
+      advice: reason for XLA, and a remedy; empty where it is oneDNN.
     """
 
     version: str = ""
@@ -67,7 +67,7 @@ class Found:
 
 
 def find() -> Found:
-    """What convolves on this machine's CPU; opens it the first time.
+    """Returns the library of convolutions on this machine's CPU; opens it the first time.
 
     Raises:
       ConfigError: ``SEEDBED_CONVOLUTIONS`` is neither ``auto`` nor ``xla``, or ``SEEDBED_ONEDNN`` names no file.
@@ -136,7 +136,7 @@ def open_library(extension: Path, library: Path) -> ctypes.CDLL:
 
 
 def _proof(extension: Path, library: Path) -> dict[str, Any]:
-    """What :mod:`~seedbed.nets.cpu.proof` says of the two on this processor; kept, where that can be written."""
+    """Returns the result of :mod:`~seedbed.nets.cpu.proof` on this processor; kept, where that can be written."""
     kept = extension.with_suffix(f".{_digest_of(library)}.json")
     with contextlib.suppress(OSError, ValueError):
         known: Any = json.loads(kept.read_text())

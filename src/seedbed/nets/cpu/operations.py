@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """How a kernel or a window goes over an image: its stride, rows and columns of padding, and what comes out.
+    """The way of a kernel or a window over an image: its stride, rows and columns of padding, and the result's size.
 
     Attributes:
       is_usual: whether oneDNN is trusted with it: a kernel passes over no pixel, at the edges neither, and is no larger
@@ -76,7 +76,7 @@ def convolve(
 ) -> jax.Array:
     """``images * kernel + bias``, ``[N, H', W', out]`` in a dtype, to which the kernel is rounded first.
 
-    Images are of that dtype, or uint8. Of ``rectified`` ones what is negative becomes 0, and NaN stays.
+    Images are of that dtype, or uint8. With ``rectified`` negative results become 0, and NaN stays.
     """
 
     def call(images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
@@ -89,7 +89,7 @@ def convolve(
 
 
 def by_images(towards: jax.Array, kernel: jax.Array, images: Shape, layer: Geometry) -> jax.Array:
-    """The gradient of images of that shape, where ``towards`` ``[N, H', W', out]`` is that of what came out."""
+    """Returns the gradient of images of that shape; ``towards`` ``[N, H', W', out]`` is the results' gradient."""
 
     def call(towards: jax.Array, kernel: jax.Array) -> jax.Array:
         result = _like((len(towards), *images[1:]), towards)
@@ -166,9 +166,9 @@ def _batched(call: Callable[..., Any], axes: str) -> Callable[..., Any]:
     """``call`` with a rule for vmap.
 
     Args:
-      call: of arrays.
-      axes: a letter for each array: ``n`` if its first axis is N, and results have it too. Where those and no
-        others are mapped over, the mapped axis is folded into N; elsewhere one call follows the other.
+      call: function of arrays.
+      axes: a letter for each array: ``n`` if its first axis is N, and results have it too. Where exactly these
+        are mapped over, the mapped axis is folded into N; elsewhere one call follows the other.
     """
     mapped = jax.custom_batching.custom_vmap(call)
     folds = [axis == "n" for axis in axes]

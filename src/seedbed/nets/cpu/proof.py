@@ -1,7 +1,7 @@
-"""``python -m seedbed.nets.cpu.proof EXTENSION LIBRARY``: whether the two compute what XLA does on this processor.
+"""``python -m seedbed.nets.cpu.proof EXTENSION LIBRARY``: compares the two with XLA on this processor.
 
 Prints ``{"version": …, "dtypes": […]}`` as its last line, or ends with another status than 0 and a line that says why,
-or is ended by the processor, which is what a process of its own is for.
+or is ended by the processor, hence a process of its own.
 """
 
 from __future__ import annotations
