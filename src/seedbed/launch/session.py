@@ -42,7 +42,6 @@ from seedbed.metrics.console import Budget, display
 from seedbed.metrics.reports import Summary, draw_curve, title
 from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
-from seedbed.transport.admission import Gate
 from seedbed.transport.connect import seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
@@ -113,9 +112,11 @@ class Session:
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
         self.back, self.ending = threading.Event(), threading.Lock()
-        self._gate: Gate | None = None
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
+        place = self.placed.placement
+        listens = place if isinstance(place, RemoteSettings) else None
+        self.gate = folder.gate(listens, folder.addresses(listens.listen)) if listens else None
 
     # From start to end.
 
@@ -187,18 +188,12 @@ class Session:
         return curves
 
     def _build(self) -> Run:
-        place = self.placed.placement
-        self._gate = (
-            self.folder.gate(place, self.folder.addresses(place.listen))
-            if isinstance(place, RemoteSettings)
-            else None
-        )
         setup = Setup(
             self.placed,
             self.agent,
             self.spec,
             token=self.folder.token(),
-            gate=self._gate,
+            gate=self.gate,
             log=self.folder.log,
             checkpoint=self.checkpoint,
             agent_with=partial(build_agent, self.config, self.spec),
@@ -410,15 +405,14 @@ class Session:
     def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
         place = self.placed.placement
         local = self.launcher.address(self.program[self.program.head], 0)
-        if not isinstance(place, RemoteSettings):
+        if not isinstance(place, RemoteSettings) or self.gate is None:
             return arch.open([local], dialled)
         wanted = self.folder.addresses(place.listen)
         addresses = arch.open([local, *wanted], dialled)
         self.folder.keep_addresses(place.listen, addresses[1:])
         imported = " ".join(sorted(foreign_names(to_json(self.config))))
         for address in addresses[1:]:
-            assert self._gate is not None, "actors from elsewhere come through it"
-            flags = self._gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
+            flags = self.gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
             self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
         return addresses
 

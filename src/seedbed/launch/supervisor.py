@@ -190,7 +190,7 @@ class Supervisor:
         None are late if this process itself stood still (Ctrl-Z) and what they gave may wait to be read.
         """
         watched = self._watched[role.name]
-        if not role.silent_after or not watched:
+        if not role.silent_after:
             return {}
         owes, now, late = self._of(role).owes(), time.monotonic(), {}
         stood_still = now - self._looked > 10 * WATCH_SECONDS
