@@ -12,6 +12,7 @@ from fakes import PATIENCE, numbered
 
 from seedbed.acting.actor_threads import LearnerGate, seed_of
 from seedbed.acting.assignment import half_seeds
+from seedbed.acting.lag import ExactLag, Rounds
 from seedbed.acting.unrolls import Delivery
 from seedbed.types import Unroll, Weights
 from seedbed.weights.store import WeightStore
@@ -24,9 +25,8 @@ class House:
         self.store = WeightStore(jax.devices()[:1], keep=10)
         self.shelf: list[Unroll] = []
         self.room = room
-        self.gate = LearnerGate(
-            lag=lag, threads=threads, updates_per_round=2, store=self.store, hand_over=self._take, base=base
-        )
+        rounds = None if lag == "free" else Rounds(ExactLag(lag), updates=2, base=base)
+        self.gate = LearnerGate(threads=threads, store=self.store, hand_over=self._take, rounds=rounds)
         self.store.listen(self.gate.poke)
 
     def _take(self, delivery: Delivery) -> bool:

@@ -26,7 +26,7 @@ from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
 from seedbed.seeding import key
 from seedbed.serving.actor_registry import ActorRegistry
-from seedbed.serving.forward_service import AsTold, ForwardPace, ForwardService, Newest
+from seedbed.serving.forward_service import AsTold, ForwardControl, ForwardService, Newest
 from seedbed.serving.proxy import Proxy, ServerReporter
 from seedbed.serving.unroll_service import UnrollService
 from seedbed.transport.connect import connect, listen
@@ -79,7 +79,7 @@ class Stand:
         self.connect = partial(connect, self.optimizer.address, timeout=5.0)
 
         self.held = WeightStore(jax.devices()[:1], keep=1 if lag is None else lag + 3)
-        forward_pace: ForwardPace = (
+        forward_pace: ForwardControl = (
             Newest(BatchRule(ROWS, 0.0), self.held) if lag is None else AsTold(self.held)
         )
         inference = Inference(AGENT, COUNT, 2 * workers * ROWS, (ROWS,), jax.devices()[0], key(3, "acting"))
