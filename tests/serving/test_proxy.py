@@ -355,9 +355,9 @@ def test_a_server_reports_what_it_did_and_who_is_alive(stands: Any, monkeypatch:
     joined = next(iter(stand.registry._joined.values()))
     before = joined.heard
     with closing(ServerReporter(stand.connect, "secret", 2, tell, stand.lost.append)):
-        until(lambda: stand.registry.server_heard(2), "a report", 20)
+        until(lambda: stand.registry.servers_heard().get(2), "a report", 20)
     assert joined.heard > before
-    assert stand.registry.server_heard(0) == 0.0
+    assert 0 not in stand.registry.servers_heard()
     taken = stand.meters.take()
     assert taken["inference_batch"] == ROWS
     assert taken["bytes_from_actors"] > 0
@@ -388,4 +388,4 @@ def test_other_reports_are_refused_and_nothing_of_them_is_counted(stands: Any, w
     with pytest.raises(Refused):
         stand.registry.answer(object(), report)
     assert stand.meters.take() == {}
-    assert stand.registry.server_heard(0) == 0.0
+    assert 0 not in stand.registry.servers_heard()
