@@ -13,7 +13,7 @@ import seedbed
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError
 from seedbed.evaluation import player as playing
-from seedbed.launch import session
+from seedbed.launch import recorder
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ def test_training_says_once_that_no_episode_has_ended(
     env: str, says: int, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if says:
-        monkeypatch.setattr(session, "_FIRST_EPISODE_SECONDS", 0.0)
+        monkeypatch.setattr(recorder, "_FIRST_EPISODE_SECONDS", 0.0)
     run = tmp_path / "run"
     seedbed.train(tiny(env, run, transport="inproc", actors=1, frames=3000))
     assert capfd.readouterr().out.count("no episode has ended yet") == says
