@@ -26,12 +26,14 @@ from typing import Any
 import numpy as np
 from side_by_side import SEEDBED, keep, measured_on
 
-from seedbed.architectures.memory import make_replay
+from seedbed.acting.lag import FreeLag
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.checkpoint import Checkpoint, load_latest
+from seedbed.learning.memory import make_replay
 from seedbed.metrics.sinks import read_rows
 from seedbed.replay.replay import Replay
+from seedbed.seeding import integer
 
 FRAME_BYTES = 84 * 84
 PATIENCE = 1200.0
@@ -78,7 +80,15 @@ def empty_replay(run: Path) -> Replay:
     agent = build_agent(config, spec)
     place = config.placement
     acting = place.actors * place.envs_per_actor - place.eval_envs
-    return make_replay(config, agent, spec, lag="free", batch_size=agent.data.batch_size, acting=acting)
+    return make_replay(
+        agent,
+        spec,
+        lag=FreeLag(),
+        batch_size=agent.data.batch_size,
+        acting=acting,
+        largest_insert=place.largest_batch,
+        seed=integer(config.seed, "replay", 0),
+    )
 
 
 def train_and_kill(run: Path, env: str, transitions: int) -> list[dict[str, Any]]:

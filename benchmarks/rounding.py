@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from side_by_side import keep
 
-from seedbed.acting.rollout import Program, Rollout
+from seedbed.acting.rollout import CompiledPolicy, Rollout
 from seedbed.config.resolve import replace
 from seedbed.evaluation.player import Player
 from seedbed.launch.build import build_agent
@@ -32,7 +32,7 @@ def unroll_of(player: Player, environments: int, steps: int) -> tuple[Unroll, En
     environment = player.make(environments)
     assert player.agent is not None
     slots = np.arange(environments, dtype=np.int32)
-    program = Program(player.agent, environment.spec, environments, key(0, "rounding"))
+    program = CompiledPolicy(player.agent, environment.spec, environments, key(0, "rounding"))
     rollout = Rollout(program, jax.devices()[0], slots, 0)
     timestep, step = environment.reset(0), 0
     while True:

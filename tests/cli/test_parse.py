@@ -179,8 +179,9 @@ def test_help_shows_what_architecture_and_agent_read_and_nothing_else(
     shown = {ALIASES.get(flag, flag.removeprefix("no_")) for flag in found} - {"help"}
     config = configure(arch=arch, agent=agent, preset="none")
     idle = {part.name for part in fields(config.placement) if not has_meaning(part, type(config.settings))}
+    idle |= {part.name for part in fields(config.settings) if not has_meaning(part, config.settings)}
     assert shown == flat(config).keys() - {"env"} - idle
-    assert (arch, agent) != ("seed", "vtrace") or len(shown) <= 76
+    assert (arch, agent) != ("seed", "vtrace") or len(shown) <= 70
 
 
 def test_a_flag_without_a_meaning_for_the_agent_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,3 +302,13 @@ def test_parse_takes_a_default_and_exits_for_help(capsys: pytest.CaptureFixture[
 )
 def test_a_box_becomes_one_line(box: str) -> None:
     assert one_line(box, "x") == "--size is wrong. (seedbed x --help shows all settings)"
+
+
+def test_flags_of_an_optimizer_are_there_with_that_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, error = run(capsys, "train", "toy:catch", "--optimizer", "rmsprop", "--adam-b1", "0.5")
+    assert status == 2
+    assert "--adam-b1 is given, and means nothing without --optimizer adam" in error
+    _, out, _ = run(capsys, "train", "--optimizer", "rmsprop", "--help")
+    assert "--rmsprop-eps" in out and "--adam-b1" not in out
+    config = configuration(["toy:catch", "--optimizer", "rmsprop", "--rmsprop-eps", "0.25"])
+    assert (config.settings.optimizer, config.settings.rmsprop_eps) == ("rmsprop", 0.25)

@@ -324,4 +324,4 @@ def test_env_options_without_a_name_are_refused(item: str) -> None:
     ],
 )
 def test_an_agent_brings_its_own_lag_where_none_is_asked_for(settings: dict[str, Any], lag: object) -> None:
-    assert configure("toy:catch", preset="none", **settings).lag == lag
+    assert configure("toy:catch", preset="none", **settings).lag.setting == lag

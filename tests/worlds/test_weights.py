@@ -9,19 +9,19 @@ from seedbed.config.resolve import configure
 from seedbed.envs.make import spec_of
 from seedbed.launch.build import build_agent
 
-HEAVY = (20_000, 20_000)  # 1.5 GiB of float32
+HEAVY = (20_000, 20_000)  # 1.5 GiB of float32, twice where the value has layers of its own
 DQN = {"agent": "dqn", "arch": "apex"}
 ROWS: list[tuple[dict[str, Any], str | None]] = [
     ({"arch": "seed", "hidden": HEAVY}, None),
     (
         {"arch": "impala", "hidden": HEAVY},
-        "the weights take 1,530 MiB, and a message of impala holds 1,024 MiB at most",
+        "the weights take 3,060 MiB, and a message of impala holds 1,024 MiB at most",
     ),
     (
         {"arch": "impala", "hidden": HEAVY},
         "--hidden or --lstm, or an architecture whose weights stay where they are",
     ),
-    ({"arch": "impala", "hidden": (10_000, 10_000)}, None),  # 383 MiB
+    ({"arch": "impala", "hidden": (10_000, 10_000)}, None),  # 766 MiB
     (
         {"arch": "impala", "hidden": (10_000, 10_000), "transport": "grpc"},
         "a message of impala holds 256 MiB at most",

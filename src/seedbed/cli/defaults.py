@@ -15,7 +15,7 @@ import tyro
 
 from seedbed.cli.parse import parse
 from seedbed.config.placement import has_meaning, names_of
-from seedbed.config.resolve import defaults, of_others
+from seedbed.config.resolve import defaults, of_others, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.registry import AGENTS, ARCHITECTURES, Registry
@@ -49,6 +49,7 @@ def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) ->
         found = defaults(first.env, first.preset, first.agent or None, first.arch)
         for registry, chosen in ((AGENTS, found.agent), (ARCHITECTURES, found.arch)):
             _require_own(registry, chosen, words)
+        found = _as_chosen(found, first, words)
         _require_meaning(found, words)
     except ConfigError:
         if len(words) == len(arguments):
@@ -62,30 +63,34 @@ def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) ->
 
 def typed(config: RunConfig) -> RunConfig:
     """Returns ``config`` as an instance of a class that has the flags of its agent and its architecture."""
-    placement = _meaningful(config)
+    placement, settings = (_meaningful(part, config.settings) for part in (config.placement, config.settings))
     made = make_dataclass(
         "RunConfig",
         [
             ("arch", _choice(ARCHITECTURES, "Where the parts run"), field(default=config.arch)),
             ("agent", _choice(AGENTS, "What is computed"), field(default=config.agent)),
             ("placement", type(placement), field(default=placement)),
-            ("settings", type(config.settings), field(default=config.settings)),
+            ("settings", type(settings), field(default=settings)),
         ],
         bases=(RunConfig,),
         frozen=True,
     )
     made.__doc__ = RunConfig.__doc__
     values = {part.name: getattr(config, part.name) for part in fields(RunConfig)}
-    found: RunConfig = made(**{**values, "placement": placement})
+    found: RunConfig = made(**{**values, "placement": placement, "settings": settings})
     return found
 
 
 def plain(config: RunConfig) -> RunConfig:
     """Undoes :func:`typed`: returns a plain configuration with the values of ``config``."""
     values = {part.name: getattr(config, part.name) for part in fields(RunConfig)}
-    kind: Any = ARCHITECTURES.load(config.arch).Settings
-    placement = kind(**{part.name: getattr(config.placement, part.name) for part in fields(kind)})
-    return RunConfig(**{**values, "placement": placement})
+    for section, registry, name in (
+        ("placement", ARCHITECTURES, config.arch),
+        ("settings", AGENTS, config.agent),
+    ):
+        kind: Any = registry.load(name).Settings
+        values[section] = kind(**{part.name: getattr(values[section], part.name) for part in fields(kind)})
+    return RunConfig(**values)
 
 
 def _choice(registry: Registry, about: str) -> Any:
@@ -93,16 +98,16 @@ def _choice(registry: Registry, about: str) -> Any:
     return Annotated[str, tyro.conf.arg(metavar=names, help=f"{about}; MODULE:NAME for one of your own.")]
 
 
-def _meaningful(config: RunConfig) -> Any:
-    """Returns the placement as an instance of a class that hides settings without meaning for the run's agent."""
-    kind = type(config.placement)
+def _meaningful(section: Any, agent_settings: Any) -> Any:
+    """Returns a section as an instance of a class that hides settings without meaning beside the agent's."""
+    kind = type(section)
     hints = get_type_hints(kind, include_extras=True)
     hidden = [
         (part.name, Annotated[hints[part.name], tyro.conf.Suppress], part)
         for part in fields(kind)
-        if not has_meaning(part, type(config.settings))
+        if not has_meaning(part, agent_settings)
     ]
-    values = {part.name: getattr(config.placement, part.name) for part in fields(kind)}
+    values = {part.name: getattr(section, part.name) for part in fields(kind)}
     made = make_dataclass(
         kind.__name__,
         [(name, hint, field(default=part.default, metadata=part.metadata)) for name, hint, part in hidden],
@@ -157,12 +162,25 @@ def _require_own(registry: Registry, chosen: str, words: Iterable[str]) -> None:
             raise ConfigError(of_others(flag, registry, owners, chosen))
 
 
+def _as_chosen(config: RunConfig, given: Any, words: Sequence[str]) -> RunConfig:
+    """Returns the configuration with the flags that decide which others mean something (the optimizer)."""
+    deciding = {name for part in fields(config.settings) for name in part.metadata}
+    chosen = {name: getattr(given, name) for _, names in _flags(words) for name in deciding & names}
+    return replace(config, **chosen) if chosen else config
+
+
 def _require_meaning(config: RunConfig, words: Iterable[str]) -> None:
     """Raises :class:`ConfigError` at a flag that means nothing for the run's agent."""
     for flag, names in _flags(words):
         for part in fields(config.placement):
             if part.name in names and not has_meaning(part, type(config.settings)):
                 raise ConfigError(f"{flag} is given, but {config.agent} has no use for it: leave it out")
+        for part in fields(config.settings):
+            if part.name in names and not has_meaning(part, config.settings):
+                needed = " ".join(f"--{name} {value}" for name, value in part.metadata.items())
+                raise ConfigError(
+                    f"{flag} is given, and means nothing without {needed}: add that, or leave it out"
+                )
 
 
 def _flags(words: Iterable[str]) -> Iterator[tuple[str, set[str]]]:

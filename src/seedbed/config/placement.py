@@ -34,8 +34,8 @@ def at_least(settings: object, least: float, *names: str, above: bool = False) -
             )
 
 
-def has_meaning(part: Any, agent_settings: type[Any]) -> bool:
-    """Returns whether a field of a group means something for agents with these ``Settings``."""
+def has_meaning(part: Any, agent_settings: Any) -> bool:
+    """Returns whether a setting means something beside these settings of the agent, or for agents of such a class."""
     return all(getattr(agent_settings, name, None) == value for name, value in part.metadata.items())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -22,7 +22,10 @@ def require(holds: bool, name: str, given: object, needed: str) -> None:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Settings of the optimizer. Epsilons and clips are for gradients of a *mean* over a batch."""
+    """Settings of the optimizer. Epsilons and clips are for gradients of a *mean* over a batch.
+
+    The settings of one optimizer mean nothing for another: metadata says whose they are.
+    """
 
     learning_rate: float = 4.8e-4
     """Step size of the optimizer."""
@@ -33,34 +36,34 @@ class OptimizerSettings:
     optimizer: Literal["adam", "rmsprop", "adagrad"] = "adam"
     """The optimizer."""
 
-    adam_b1: float = 0.9
+    adam_b1: float = field(default=0.9, metadata={"optimizer": "adam"})
     """Adam: decay of the mean of gradients (SEED used 0 on DeepMind Lab)."""
 
-    adam_b2: float = 0.999
+    adam_b2: float = field(default=0.999, metadata={"optimizer": "adam"})
     """Adam: decay of the mean of squared gradients."""
 
-    adam_eps: float = 3.125e-7
+    adam_eps: float = field(default=3.125e-7, metadata={"optimizer": "adam"})
     """Adam: added outside the root."""
 
-    rmsprop_decay: float = 0.99
+    rmsprop_decay: float = field(default=0.99, metadata={"optimizer": "rmsprop"})
     """RMSProp: decay of the mean of squared gradients."""
 
-    rmsprop_eps: float = 1e-5
+    rmsprop_eps: float = field(default=1e-5, metadata={"optimizer": "rmsprop"})
     """RMSProp: added inside the root."""
 
-    rmsprop_start: float = 1.0
+    rmsprop_start: float = field(default=1.0, metadata={"optimizer": "rmsprop"})
     """RMSProp: first mean of squared gradients (1 in TensorFlow, Baselines, A3C and IMPALA; 0 in DQN)."""
 
-    rmsprop_momentum: float = 0.0
+    rmsprop_momentum: float = field(default=0.0, metadata={"optimizer": "rmsprop"})
     """RMSProp: momentum; 0 is off."""
 
-    rmsprop_centered: bool = False
+    rmsprop_centered: bool = field(default=False, metadata={"optimizer": "rmsprop"})
     """RMSProp: divide by the deviation of gradients instead of their size (DQN and Ape-X did)."""
 
-    adagrad_start: float = 0.1
+    adagrad_start: float = field(default=0.1, metadata={"optimizer": "adagrad"})
     """Adagrad: start of the sum of squared gradients (0 in Dean et al. 2012)."""
 
-    adagrad_eps: float = 1e-7
+    adagrad_eps: float = field(default=1e-7, metadata={"optimizer": "adagrad"})
     """Adagrad: added inside the root."""
 
     gradient_clip: float = 1.0
