@@ -153,9 +153,9 @@ def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch
     stood: list[int] = []
     update, begin = Learner.update, LearnerLoop.open
 
-    def know(self: LearnerLoop, addresses: list[str]) -> list[str]:
+    def know(self: LearnerLoop, *addresses: Any) -> list[str]:
         loops.append(self)
-        return begin(self, addresses)
+        return begin(self, *addresses)
 
     def stand_still(self: Learner, batch: Any) -> Any:
         if not stood:

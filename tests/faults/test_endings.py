@@ -131,7 +131,7 @@ import hashlib, sys
 from seedbed.learning.loop import LearnerLoop
 from seedbed.cli.main import main
 
-def compile_for_ever(self, addresses):
+def compile_for_ever(self, *addresses):
     print("compiling", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
 
@@ -163,9 +163,9 @@ def test_interrupted_before_the_first_update_and_resumed(
     whole = train(tiny("toy:catch", tmp_path / "whole", deterministic=True, transport="inproc", frames=200))
     start = LearnerLoop.open
 
-    def interrupted(self: LearnerLoop, addresses: list[str]) -> list[str]:
+    def interrupted(self: LearnerLoop, *addresses: Any) -> list[str]:
         os.kill(os.getpid(), signal.SIGINT)
-        return start(self, addresses)
+        return start(self, *addresses)
 
     with monkeypatch.context() as patch:
         patch.setattr(LearnerLoop, "open", interrupted)
