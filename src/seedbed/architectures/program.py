@@ -170,6 +170,16 @@ class Program:
         """All conversations, each with the role that begins it."""
         return ((role, edge) for role in self.roles for edge in role.dials)
 
+    @property
+    def is_dialled(self) -> bool:
+        """Whether anything travels between different roles."""
+        return any(edge.to != role.name for role, edge in self.edges)
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether others than the head act or learn."""
+        return len(self.roles) > 1
+
     def to_json(self) -> dict[str, Any]:
         """Returns the program as JSON values."""
         return {"head": self.head, "hosts": self.hosts, "roles": [asdict(role) for role in self.roles]}

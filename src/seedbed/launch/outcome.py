@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from seedbed.acting.actor import foreign_names
 from seedbed.architectures.interface import Architecture
+from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import Variant
 from seedbed.errors import ConfigError, SeedbedError
@@ -20,6 +23,8 @@ from seedbed.metrics.meters import EpisodesOfSeveral
 from seedbed.metrics.reports import Summary, read_summary
 from seedbed.metrics.statistics import estimate
 from seedbed.nets.observations import described
+from seedbed.transport.admission import Gate
+from seedbed.transport.connect import seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -50,6 +55,24 @@ def resumption_of(
         f"resumed from {checkpoint.path}: weights version {meta['version']}, optimizer, counters, random keys"
         f"{replay}; {rest}"
     )
+
+
+def invitations(config: RunConfig, gate: Gate, addresses: Sequence[str]) -> Iterator[str]:
+    """Yields the line for each address by which actors of other machines join."""
+    imported = " ".join(sorted(foreign_names(to_json(config))))
+    for address in addresses:
+        flags = gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
+        yield f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}"
+
+
+def curves_of(folder: RunFolder, variants: Sequence[Variant]) -> dict[str, list[Path]]:
+    """Returns the files of metrics of every agent, by what was swept."""
+    if len(variants) == 1:
+        return {"": [folder.metrics]}
+    curves: dict[str, list[Path]] = {}
+    for index, variant in enumerate(variants):
+        curves.setdefault(variant.swept, []).append(folder.metrics_of(index))
+    return curves
 
 
 def summary_of(

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import psutil
 
+from seedbed.acting.lanes import Member
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.run import Run
 from seedbed.metrics.ledger import carried_out
@@ -56,7 +57,8 @@ class TrainingTime:
 
 
 class Recorder:
-    """Writes rows and lines of a session; used by one thread, but for :meth:`standing`.
+    """Writes rows and lines of a session; used by one thread, but for :meth:`standing` and
+    the actors' coming and going.
 
     Args:
       folder: of the run.
@@ -163,6 +165,18 @@ class Recorder:
         }
 
     # Lines.
+
+    def joined(self, member: Member) -> None:
+        """Tells of an actor that has joined; from any thread."""
+        _log.info("actor %d joined (%s)", member.index, member.peer.name)
+        if not member.local:
+            self._note(f"actor {member.index} joined from elsewhere ({member.peer.name})")
+
+    def left(self, member: Member, reason: str) -> None:
+        """Tells of an actor that has left; from any thread."""
+        _log.info("actor %d left: %s", member.index, reason)
+        if not member.local:
+            self._note(f"actor {member.index} left: {reason}")
 
     def _tell_of_skipped(self, run: Run) -> None:
         """Says once that updates are skipped, if they are more than a few."""

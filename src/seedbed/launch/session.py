@@ -8,13 +8,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from seedbed.acting.actor import foreign_names
 from seedbed.acting.assignment import EPOCHS_A_SESSION
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.interface import Setup
@@ -31,18 +29,18 @@ from seedbed.launch.launcher import Launcher
 from seedbed.launch.local import LocalLauncher
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
-from seedbed.launch.outcome import observations_of, resumption_of, summary_of
+from seedbed.launch.outcome import curves_of, invitations, observations_of, resumption_of, summary_of
 from seedbed.launch.recorder import Recorder, TrainingTime
 from seedbed.launch.saver import Saver
 from seedbed.launch.signals import heeding_signals
+from seedbed.launch.stopping import Stopping
 from seedbed.launch.supervisor import Supervisor
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.run import Run
-from seedbed.metrics.console import Budget, display
+from seedbed.metrics.console import display
 from seedbed.metrics.reports import Summary, draw_curve, title
 from seedbed.metrics.say import say
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
-from seedbed.transport.connect import seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -80,7 +78,7 @@ class Session:
     ) -> None:
         self.config = config
         self.hosts = hosts or Hosts()
-        # Where the parts stand; the record keeps what was asked for.
+        # Where the parts stand.
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
         self.program = self.architecture.program(self.placed, agent, spec)
@@ -100,15 +98,10 @@ class Session:
             saved_version=checkpoint.step if checkpoint else nothing,
             note=self._note,
         )
-        stop = config.stop
-        self.budget = Budget(
-            frames=stop.frames,
-            seconds=None if stop.minutes is None else 60 * stop.minutes,
-            until_return=stop.until_return,
-        )
         self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
         self.session = 0
         self.interrupted = threading.Event()
+        self.stopping = Stopping(config.stop, self.clock, self.interrupted)
         # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
         # is gone.
         self.back, self.ending = threading.Event(), threading.Lock()
@@ -117,8 +110,6 @@ class Session:
         place = self.placed.placement
         listens = place if isinstance(place, RemoteSettings) else None
         self.gate = folder.gate(listens, folder.addresses(listens.listen)) if listens else None
-
-    # From start to end.
 
     def run(self) -> Summary:
         """Trains until there is a reason to stop; leaves checkpoint, summary and curve.
@@ -135,7 +126,7 @@ class Session:
         heading = title(env, config.arch, config.agent, seeds)
         with heeding_signals(self.interrupted), logging_to(folder.log):
             files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events, resumed=self.resumed)]
-            self.display = display(heading, self.budget)
+            self.display = display(heading, self.stopping.budget)
             with (
                 contextlib.closing(Record([self.display, *files])) as sinks,
                 showing_notes(self.display.note) as self.notes,
@@ -150,7 +141,7 @@ class Session:
                 finally:
                     self._stop(arch)
         try:
-            draw_curve(self._curves(), folder.curve, heading, config.stop.until_return)
+            draw_curve(curves_of(folder, self.variants), folder.curve, heading, config.stop.until_return)
         except OSError as error:
             _log.warning("no curve: %s", error)
         return summary
@@ -173,20 +164,6 @@ class Session:
         self.folder.keep_session(number)
         return number
 
-    @property
-    def _first_epoch(self) -> int:
-        """The epoch of the first actor at each index: no session before had one as high, however it ended."""
-        return 0 if self.config.deterministic else self.session * EPOCHS_A_SESSION
-
-    def _curves(self) -> dict[str, list[Path]]:
-        """The metrics of every agent, by what was swept."""
-        if len(self.variants) == 1:
-            return {"": [self.folder.metrics]}
-        curves: dict[str, list[Path]] = {}
-        for index, variant in enumerate(self.variants):
-            curves.setdefault(variant.swept, []).append(self.folder.metrics_of(index))
-        return curves
-
     def _build(self) -> Run:
         setup = Setup(
             self.placed,
@@ -197,9 +174,10 @@ class Session:
             log=self.folder.log,
             checkpoint=self.checkpoint,
             agent_with=partial(build_agent, self.config, self.spec),
-            first_epoch=self._first_epoch,
-            on_join=self._on_join,
-            on_leave=self._on_leave,
+            # No session before had one as high, however it ended.
+            first_epoch=0 if self.config.deterministic else self.session * EPOCHS_A_SESSION,
+            on_join=self.recorder.joined,
+            on_leave=self.recorder.left,
             on_note=self.notes.hear,
         )
         try:
@@ -292,7 +270,7 @@ class Session:
             self.saver.wait()
             if arch.version == self.saver.saved_version:
                 return None
-            if failure and self.config.deterministic and (several or self._several_roles):
+            if failure and self.config.deterministic and (several or self.program.has_instances):
                 return None  # acting will not come to rest any more: the checkpoint before stays the newest
             return self.saver.save(arch.version, taken or self._contents(arch, alone=several))
         except Exception as error:
@@ -338,7 +316,7 @@ class Session:
 
     def _learn(self, arch: Run) -> tuple[str, dict[str, Any]]:
         """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
-        if (reason := self._reason_to_stop(arch, self.hosts.agree(self._wish()))) is not None:
+        if (reason := self.stopping.reason(arch, self.hosts.agree(self.stopping.wish()))) is not None:
             return reason, self.recorder.standing(arch)
         if self.resumed:
             self.recorder.write_where_it_begins(arch)
@@ -348,7 +326,7 @@ class Session:
         supervisor.start(self.program.after, addresses[:1])
         self.recorder.begin()
         self.saver.saved_at = time.monotonic()
-        if not self._several_roles:
+        if not self.program.has_instances:
             # All is compiled, and no actor has to come first.
             self.recorder.steady(arch)
         # One of several hosts stops with the others, after the same update.
@@ -373,12 +351,9 @@ class Session:
         return reason, standing
 
     def _while_waiting(self) -> str | None:
-        """Why to stop while no batch comes.
-
-        Time alone can run out then, so that what is counted ends a run at the same update however fast its actors are.
-        """
+        """Returns why to stop while no batch comes; raises that another host is lost."""
         if self.hosts.count == 1:
-            return self._out_of_time()
+            return self.stopping.out_of_time()
         if (lost := self.hosts.lost()) is not None:
             raise RunFailed(lost)
         return None
@@ -386,9 +361,11 @@ class Session:
     def _after_update(self, arch: Run) -> str | None:
         """Agrees with the other hosts; begins a checkpoint if that is due, and returns why to stop."""
         due = time.monotonic() - self.saver.saved_at > 60 * self.config.safety.checkpoint_minutes
-        told = self.hosts.agree({**self._wish(), "due": due, "saving": self.saver.busy, **arch.report()})
+        told = self.hosts.agree(
+            {**self.stopping.wish(), "due": due, "saving": self.saver.busy, **arch.report()}
+        )
         arch.merge(told)
-        reason = self._reason_to_stop(arch, told)
+        reason = self.stopping.reason(arch, told)
         due = any(each["due"] for each in told) and not any(each["saving"] for each in told)
         if reason is None and due:
             self.saver.begin(arch.version, partial(self._contents, arch))
@@ -398,10 +375,6 @@ class Session:
         contents = arch.snapshot(alone=alone)
         return replace(contents, meta={**contents.meta, "seconds": self.clock.seconds})
 
-    def _wish(self) -> dict[str, Any]:
-        """What this host alone knows of when to stop."""
-        return {"interrupted": self.interrupted.is_set(), "time": self._out_of_time()}
-
     def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
         place = self.placed.placement
         local = self.launcher.address(self.program[self.program.head], 0)
@@ -410,10 +383,8 @@ class Session:
         wanted = self.folder.addresses(place.listen)
         addresses = arch.open([local, *wanted], dialled)
         self.folder.keep_addresses(place.listen, addresses[1:])
-        imported = " ".join(sorted(foreign_names(to_json(self.config))))
-        for address in addresses[1:]:
-            flags = self.gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
-            self.display.note(f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}")
+        for line in invitations(self.config, self.gate, addresses[1:]):
+            self.display.note(line)
         return addresses
 
     def _supervised(self, arch: Run) -> Supervisor:
@@ -430,41 +401,8 @@ class Session:
         )
 
     @property
-    def _is_dialled(self) -> bool:
-        """Whether anything travels between the roles of the run."""
-        return any(edge.to != role.name for role, edge in self.program.edges)
-
-    @property
-    def _several_roles(self) -> bool:
-        """Whether others than the head act or learn."""
-        return len(self.program.roles) > 1
-
-    @property
     def _restarts(self) -> int:
         return self.supervisor.restarts if self.supervisor else 0
-
-    def _reason_to_stop(self, arch: Run, wishes: Sequence[Mapping[str, Any]]) -> str | None:
-        """Why to stop, if there is a reason: the same on all hosts."""
-        stop = self.config.stop
-        if any(wish["interrupted"] for wish in wishes):
-            return "interrupted"
-        mean = arch.books.episodes.mean_return
-        if (
-            stop.until_return is not None
-            and arch.books.episodes.full
-            and mean is not None
-            and mean >= stop.until_return
-        ):
-            return f"mean return {mean:.4g} reached {stop.until_return:g}"
-        if stop.frames is not None and arch.books.agent_steps * arch.frames_per_step >= stop.frames:
-            return f"{stop.frames} frames spent"
-        return next((wish["time"] for wish in wishes if wish["time"]), None)
-
-    def _out_of_time(self) -> str | None:
-        minutes = self.config.stop.minutes
-        if minutes is not None and self.clock.seconds >= 60 * minutes:
-            return f"{minutes:g} minutes spent"
-        return None
 
     def _summary(self, arch: Run, reason: str, standing: dict[str, Any]) -> Summary:
         return summary_of(
@@ -475,29 +413,17 @@ class Session:
             folder=self.folder,
             hosts=self.hosts,
             variants=self.variants,
-            transport=carrier_of(self.placed) if self._is_dialled else "none",
+            transport=carrier_of(self.placed) if self.program.is_dialled else "none",
             restarts=self._restarts,
             told_before=self.resumed and not self.clock.begun,
         )
 
     def _stop(self, arch: Run) -> None:
-        if self.supervisor is not None:
-            self.supervisor.stand_down()
-        arch.close()
-        if self.supervisor is not None:
-            self.supervisor.stop()
-
-    # Actors that come and go.
+        with contextlib.ExitStack() as stack:
+            if self.supervisor is not None:
+                self.supervisor.stand_down()
+                stack.callback(self.supervisor.stop)
+            arch.close()
 
     def _note(self, line: str) -> None:
         self.display.note(line)
-
-    def _on_join(self, member: Any) -> None:
-        _log.info("actor %d joined (%s)", member.index, member.peer.name)
-        if not member.local:
-            self.display.note(f"actor {member.index} joined from elsewhere ({member.peer.name})")
-
-    def _on_leave(self, member: Any, reason: str) -> None:
-        _log.info("actor %d left: %s", member.index, reason)
-        if not member.local:
-            self.display.note(f"actor {member.index} left: {reason}")

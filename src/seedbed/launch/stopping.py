@@ -1,0 +1,65 @@
+"""The end of a run: its limits, and the reason that is the same on all hosts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seedbed.config.settings import Stop
+from seedbed.launch.recorder import TrainingTime
+from seedbed.learning.run import Run
+from seedbed.metrics.console import Budget
+
+
+class Stopping:
+    """Decides when a run ends.
+
+    Args:
+      limits: of the run.
+      clock: the time that it has trained.
+      interrupted: set when somebody wants it to end.
+    """
+
+    def __init__(self, limits: Stop, clock: TrainingTime, interrupted: threading.Event) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._interrupted = interrupted
+
+    @property
+    def budget(self) -> Budget:
+        """The limits, as people watch them."""
+        minutes = self._limits.minutes
+        return Budget(
+            frames=self._limits.frames,
+            seconds=None if minutes is None else 60 * minutes,
+            until_return=self._limits.until_return,
+        )
+
+    def wish(self) -> dict[str, Any]:
+        """Returns what this host alone knows of when to stop."""
+        return {"interrupted": self._interrupted.is_set(), "time": self.out_of_time()}
+
+    def out_of_time(self) -> str | None:
+        """Returns that the time is spent, if it is.
+
+        Time alone can run out while no batch comes, so that what is counted ends a run at the same update however fast
+        its actors are.
+        """
+        minutes = self._limits.minutes
+        if minutes is not None and self._clock.seconds >= 60 * minutes:
+            return f"{minutes:g} minutes spent"
+        return None
+
+    def reason(self, run: Run, wishes: Sequence[Mapping[str, Any]]) -> str | None:
+        """Returns why to stop, given the wishes of all hosts; None to go on. It is the same on all of them."""
+        limits, episodes = self._limits, run.books.episodes
+        if any(wish["interrupted"] for wish in wishes):
+            return "interrupted"
+        mean = episodes.mean_return
+        goal = limits.until_return
+        if goal is not None and episodes.full and mean is not None and mean >= goal:
+            return f"mean return {mean:.4g} reached {goal:g}"
+        if limits.frames is not None and run.books.agent_steps * run.frames_per_step >= limits.frames:
+            return f"{limits.frames} frames spent"
+        return next((wish["time"] for wish in wishes if wish["time"]), None)
