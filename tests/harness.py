@@ -145,12 +145,7 @@ class Command:
 
     def actors(self) -> list[psutil.Process]:
         """Its living actors."""
-        roles = re.compile(r"(actor|worker|replica)-\d+\.json$")
-        return [
-            process
-            for process in self.family()
-            if alive(process) and any(map(roles.search, words_of(process)))
-        ]
+        return [process for process in self.family() if alive(process) and is_actor(process)]
 
     def interrupt(self) -> None:
         """Ctrl-C on a terminal: SIGINT to the whole group."""
@@ -185,6 +180,12 @@ def alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def is_actor(process: psutil.Process) -> bool:
+    """Whether it is an actor, or a worker or a replica."""
+    task = re.compile(r"(actor|worker|replica)-\d+\.json$")
+    return any(map(task.search, words_of(process)))
 
 
 def words_of(process: psutil.Process) -> list[str]:

@@ -101,9 +101,7 @@ def test_a_host_that_hangs_is_missed(tmp_path: Path) -> None:
 def test_a_host_whose_part_fails_says_why_to_the_others(tmp_path: Path) -> None:
     with two_hosts(tmp_path, "seed", actor_restarts=0) as learner:
         learning(tmp_path / "run")
-        (actor,) = (
-            each for each in other_host(learner).children(recursive=True) if "--index" in words_of(each)
-        )
+        (actor,) = filter(is_actor, other_host(learner).children(recursive=True))
         actor.kill()
         assert learner.wait() == 1
         assert learner.last_line.startswith("seedbed: host 1 failed: actor 0")
