@@ -19,6 +19,7 @@ from harness import (
     balanced,
     checkpoints,
     flags,
+    is_actor,
     learned,
     rows,
     summary,
@@ -55,7 +56,7 @@ def own_actor(index: int) -> psutil.Process:
     return next(
         process
         for process in psutil.Process().children()
-        if alive(process) and words_of(process)[-2:] == ["--index", str(index)]
+        if alive(process) and any(word.endswith(f"/actor-{index}.json") for word in words_of(process))
     )
 
 
@@ -220,9 +221,7 @@ def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, 
         r"restarted 1 times .*--actor-restarts",
     ):
         train(config)
-    assert not [
-        child for child in psutil.Process().children() if alive(child) and "--index" in words_of(child)
-    ]
+    assert not [child for child in psutil.Process().children() if alive(child) and is_actor(child)]
     assert summary(tmp_path / "run")["actor_restarts"] == 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from harness import Command, alive, checkpoints, flags, rows, summary, until, words_of
+from harness import Command, alive, checkpoints, flags, is_actor, rows, summary, until, words_of
 
 pytestmark = pytest.mark.slow
 
