@@ -6,6 +6,7 @@ import pytest
 
 from seedbed.agents.ppo import PPOSettings
 from seedbed.agents.vtrace import VTraceSettings
+from seedbed.architectures.compatibility import why_not
 from seedbed.config import resolve
 from seedbed.config.resolve import (
     Preset,
@@ -21,6 +22,7 @@ from seedbed.config.resolve import (
 )
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
+from seedbed.launch.build import build_agent, build_spec
 from seedbed.registry import AGENTS, ARCHITECTURES
 
 OTHERS: dict[str, Any] = {
@@ -325,3 +327,11 @@ def test_env_options_without_a_name_are_refused(item: str) -> None:
 )
 def test_an_agent_brings_its_own_lag_where_none_is_asked_for(settings: dict[str, Any], lag: object) -> None:
     assert configure("toy:catch", preset="none", **settings).lag.setting == lag
+
+
+@pytest.mark.parametrize("env", ["toy:catch", "toy:memory", "CartPole-v1", "ALE/Pong-v5", "ALE/Breakout-v5"])
+@pytest.mark.parametrize("agent", ["vtrace", "ppo", "a2c"])
+def test_what_a_preset_says_of_an_agent_starts_under_the_first_architecture(env: str, agent: str) -> None:
+    """Their rounds and batches come out even, whatever lag the agent brings."""
+    config = configure(env, agent=agent)
+    assert why_not(config, build_agent(config, build_spec(config))) is None

@@ -157,6 +157,7 @@ class Anakin:
         # One for all hosts, which are one program.
         self.books = Books(episodes=EpisodesOfSeveral(each) if self._several else each[0])
         self._batch_seconds: float | None = None
+        self._resets = 0  # of all agents together
         self._epoch = 0
         self._compile_parts()
         if checkpoint is None:
@@ -325,8 +326,11 @@ class Anakin:
                 self._call(self._own, self._carry, np.int32(count))
             )
             self._batch_seconds = (time.monotonic() - begun) / count
-            # Counts are those of one agent: where there are several, of the mean one.
-            self._book(count, round(float(np.mean(resets))))
+            # Counts are those of one agent: where there are several, of the mean one. Rounded as a whole, so that they
+            # do not depend on how many batches a call has.
+            before = self._resets // len(self._variants)
+            self._resets += int(np.sum(resets, dtype=np.int64))
+            self._book(count, self._resets // len(self._variants) - before)
             require_finite(self._carry.train.skipped_in_row, self._config.safety.max_skipped_updates)
             yield metrics
 
@@ -455,6 +459,7 @@ class Anakin:
             "exact": not alone,
             "epoch": self._epoch,
             "worlds": self._worlds(),
+            "resets": self._resets,
         }
         carry = (self._carry if alone else self._everywhere(self._carry))._asdict()
         if alone:
@@ -491,6 +496,7 @@ class Anakin:
                     f"the {name} was {meta['worlds'][name]} and is {now} now: a resumed run goes on in its worlds"
                 )
         self.books.restore(meta, open_steps=True)
+        self._resets = int(meta.get("resets", 0))  # 0.1 kept none
         self._epoch = meta["epoch"] + (not meta["exact"])
         # By its shapes alone: two of them might not fit into the devices' memory.
         like: Carry = jax.eval_shape(self._begin_all, self._own, self._all_seeds())

@@ -9,6 +9,8 @@ import jax
 from seedbed.acting.lag import ExactLag
 from seedbed.config.placement import RemoteSettings, ShardSettings, has_meaning
 from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError
+from seedbed.learning.memory import rounds
 from seedbed.seeding import key
 from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_STEP_BYTES
 from seedbed.types import Agent, DataPlan
@@ -32,9 +34,10 @@ def acts_and_samples(plan: DataPlan) -> str | None:
 
 
 def too_far_behind(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses a lag, and more environments than a batch has unrolls, for agents that learn on policy."""
+    """Refuses a lag, and more environments than a batch has unrolls, for agents that learn on policy; and rounds that
+    do not come out even."""
     if not agent.data.on_policy:
-        return None
+        return uneven_rounds(config, agent)
     newest = f"{agent.name} learns only from what its newest weights did"
     if config.lag != ExactLag(0):
         return f"{newest}, and the lag is {config.lag}: add --lag 0"
@@ -45,6 +48,18 @@ def too_far_behind(config: RunConfig, agent: Agent) -> str | None:
             f"rest did would be trained on an update late. Use --batch-size {round_of_all}, or fewer --actors or "
             "--envs-per-actor"
         )
+    return uneven_rounds(config, agent)
+
+
+def uneven_rounds(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses an exact lag under which rounds and batches do not come out even."""
+    place = config.placement
+    if not config.lag.exact:
+        return None
+    try:
+        rounds(agent.data, place.planned - place.eval_envs, agent.data.batch_size // config.cluster.hosts)
+    except ConfigError as error:
+        return str(error)
     return None
 
 
