@@ -189,7 +189,7 @@ def test_a_server_and_a_worker_are_killed_and_the_run_goes_on(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_without_a_server_an_exact_lag_ends_the_run_with_its_cause(tmp_path: Path) -> None:
-    words = flags("toy:catch", "run", **RAPID, frames=10**9, lag=1)
+    words = flags("toy:catch", "run", **{**RAPID, "lag": 1}, frames=10**9)
     with Command(*words, cwd=tmp_path) as command:
         learned(tmp_path / "run")
         servers(command)[1].kill()
