@@ -28,7 +28,17 @@ TRACED = "/jax/core/compile/jaxpr_trace_duration"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"lstm": 8, "prefetch": 0, "agent": "ppo", "minibatches": 2, "normalize_observations": True}],
+    [
+        {},
+        {
+            "lstm": 8,
+            "prefetch": 0,
+            "agent": "ppo",
+            "minibatches": 2,
+            "normalize_observations": True,
+            "lag": "free",
+        },
+    ],
     ids=["vtrace", "ppo-lstm"],
 )
 def test_nothing_is_compiled_in_steady_state(

@@ -178,7 +178,9 @@ class LocalLauncher:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
         # Short, since the path of a socket has to be.
         initials = "".join(word[0] for word in role.name.replace("-", " ").split())
-        address = f"{self._carrier}:{self._folder.socket()}.{initials}{index}"
+        # The head's is the one that people know.
+        suffix = "" if role.entry is None else f".{initials}{index}"
+        address = f"{self._carrier}:{self._folder.socket()}{suffix}"
         self._listening.add(address)
         return address
 
