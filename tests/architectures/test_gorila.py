@@ -97,6 +97,12 @@ def test_gradients_that_are_too_stale_are_dropped(tmp_path: Path) -> None:
     assert balanced(run)
 
 
+def updates(folder: Path) -> float:
+    """Gradients so far of the run in the folder."""
+    told = rows(folder / "run")
+    return told[-1].get("updates", 0) if told else 0
+
+
 def shard_processes(command: Command) -> list[Any]:
     return [p for p in command.family() if alive(p) and any("shard-" in word for word in words_of(p))]
 
@@ -112,19 +118,15 @@ def test_a_worker_and_a_shard_are_killed_and_the_run_goes_on(tmp_path: Path) -> 
         checkpoint_minutes=0.02,
     )
     with Command(*words, cwd=tmp_path) as command:
-
-        def updates() -> float:
-            return rows(tmp_path / "run")[-1].get("updates", 0) if rows(tmp_path / "run") else 0
-
-        until(lambda: updates() > 50, "the workers to learn")
+        until(lambda: updates(tmp_path) > 50, "the workers to learn")
         next(p for p in command.actors()).kill()
         until(lambda: "restart 1 of 3" in command.output, "the worker to be replaced")
-        before = updates()
-        until(lambda: updates() > before + 50, "the run to go on")
+        before = updates(tmp_path)
+        until(lambda: updates(tmp_path) > before + 50, "the run to go on")
         shard_processes(command)[0].kill()
         until(lambda: "goes on from its snapshot of version" in command.output, "the shard to come back")
-        before = updates()
-        until(lambda: updates() > before + 50, "the run to go on")
+        before = updates(tmp_path)
+        until(lambda: updates(tmp_path) > before + 50, "the run to go on")
         command.interrupt()
         assert command.wait() == 0, command.output
         assert not [p for p in command.family() if alive(p)]
@@ -145,18 +147,14 @@ def test_a_worker_and_a_shard_that_stand_still_are_replaced(tmp_path: Path) -> N
         "toy:catch", "run", **GORILA, shards=2, frames=10**9, env_timeout=5, shard_snapshot_seconds=0.2
     )
     with Command(*words, cwd=tmp_path) as command:
-
-        def updates() -> float:
-            return rows(tmp_path / "run")[-1].get("updates", 0) if rows(tmp_path / "run") else 0
-
-        until(lambda: updates() > 50, "the workers to learn")
+        until(lambda: updates(tmp_path) > 50, "the workers to learn")
         next(p for p in command.actors()).suspend()
         until(lambda: "it gave no sign of life for" in command.output, "the worker to be missed")
         until(lambda: "restart 1 of 3" in command.output, "the worker to be replaced")
         shard_processes(command)[0].suspend()
         until(lambda: "goes on from its snapshot of version" in command.output, "the shard to come back")
-        before = updates()
-        until(lambda: updates() > before + 50, "the run to go on")
+        before = updates(tmp_path)
+        until(lambda: updates(tmp_path) > before + 50, "the run to go on")
         command.interrupt()
         assert command.wait() == 0, command.output
         assert not [p for p in command.family() if alive(p)]
@@ -167,9 +165,7 @@ def test_a_worker_and_a_shard_that_stand_still_are_replaced(tmp_path: Path) -> N
 def test_a_shard_that_dies_too_often_ends_the_run_with_its_cause(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **GORILA, shards=2, frames=10**9, actor_restarts=0)
     with Command(*words, cwd=tmp_path) as command:
-        until(
-            lambda: rows(tmp_path / "run") and rows(tmp_path / "run")[-1].get("updates", 0) > 20, "learning"
-        )
+        until(lambda: updates(tmp_path) > 20, "learning")
         shard_processes(command)[0].kill()
         assert command.wait() == 1, command.output
         assert not [p for p in command.family() if alive(p)]

@@ -57,7 +57,7 @@ def test_declared_bytes_are_those_that_travel(
     arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny("toy:catch", tmp_path / "run", **CASES[arch])
-    program, data = declared(config), 5
+    program = declared(config)
     if arch == "rapid":
         # Servers tell what they have served now and then: more often here, and so in this process.
         monkeypatch.setattr("seedbed.serving.proxy.REPORT_SECONDS", 0.02)
@@ -69,7 +69,7 @@ def test_declared_bytes_are_those_that_travel(
     received = last["steps_received"]
     units = {
         "step": received,
-        "unroll": received / data,
+        "unroll": received / config.settings.unroll_length,
         "update": last["weights_version"],
         # Of a shard, which takes one gradient of each push.
         "gradient": last["weights_version"] + last.get("gradients_dropped", 0),

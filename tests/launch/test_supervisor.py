@@ -103,7 +103,7 @@ def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of
     clock: list[float],
 ) -> None:
     owes: dict[int, float | None] = {}
-    program = program_of(count=3, restarts=1, silent_after=30.0, starts_within=120.0)
+    program = program_of(count=3, restarts=1, silent_after=30.0, starts_within=100.0, patience=20.0)
     watch = supervisor_of(program=program, instances={"actor": Instances(owes=lambda: owes)})
     watch.start(program.after, ["here"])
     watch.stop([])
@@ -126,6 +126,16 @@ def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of
     assert late_at(161.0) == {0: 61.0, 1: 31.0}
     watch._looked = clock[0] - 60.0  # Ctrl-Z, and fg a minute later
     assert watch._late(role) == {}, "a head that stood still itself blames nobody"
+
+
+def test_a_role_of_which_the_head_says_nothing_is_not_watched_for_silence(clock: list[float]) -> None:
+    program = program_of(restarts=1, silent_after=30.0)
+    watch = supervisor_of(program=program)
+    watch._to_start.put(program["actor"])
+    watch._addresses["learner"] = ["here"]
+    watch._start_what_is_due()
+    clock[0] = watch._looked = 9000.0
+    assert watch._late(program["actor"]) == {}
 
 
 def test_an_instance_that_is_late_is_killed_and_started_again(clock: list[float]) -> None:

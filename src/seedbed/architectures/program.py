@@ -93,8 +93,9 @@ class Role:
       listens: whether an instance has an address of its own, where others dial it.
       near: role whose machine an instance should share, so that shared memory takes the place of the network.
       restarts: of one instance within ten minutes; None: the run ends when one dies.
-      silent_after: seconds that an instance may owe something before it is ended; 0: it is not watched.
-      starts_within: seconds in which an instance has to be ready.
+      silent_after: seconds that an instance may owe something before it is ended; 0: it is not watched. What it owes
+        is known from the head, see :class:`seedbed.instances.Instances`.
+      starts_within: seconds in which an instance has to be ready, beside its ``patience``.
       patience: seconds for which an instance waits for the roles that it dials.
       late: the reason that is given for an instance that was silent for so many ``{seconds}``.
       elastic: whether more may come, and some may go, while the run goes on.

@@ -162,9 +162,6 @@ class LocalLauncher:
     Args:
       folder: the run's.
       transport: name of the carrier; ``inproc`` makes the instances threads.
-
-    Attributes:
-      token: secret that the instances want to hear.
     """
 
     def __init__(self, folder: RunFolder, transport: str) -> None:

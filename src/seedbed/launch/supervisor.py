@@ -187,10 +187,11 @@ class Supervisor:
     def _late(self, role: Role) -> dict[int, float]:
         """Returns the instances that owe something for too long, and for how many seconds.
 
+        None do in a role of which the head says nothing.
         None are late if this process itself stood still (Ctrl-Z) and what they gave may wait to be read.
         """
         watched = self._watched[role.name]
-        if not role.silent_after:
+        if not role.silent_after or role.name not in self._known:
             return {}
         owes, now, late = self._of(role).owes(), time.monotonic(), {}
         stood_still = now - self._looked > 10 * WATCH_SECONDS
@@ -199,7 +200,9 @@ class Supervisor:
             if since is None:
                 continue
             there = index in owes and since > each.begun
-            patience = role.silent_after if there else max(role.silent_after, role.starts_within)
+            # One that starts may first have to wait for those that it dials.
+            starting = max(role.silent_after, role.starts_within + role.patience)
+            patience = role.silent_after if there else starting
             if not stood_still and (silent := now - max(since, each.begun)) > patience:
                 late[index] = silent
         return late

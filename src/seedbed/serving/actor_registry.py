@@ -313,7 +313,7 @@ class ActorRegistry:
         """Ends the conversations with actors from elsewhere that have owed a step for longer than ``timeout`` s."""
         for member, seconds in self.stalled(timeout):
             if not member.local:
-                member.peer.close(f"no step for {seconds:.0f} s")
+                self.dismiss(member, f"no step for {seconds:.0f} s")
 
     def servers_heard(self) -> dict[int, float | None]:
         """Returns when each forward-pass server was heard of last, in s; one that never was is left out."""
