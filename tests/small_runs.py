@@ -25,6 +25,15 @@ AGENTS: dict[str, dict[str, Any]] = {
     },
     "ppo until too far": {"agent": "ppo", "reuse": 4, "minibatches": 2, "target_kl": 1e-5},
     "a2c": {"agent": "a2c"},
+    # Each environment explores by a share of its own, which sinks while the run lasts.
+    "pqn": {
+        "agent": "pqn",
+        "reuse": 2,
+        "minibatches": 4,
+        "epsilon_base": 0.4,
+        "epsilon_exponent": 3.0,
+        "epsilon_steps": 300,
+    },
 }
 
 

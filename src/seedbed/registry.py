@@ -93,6 +93,7 @@ AGENTS = Registry(
         "ppo": "seedbed.agents.ppo:PPO",
         "a2c": "seedbed.agents.a2c:A2C",
         "dqn": "seedbed.agents.dqn:DQN",
+        "pqn": "seedbed.agents.pqn:PQN",
         "r2d2": "seedbed.agents.r2d2:R2D2",
         "bc": "seedbed.agents.bc:BC",
     },

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from seedbed.agents import a2c, bc, dqn, ppo, r2d2
+from seedbed.agents import a2c, bc, dqn, ppo, pqn, r2d2
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.nets.network import Network
 from seedbed.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
@@ -64,6 +64,20 @@ _PLAIN_DQN = dqn.DQNSettings(
     optimizer="rmsprop",
     rmsprop_centered=True,
 )
+_PQN = pqn.PQNSettings(unroll_length=8, batch_size=4, minibatches=1)
+_PQN_MEMORY = pqn.PQNSettings(
+    unroll_length=8,
+    batch_size=4,
+    minibatches=2,
+    previous_action=True,
+    previous_reward=True,
+    reward_clip=1.0,
+    reward_scale=0.5,
+    trace_lambda=0.9,
+    epsilon_exponent=7.0,
+    optimizer="rmsprop",
+)
+_PQN_SHUFFLED = pqn.PQNSettings(unroll_length=8, batch_size=4, minibatches=8, previous_action=True)
 _R2D2 = r2d2.R2D2Settings(unroll_length=8, batch_size=4, burn_in=2, head_size=16)
 _NO_BURN_IN = r2d2.R2D2Settings(
     unroll_length=8,
@@ -94,6 +108,9 @@ AGENTS = {
     "a2c": lambda spec: a2c.make_agent(_A2C, spec),
     "dqn": lambda spec: dqn.make_agent(_DQN, spec),
     "dqn-plain": lambda spec: dqn.make_agent(_PLAIN_DQN, spec),
+    "pqn": lambda spec: pqn.make_agent(_PQN, spec),
+    "pqn-lstm": lambda spec: pqn.make_agent(_PQN_MEMORY, spec, Network(hidden=(32,), lstm=16)),
+    "pqn-shuffled": lambda spec: pqn.make_agent(_PQN_SHUFFLED, spec),
     "r2d2": lambda spec: r2d2.make_agent(_R2D2, spec, Network(lstm=16)),
     "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, Network(lstm=16)),
     "bc": lambda spec: bc.make_agent(_BC, spec),
@@ -120,6 +137,9 @@ PAIRS = [
         ("a2c", "continuous"),
         ("dqn", "image"),
         ("dqn-plain", "image"),
+        ("pqn", "image"),
+        ("pqn-lstm", "image"),
+        ("pqn-shuffled", "vector"),
         ("r2d2", "image"),
         ("r2d2-plain", "vector"),
         ("bc", "image"),

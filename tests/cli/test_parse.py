@@ -163,6 +163,8 @@ PAIRS = [
     ("a2c", "a2c"),
     ("sebulba", "ppo"),
     ("anakin", "ppo"),
+    ("anakin", "pqn"),
+    ("impala", "pqn"),
 ]
 ALIASES = {"actor_devices": "inference_devices", "learner_devices": "training_devices"}
 

@@ -99,6 +99,56 @@ def test_networks_compute_what_their_papers_draw(torso, body):
     assert (np.asarray(expected) > 0).any()
 
 
+def layer_norm(params, features):
+    """Ba et al. 2016: over the last axis, in float64."""
+    features = np.asarray(features, np.float64)
+    centred = features - features.mean(-1, keepdims=True)
+    return centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
+
+
+def shaken(torso, seen):
+    """Weights that are nowhere 0 or 1, so that each of them is seen in the outputs."""
+    random = np.random.default_rng(0)
+    params = torso.init(jax.random.key(0), seen)["params"]
+    return jax.tree.map(lambda leaf: leaf + random.normal(0, 0.1, leaf.shape).astype(np.float32), params)
+
+
+def test_a_normalized_mlp_has_a_layer_norm_before_each_activation():
+    rows = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    torso = torsos.MLP((6, 3), nn.relu, normalized=True)
+    params = shaken(torso, rows)
+    features = rows
+    for layer in range(2):
+        dense = params[f"Dense_{layer}"]
+        features = layer_norm(params[f"LayerNorm_{layer}"], features @ dense["kernel"] + dense["bias"])
+        features = np.maximum(features, 0)
+    np.testing.assert_allclose(torso.apply({"params": params}, rows), features, atol=1e-4)
+
+
+def test_a_normalized_convolution_has_one_over_the_channels_of_each_pixel():
+    images = np.random.default_rng(1).random((3, 10, 10, 2), np.float32)
+    torso = torsos.tiny(normalized=True)
+    params = shaken(torso, images)
+    body = np.maximum(layer_norm(params["LayerNorm_0"], conv(params["Conv_0"], images, 1, "VALID")), 0)
+    dense = params["Dense_0"]
+    flat = body.reshape(3, -1) @ dense["kernel"] + dense["bias"]
+    expected = np.maximum(layer_norm(params["LayerNorm_1"], flat), 0)
+    np.testing.assert_allclose(torso.apply({"params": params}, images), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "rectifiers"), [("nature", 4), ("small", 3), ("shallow", 3), ("pooled", 3), ("deep", 14)]
+)
+def test_every_rectifier_of_a_normalized_network_has_a_layer_norm(name, rectifiers):
+    torso = build_torso(Network(name, normalization="layer"), ATARI)
+    seen = np.random.default_rng(0).integers(0, 256, (2, 84, 84, 4), np.uint8)
+    (params,) = jax.eval_shape(torso.init, jax.random.key(0), seen)["params"].values()
+    assert sum(layer.startswith("LayerNorm") for layer in params) == rectifiers
+    plain = build_torso(Network(name, normalization="none"), ATARI)
+    (params,) = jax.eval_shape(plain.init, jax.random.key(0), seen)["params"].values()
+    assert sum(layer.startswith("LayerNorm") for layer in params) == (name == "pooled")
+
+
 @pytest.mark.parametrize("name", ["mlp", "auto"])
 @pytest.mark.parametrize("spec", SPECS)
 def test_any_observation_becomes_features(name, spec):

@@ -35,7 +35,29 @@ def test_what_adagrad_adds_is_not_negative(name):
         OptimizerSettings(**{name: -1})
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "adagrad"])
+def test_radam_divides_by_the_root_of_squares_only_once_it_knows_them():
+    """Liu et al. 2020, algorithm 2, step by step."""
+    rate, b1, b2, eps = 0.1, 0.9, 0.9, 1e-8
+    settings = OptimizerSettings(optimizer="radam", learning_rate=rate, adam_b1=b1, adam_b2=b2, adam_eps=eps)
+    rule = make_optimizer(settings, None)
+    state, mean, square = rule.init(jnp.array(0.0)), 0.0, 0.0
+    longest = 2 / (1 - b2) - 1
+    kinds = []
+    for t, gradient in enumerate([3.0, -1.0, 2.0, 0.5, 4.0, -2.0, 1.0, 1.0, 3.0, 2.0], 1):
+        mean, square = b1 * mean + (1 - b1) * gradient, b2 * square + (1 - b2) * gradient**2
+        length = longest - 2 * t * b2**t / (1 - b2**t)
+        step = mean / (1 - b1**t)
+        kinds.append(length >= 5)
+        if length >= 5:
+            above = (length - 4) * (length - 2) * longest
+            below = (longest - 4) * (longest - 2) * length
+            step *= math.sqrt(above / below) / (math.sqrt(square / (1 - b2**t)) + eps)
+        update, state = rule.update(jnp.array(gradient), state)
+        assert float(update) == pytest.approx(-rate * step, rel=1e-4)
+    assert set(kinds) == {True, False}
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "radam", "rmsprop", "adagrad"])
 def test_an_annealed_rate_moves_on_by_what_was_carried_out(optimizer):
     """Two batches of which half was carried out lower the rate as one whole batch does."""
     settings = OptimizerSettings(optimizer=optimizer, learning_rate=1.0, anneal_to_zero=True)
@@ -54,7 +76,7 @@ def test_an_annealed_rate_moves_on_by_what_was_carried_out(optimizer):
     ]:
         changed, plain, _ = apply_gradient(whole, params, plain, jnp.array(2.0))
         annealed, state, _ = apply_gradient(rule, params, state, jnp.array(2.0), carried=carried)
-        assert float(annealed - params) == pytest.approx(left * float(changed - params), rel=1e-6)
+        assert float(annealed - params) == pytest.approx(left * float(changed - params), rel=1e-6, abs=1e-7)
 
 
 def test_what_was_skipped_lowers_no_rate():
@@ -122,7 +144,7 @@ def test_adam_is_the_rule_of_its_paper():
         assert float(update) == pytest.approx(-0.1 * mean / (1 - 0.8**step) / (root + 0.01), rel=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["adam", "radam", "rmsprop", "adagrad"])
 def test_every_optimizer_comes_to_the_bottom_of_a_bowl(optimizer):
     settings = OptimizerSettings(optimizer=optimizer, learning_rate=0.3, anneal_to_zero=True)
     rule = make_optimizer(settings, 300)

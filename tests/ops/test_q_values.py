@@ -9,7 +9,7 @@ import rlax
 from seedbed.errors import SpecError
 from seedbed.ops.exploration import epsilon_greedy, epsilons_of
 from seedbed.ops.priorities import sequence_priority
-from seedbed.ops.q_values import in_rewards, of_actions, rescaled, td_errors
+from seedbed.ops.q_values import in_rewards, of_actions, q_lambda, rescaled, td_errors
 from seedbed.ops.returns import n_step
 from seedbed.types import Exploration
 
@@ -165,3 +165,55 @@ def test_a_batch_that_was_not_mapped_is_refused():
         n_step(batch, batch, jnp.zeros((T + 1, 2)), batch, n=1)
     with pytest.raises(SpecError, match=r"\[9, 2\]"):
         sequence_priority(batch, batch, eta=0.9)
+
+
+def slow_q_lambda(q, discounts, rewards, valid, lambda_):
+    """Gallici et al. 2024, from the end of each episode back to its beginning, in float64."""
+    values = np.asarray(q, np.float64).max(axis=1)
+    returns, after = np.zeros(T), values[-1]
+    for t in reversed(range(T)):
+        if not valid[t]:  # The step before the next episode is the last that counts.
+            after = returns[t] = values[t]
+            continue
+        after = returns[t] = rewards[t] + discounts[t] * ((1 - lambda_) * values[t + 1] + lambda_ * after)
+    return returns
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.3, 0.65, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_q_lambda_is_that_of_a_walk_back(seed, lambda_):
+    parts, (q, _) = trajectory(seed), q_values(seed)
+    got = jax.jit(lambda q: q_lambda(q, lambda_=lambda_, **parts))(q)
+    np.testing.assert_allclose(got, slow_q_lambda(q, lambda_=lambda_, **parts), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+def test_q_lambda_equals_that_of_rlax(lambda_):
+    parts, (q, _) = trajectory(3, ends=False), q_values(3)
+    actions = np.random.default_rng(3).integers(0, A, T)
+    theirs = rlax.q_lambda(q[:-1], actions, parts["rewards"], parts["discounts"], q[1:], lambda_)
+    ours = q_lambda(q, lambda_=lambda_, **parts) - q[np.arange(T), actions]
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(("lambda_", "n"), [(0.0, 1), (1.0, T)])
+@pytest.mark.parametrize("seed", range(4))
+def test_at_its_limits_q_lambda_is_the_return_of_one_step_and_that_of_all(seed, lambda_, n):
+    parts, (q, _) = trajectory(seed), q_values(seed)
+    expected = n_step(values=q.max(axis=1), n=n, **parts)
+    np.testing.assert_allclose(q_lambda(q, lambda_=lambda_, **parts), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_q_lambda_of_numbers_worked_out_by_hand():
+    q = jnp.asarray([[9.0, 0.0], [2.0, 4.0], [6.0, 1.0]])
+    discounts, rewards, valid = jnp.full(2, 0.5), jnp.asarray([1.0, 3.0]), jnp.ones(2, bool)
+    # The last: 3 + 0.5 * 6 = 6. The first: 1 + 0.5 * (0.75 * 4 + 0.25 * 6) = 3.25.
+    assert q_lambda(q, discounts, rewards, valid, lambda_=0.25).tolist() == [3.25, 6.0]
+    # A termination after the first transition; one step later the next episode begins.
+    ended = q_lambda(q, jnp.asarray([0.0, 0.5]), rewards, jnp.asarray([True, False]), lambda_=0.25)
+    assert ended.tolist() == [1.0, 4.0]
+
+
+def test_no_gradient_goes_through_q_lambda():
+    parts, (q, _) = trajectory(0), q_values(0)
+    assert not np.any(jax.grad(lambda q: jnp.sum(q_lambda(q, lambda_=0.5, **parts)))(jnp.asarray(q)))

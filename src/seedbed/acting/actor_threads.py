@@ -29,7 +29,7 @@ from seedbed.envs.make import make, told_by
 from seedbed.errors import RunFailed, SpecError
 from seedbed.faults import Fault
 from seedbed.metrics.ledger import Ledger
-from seedbed.types import TimeStep, Tree, Weights
+from seedbed.types import Exploration, TimeStep, Tree, Weights
 from seedbed.weights.store import WeightStore
 
 _log = logging.getLogger(__name__)
@@ -147,8 +147,11 @@ class ActorThread:
         self._index = index
         assignment, rows = threads.assignment, threads.assignment.envs
         self._device = index % len(threads.devices)
-        slots = np.array([assignment.slot_number(index * rows + row) for row in range(rows)], np.int32)
-        self._rollout = Rollout(threads.program, threads.devices[self._device], slots, epoch)
+        own = range(index * rows, (index + 1) * rows)
+        slots = np.array([assignment.slot_number(slot) for slot in own], np.int32)
+        rank, evaluates = assignment.exploration(own)
+        exploration = Exploration(np.array(rank, np.float32), np.array(evaluates, np.bool_))
+        self._rollout = Rollout(threads.program, threads.devices[self._device], slots, epoch, exploration)
         self._seed = seed_of(assignment.seed, assignment.actor_number(index), epoch)
         self._meter = EpisodeMeter(rows)
         self._finished: list[tuple[float, int]] = []

@@ -19,6 +19,19 @@ from seedbed.acting.unrolls import Begins, step_fields, timestep_of
 from seedbed.types import Agent, EnvSpec, Exploration, Tree
 
 
+def initial_state(agent: Agent, exploration: Exploration) -> Tree:
+    """The agent's state ``[n, ...]`` before the first step, for environments ``[n]`` that explore so."""
+    state = agent.initial_state(exploration.rank.shape[0])
+    if agent.explore is None:
+        return state
+    return agent.explore(state, Exploration(*map(jnp.asarray, exploration)))
+
+
+def explores_least(rows: int) -> Exploration:
+    """The exploration of environments ``[rows]`` of which nothing is known."""
+    return Exploration(np.ones(rows, np.float32), np.zeros(rows, np.bool_))
+
+
 class Inference:
     """Acts for batches of slots; used by one thread.
 
@@ -53,12 +66,12 @@ class Inference:
         numbers = np.arange(capacity, dtype=np.int32) if numbers is None else numbers
         # On the host, as what every program is given: a slot may pass to somebody else.
         self._numbers = np.append(numbers, np.int32(0))
-        explored = exploration or Exploration(np.ones(capacity, np.float32), np.zeros(capacity, np.bool_))
+        explored = exploration or explores_least(capacity)
         rank, evaluates = np.asarray(explored.rank, np.float32), np.asarray(explored.evaluates, np.bool_)
         self._exploration = Exploration(np.append(rank, np.float32(1.0)), np.append(evaluates, np.False_))
         self._key = jax.device_put(key, device)
         # Committed to the device, as what every call gives back is: otherwise the first size compiles twice.
-        initial = jax.device_put(self._initial(self._exploration), device)
+        initial = jax.device_put(initial_state(agent, self._exploration), device)
         self._states = jax.tree.map(jnp.copy, initial)
         self._firsts = jax.tree.map(jnp.copy, initial)
         # Where unrolls overlap, the next one begins before the present one is cut.
@@ -73,13 +86,6 @@ class Inference:
     def largest(self) -> int:
         """Rows of the largest batch."""
         return self._sizes[-1]
-
-    def _initial(self, exploration: Exploration) -> Tree:
-        """Returns the agent's states before the first step, for environments that explore so, ``[n]``."""
-        state = self._agent.initial_state(exploration.rank.shape[0])
-        if self._agent.explore is None:
-            return state
-        return self._agent.explore(state, Exploration(*map(jnp.asarray, exploration)))
 
     def _act_batch(
         self, params: Tree, states: Tree, firsts: Tree, nexts: Tree, key: Any, arrays: list[Any], columns: Any
@@ -104,7 +110,8 @@ class Inference:
         return output, states, firsts, nexts
 
     def _reset_slots(self, states: Tree, slots: Any, exploration: Exploration) -> Tree:
-        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, self._initial(exploration))
+        initial = initial_state(self._agent, exploration)
+        return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, initial)
 
     def assign(self, slots: NDArray[np.int32], numbers: Sequence[int], exploration: Exploration) -> None:
         """Gives the slots other environments from now on; see the class."""

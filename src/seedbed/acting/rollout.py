@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.acting.example import example_unroll
-from seedbed.acting.inference import row_keys
+from seedbed.acting.inference import explores_least, initial_state, row_keys
 from seedbed.acting.unrolls import step_arrays, step_fields, timestep_of
-from seedbed.types import Agent, EnvSpec, TimeStep, Tree, Unroll, Weights
+from seedbed.types import Agent, EnvSpec, Exploration, TimeStep, Tree, Unroll, Weights
 
 
 class Growing(NamedTuple):
@@ -57,10 +57,10 @@ class CompiledPolicy:
         self.act: Any = jax.jit(self._act, donate_argnums=2)
         self.finish: Any = jax.jit(self._finish, donate_argnums=0)
 
-    def initial_state(self, device: Any) -> Tree:
-        """The agent's state before the first step, on ``device``."""
+    def initial_state(self, device: Any, exploration: Exploration) -> Tree:
+        """The agent's state before the first step of environments that explore so, on ``device``."""
         # A copy: what an agent gives may share arrays.
-        return jax.tree.map(jnp.copy, jax.device_put(self._agent.initial_state(self.rows), device))
+        return jax.tree.map(jnp.copy, jax.device_put(initial_state(self._agent, exploration), device))
 
     def empty(self, device: Any) -> Growing:
         """An unroll with nothing in it, on ``device``."""
@@ -100,15 +100,23 @@ class Rollout:
       device: where.
       slots: int32 ``[B]``, the numbers of its environments.
       epoch: how many had these slots before.
+      exploration: of each environment; None: all explore least.
     """
 
-    def __init__(self, program: CompiledPolicy, device: Any, slots: NDArray[np.int32], epoch: int) -> None:
+    def __init__(
+        self,
+        program: CompiledPolicy,
+        device: Any,
+        slots: NDArray[np.int32],
+        epoch: int,
+        exploration: Exploration | None = None,
+    ) -> None:
         self._program = program
         self._device = device
         self._key = jax.device_put(program.key, device)
         self._slots = slots
         self._epoch = epoch
-        self.state = program.initial_state(device)
+        self.state = program.initial_state(device, exploration or explores_least(program.rows))
         self._begin()
 
     def _begin(self) -> None:

@@ -38,8 +38,8 @@ class A2CSettings(ActorCriticSettings):
     learning_rate: float = 7e-4
     """Step size of the optimizer."""
 
-    optimizer: Literal["adam", "rmsprop", "adagrad"] = "rmsprop"
-    """The optimizer."""
+    optimizer: Literal["adam", "radam", "rmsprop", "adagrad"] = "rmsprop"
+    """The optimizer; radam is Adam that begins with small steps."""
 
     gradient_clip: float = 0.5
     """Largest global norm of the gradient; 0 is off."""

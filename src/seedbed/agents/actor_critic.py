@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
+from seedbed.agents.minibatches import MinibatchSettings, QueueSettings
 from seedbed.nets import normalizer
 from seedbed.nets.actor_critic import ActorCritic
 from seedbed.nets.build import is_mlp
@@ -15,31 +16,17 @@ from seedbed.nets.network import AUTO, Network
 from seedbed.ops import distributions
 from seedbed.ops.batches import over_batch, transitions
 from seedbed.ops.distributions import Distribution
-from seedbed.ops.optimizers import OptimizerSettings, require
+from seedbed.ops.optimizers import require
 from seedbed.ops.returns import forward_sum, gae
 from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 
-_TRANSITIONS_A_PART = 64
-
-
-def require_parts(minibatches: int, rows: int, noun: str) -> None:
-    """Raises :class:`ConfigError` unless a batch has so many equal parts; the noun names its rows."""
-    fits = 0 < minibatches <= rows and rows % minibatches == 0
-    require(fits, "minibatches", minibatches, f"a divisor of {noun}, {rows}")
-
 
 @dataclass(frozen=True)
-class PolicySettings(OptimizerSettings):
+class PolicySettings(QueueSettings):
     """Settings of agents that train a policy; an agent overrides the defaults and adds its own.
 
     Losses are means over the T * B transitions of a batch.
     """
-
-    memory: ClassVar[str] = "queue"
-    """The source of batches."""
-
-    own_lag: ClassVar[int | Literal["free"]] = "free"
-    """The lag that the agent is made for."""
 
     previous_action: bool = False
     """Feed the previous action to the core (IMPALA does so with an LSTM)."""
@@ -53,26 +40,13 @@ class PolicySettings(OptimizerSettings):
     deviation_start: float = 1.0
     """First deviation of continuous actions, in halves of their range."""
 
-    unroll_length: int = 20
-    """Transitions in an unroll (T)."""
-
-    batch_size: int = 32
-    """Unrolls in a batch (B), over all devices."""
-
-    @property
-    def transitions_before_learning(self) -> int:
-        """Transitions that are acted before the first batch is learned from."""
-        return 0
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("unroll_length", "batch_size"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         require(self.deviation_start > 0, "deviation_start", self.deviation_start, "more than 0")
 
 
 @dataclass(frozen=True)
-class ActorCriticSettings(PolicySettings):
+class ActorCriticSettings(MinibatchSettings, PolicySettings):
     """Settings of every actor-critic."""
 
     discount: float = 0.99
@@ -96,16 +70,8 @@ class ActorCriticSettings(PolicySettings):
     scale_rewards: bool = False
     """Divide rewards by the deviation of discounted returns seen so far, and clip them to [-10, 10]."""
 
-    reuse: int = 1
-    """Passes over each batch (epochs)."""
-
-    minibatches: int | None = 1
-    """Parts of a batch, with an update for each in a pass; None: of 64 transitions or more, dividing B."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.reuse > 0, "reuse", self.reuse, "more than 0")
-        require_parts(self.parts, *self.minibatch_rows)
         for name in ("reward_clip", "entropy_cost", "baseline_cost"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("discount", "trace_lambda"):
@@ -113,25 +79,6 @@ class ActorCriticSettings(PolicySettings):
         if self.scale_rewards:
             for name in ("reward_clip", "previous_reward"):
                 require(not getattr(self, name), name, getattr(self, name), "off where rewards are scaled")
-
-    @property
-    def parts(self) -> int:
-        """Minibatches of a batch; of either kind of rows, if none are asked for."""
-        if self.minibatches is not None:
-            return self.minibatches
-        most = self.batch_size * self.unroll_length // _TRANSITIONS_A_PART
-        fitting = (n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0 and n <= most)
-        return max(fitting, default=1)
-
-    @property
-    def minibatch_rows(self) -> tuple[int, str]:
-        """Most rows that minibatches can be drawn of, and their noun."""
-        return self.batch_size, "the batch size"
-
-    @property
-    def updates_a_transition(self) -> float:
-        """Updates that are made for each transition that is acted."""
-        return self.reuse * self.parts / (self.batch_size * self.unroll_length)
 
 
 def make_model(

@@ -20,14 +20,12 @@ from seedbed.agents.actor_critic import (
     ActorCriticSettings,
     generalized_advantages,
     make_model,
-    require_parts,
     with_scaled_rewards,
 )
 from seedbed.agents.interface import AgentDefinition
-from seedbed.errors import ConfigError
+from seedbed.agents.minibatches import ShuffledSettings, evaluate, in_transitions, of_transitions
 from seedbed.nets import normalizer
 from seedbed.nets.actor_critic import ActorCritic, acting
-from seedbed.nets.body import Inputs
 from seedbed.nets.network import AUTO, Network
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, explained_variance, mean_over_batch
@@ -37,7 +35,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 
 @dataclass(frozen=True)
-class PPOSettings(ActorCriticSettings):
+class PPOSettings(ShuffledSettings, ActorCriticSettings):
     """Settings of PPO."""
 
     own_lag: ClassVar[int | Literal["free"]] = 0
@@ -57,17 +55,8 @@ class PPOSettings(ActorCriticSettings):
     unroll_length: int = 64
     """Transitions in an unroll (T)."""
 
-    batch_size: int = 32
-    """Unrolls in a batch (B), over all devices; as many as environments, or some are trained on late."""
-
     reuse: int = 10
     """Passes over each batch (epochs)."""
-
-    minibatches: int | None = None
-    """Parts of a batch, with an update for each in a pass; None: of 64 transitions or more, dividing B."""
-
-    shuffle: Literal["auto", "transitions", "unrolls"] = "auto"
-    """Rows of minibatches: single transitions or whole unrolls; auto: unrolls if there is an LSTM."""
 
     clip: float = 0.2
     """Distance from 1 of the ratio of new to old probabilities that still gains (epsilon)."""
@@ -86,13 +75,6 @@ class PPOSettings(ActorCriticSettings):
 
     target_kl: float | None = None
     """KL divergence from the acting policy; above 1.5 times it the passes over a batch end; none: never."""
-
-    @property
-    def minibatch_rows(self) -> tuple[int, str]:
-        """Most rows that minibatches can be drawn of, and their noun."""
-        if self.shuffle == "unrolls":
-            return super().minibatch_rows
-        return self.batch_size * self.unroll_length, "the transitions of a batch"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,7 +106,7 @@ def make_agent(
         network,
     )
 
-    transitions = _of_transitions(settings, network)
+    transitions = of_transitions(settings, network)
 
     def init(key: jax.Array) -> Tree:
         params: dict[str, Tree] = {"network": model.init(key)}
@@ -163,7 +145,7 @@ def make_agent(
             prepared["target"] = normalizer.normalized(moments, prepared["target"])
         record = {**unroll.record, "value": values[:-1], **prepared}
         unroll = unroll._replace(timestep=timestep, record=record)
-        return params, _in_transitions(model, unroll) if transitions else unroll
+        return params, in_transitions(model, unroll) if transitions else unroll
 
     act, mode = acting(model, distribution, read, tell_values=True)
     agent = Agent(
@@ -206,62 +188,6 @@ def _in_rewards(params: Tree, values: jax.Array) -> jax.Array:
     return mean + deviation * values
 
 
-def _of_transitions(settings: PPOSettings, network: Network) -> bool:
-    """Returns whether minibatches are of single transitions."""
-    if network.lstm and settings.shuffle == "transitions":
-        raise ConfigError(
-            f"shuffle is transitions, but an LSTM of {network.lstm} is trained on whole unrolls: leave one of them out"
-        )
-    transitions = not network.lstm and settings.shuffle != "unrolls" and settings.parts > 1
-    if not transitions:
-        require_parts(settings.parts, settings.batch_size, "the batch size (of whole unrolls)")
-    return transitions
-
-
-_EXTRAS = ("first", "second")
-"""Names of a network's inputs beside the observation, in its order and in the alphabet's."""
-
-
-def _in_transitions(model: ActorCritic, unroll: Unroll) -> Unroll:
-    """Returns the T * B transitions of a prepared batch, ``[1, T * B]``, for a network without memory.
-
-    Frames are stacked here, since the unroll has their order: the observation is as the network reads it.
-    """
-    inputs, _ = model.inputs(unroll.timestep, unroll.action, unroll.state)
-
-    def in_one_row(array: jax.Array) -> jax.Array:
-        return array.reshape(1, -1, *array.shape[2:])
-
-    def ends(array: jax.Array) -> jax.Array:
-        return jnp.concatenate([in_one_row(array[:-1]), in_one_row(array[1:])])
-
-    read = {"shown": inputs.observation, "extras": dict(zip(_EXTRAS, inputs.extras, strict=False))}
-    observation = jax.tree.map(lambda array: in_one_row(array[:-1]), read)
-    return Unroll(
-        TimeStep(observation, *map(ends, unroll.timestep[1:])),
-        in_one_row(unroll.action),
-        jax.tree.map(in_one_row, unroll.record),
-        {},
-        in_one_row(unroll.version),
-    )
-
-
-def _evaluate(
-    model: ActorCritic, params: Tree, unroll: Unroll, transitions: bool
-) -> tuple[jax.Array, jax.Array]:
-    """Policy parameters and values of the steps that were acted on, ``[T, B, ...]``, of a prepared batch."""
-    step = unroll.timestep
-    if transitions:
-        extras = step.observation["extras"]
-        inputs = Inputs(
-            step.observation["shown"], [extras[name] for name in sorted(extras)], step.first[:-1], {}
-        )
-        said, _ = model.evaluate(params, inputs)
-        return said
-    policy, values, _ = model.apply(params, step, unroll.action, unroll.state)
-    return policy[:-1], values[:-1]
-
-
 def _make_loss(
     settings: PPOSettings, model: ActorCritic, distribution: Distribution, transitions: bool
 ) -> Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], None]]]:
@@ -271,7 +197,7 @@ def _make_loss(
         params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
         del target_params, key
-        policy, values = _evaluate(model, params["network"], unroll, transitions)
+        policy, values = evaluate(model, params["network"], unroll, transitions)
         record = unroll.record
         valid = ~unroll.timestep.first[1:]
         behaviour, targets = record["policy"], record["target"]

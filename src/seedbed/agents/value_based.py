@@ -20,9 +20,6 @@ from seedbed.types import ActOutput, Exploration, TimeStep, Tree
 class ValueBasedSettings(OptimizerSettings):
     """Settings of every value-based agent; an agent overrides the defaults and adds its own."""
 
-    memory: ClassVar[str] = "replay"
-    """The source of batches."""
-
     explores: ClassVar[bool] = True
     """True if it explores by chance."""
 
@@ -31,6 +28,30 @@ class ValueBasedSettings(OptimizerSettings):
 
     reward_clip: float = 0.0
     """Clip rewards to plus or minus this before learning; 0 is off."""
+
+    epsilon_base: float = 0.4
+    """Share of actions by chance in the first environment (epsilon)."""
+
+    epsilon_exponent: float = 7.0
+    """The last environment acts by chance with epsilon_base to the power of 1 plus this."""
+
+    epsilon_evaluation: float = 0.001
+    """Share of actions by chance in environments that only evaluate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("reward_clip", "epsilon_exponent"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("discount", "epsilon_base", "epsilon_evaluation"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+
+
+@dataclass(frozen=True)
+class ReplaySettings(ValueBasedSettings):
+    """Settings of value-based agents that learn from a replay, towards the values of a target network."""
+
+    memory: ClassVar[str] = "replay"
+    """The source of batches."""
 
     n_step: int = 3
     """Rewards that a target adds up before it bootstraps (n)."""
@@ -46,15 +67,6 @@ class ValueBasedSettings(OptimizerSettings):
 
     target_period: int = 250
     """Updates after which the target network becomes the trained one."""
-
-    epsilon_base: float = 0.4
-    """Share of actions by chance in the first environment (epsilon)."""
-
-    epsilon_exponent: float = 7.0
-    """The last environment acts by chance with epsilon_base to the power of 1 plus this."""
-
-    epsilon_evaluation: float = 0.001
-    """Share of actions by chance in environments that only evaluate."""
 
     replay_size: int = 100_000
     """Transitions that the replay keeps."""
@@ -86,18 +98,24 @@ class ValueBasedSettings(OptimizerSettings):
         super().__post_init__()
         for name in ("n_step", "target_period", "replay_size", "unroll_length", "batch_size"):
             require(getattr(self, name) > 0, name, getattr(self, name), "1 or more")
-        for name in ("reward_clip", "head_size", "epsilon_exponent", "replay_min_size", "priority_exponent"):
+        for name in ("head_size", "replay_min_size", "priority_exponent"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("discount", "epsilon_base", "epsilon_evaluation", "importance_exponent"):
-            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+        weight = self.importance_exponent
+        require(0 <= weight <= 1, "importance_exponent", weight, "from 0 to 1")
         ratio = self.replay_ratio
         require(ratio is None or ratio > 0, "replay_ratio", ratio, "more than 0, or none")
         annealed = ratio is None and self.anneal_to_zero
         require(not annealed, "replay_ratio", ratio, "a number: annealing needs the number of updates")
 
 
+_EXPLORATION = ("epsilon", "epsilon_start")
+"""Entries of an agent's state that only :attr:`~seedbed.types.Agent.explore` sets."""
+
+
 def acting(
-    settings: ValueBasedSettings, model: QNetwork
+    settings: ValueBasedSettings,
+    model: QNetwork,
+    epsilon: Callable[[Tree, Tree], jax.Array] = lambda params, state: state["epsilon"],
 ) -> tuple[
     Callable[..., tuple[ActOutput, Tree]],
     Callable[..., tuple[jax.Array, Tree]],
@@ -107,15 +125,20 @@ def acting(
     or any by chance.
 
     Its state is the model's and ``{"epsilon": float32 [B]}``; its record is ``{"q": float32 [B, A]}``.
+
+    Args:
+      settings: the agent's settings.
+      model: the network.
+      epsilon: function of the agent's params and state to the shares ``[B]`` of actions by chance.
     """
 
     def evaluate(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
         q, after = model.apply(params["network"], add_time(timestep), None, state)
-        return q[0], after | {"epsilon": state["epsilon"]}
+        return q[0], after | {name: state[name] for name in _EXPLORATION if name in state}
 
     def act(params: Tree, key: jax.Array, timestep: TimeStep, state: Tree) -> tuple[ActOutput, Tree]:
         q, state = evaluate(params, timestep, state)
-        action = jax.vmap(epsilon_greedy)(key, q, state["epsilon"]).astype(model.spec.action.dtype)
+        action = jax.vmap(epsilon_greedy)(key, q, epsilon(params, state)).astype(model.spec.action.dtype)
         return ActOutput(action, {"q": q}), model.with_action(state, action)
 
     def mode(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:

@@ -31,7 +31,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from seedbed.acting.assignment import half_seeds, lanes_of
-from seedbed.acting.inference import row_keys
+from seedbed.acting.inference import initial_state, row_keys
 from seedbed.architectures.checks import acts_and_queues
 from seedbed.architectures.devices import pick_everywhere
 from seedbed.architectures.interface import Architecture, Setup, head_alone
@@ -50,7 +50,7 @@ from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import DEVICES, TrainState, Update, require_finite
 from seedbed.metrics.meters import Episodes, EpisodesOfSeveral
 from seedbed.seeding import key
-from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
+from seedbed.types import ActOutput, Agent, EnvSpec, Exploration, TimeStep, Tree, Unroll
 
 _WINDOW = 100
 _CALL_SECONDS = 1.0
@@ -215,6 +215,11 @@ class Anakin:
         halves = half_seeds(seed, 0, self._epoch, lanes)
         return np.concatenate([environment_seeds(half, rows) for half in halves]).astype(np.uint32)
 
+    def _exploration(self) -> Exploration:
+        """Ranks of the environments of one actor with all of them, none of which only evaluates."""
+        ranks = np.arange(self._num_envs) / max(self._num_envs - 1, 1)
+        return Exploration(ranks.astype(np.float32), np.zeros(self._num_envs, np.bool_))
+
     def _learner_of(self, own: Own) -> tuple[Agent, Update]:
         if not own.values:
             return self._agent, self._update
@@ -226,7 +231,7 @@ class Anakin:
         stage, timestep = begin(self._env, seeds)
         sums, last = no_episodes(self._num_envs, self._window)
         slots = jnp.arange(self._num_envs, dtype=jnp.int32)
-        memory = agent.initial_state(self._num_envs)
+        memory = initial_state(agent, self._exploration())
         acting = Acting(slots, stage, timestep, memory, jnp.zeros_like(slots), sums)
         return Carry(update.begin(jax.random.wrap_key_data(own.learner)), acting, last)
 

@@ -66,6 +66,11 @@ def check(config: RunConfig, agent: Agent) -> str | None:
             f"actors is {place.actors}, so of {len(place.inference_devices)} devices that act some have no thread: "
             "give as many --actors or more, or fewer --actor-devices"
         )
+    if place.eval_envs:
+        return (
+            f"eval_envs is {place.eval_envs}, but threads hand over unrolls of all their environments: leave it out, "
+            "or use --arch seed or impala"
+        )
     return too_far_behind(config, agent)
 
 

@@ -177,7 +177,10 @@ def _require_meaning(config: RunConfig, words: Iterable[str]) -> None:
                 raise ConfigError(f"{flag} is given, but {config.agent} has no use for it: leave it out")
         for part in fields(config.settings):
             if part.name in names and not has_meaning(part, config.settings):
-                needed = " ".join(f"--{name} {value}" for name, value in part.metadata.items())
+                needed = " ".join(
+                    f"--{name} {value[0] if isinstance(value, tuple) else value}"
+                    for name, value in part.metadata.items()
+                )
                 raise ConfigError(
                     f"{flag} is given, and means nothing without {needed}: add that, or leave it out"
                 )

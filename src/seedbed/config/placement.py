@@ -35,8 +35,14 @@ def at_least(settings: object, least: float, *names: str, above: bool = False) -
 
 
 def has_meaning(part: Any, agent_settings: Any) -> bool:
-    """Returns whether a setting means something beside these settings of the agent, or for agents of such a class."""
-    return all(getattr(agent_settings, name, None) == value for name, value in part.metadata.items())
+    """Returns whether a setting means something beside these settings of the agent, or for agents of such a class.
+
+    Its metadata has the values, one or a tuple of them, that other settings must have.
+    """
+    return all(
+        getattr(agent_settings, name, None) in (needed if isinstance(needed, tuple) else (needed,))
+        for name, needed in part.metadata.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -208,7 +214,7 @@ class LearnerSettings(Group):
     prefetch: int = 1
     """Batches assembled and moved to the training devices ahead of time. (Free lag only.)"""
     lag: int | Literal["free"] | None = None
-    """Rounds between acting and newest weights: free, or exact; None: the agent's own (ppo, a2c: 0)."""
+    """Rounds between acting and newest weights: free, or exact; None: the agent's own (ppo, a2c, pqn: 0)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

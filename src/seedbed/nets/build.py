@@ -50,7 +50,7 @@ def build_torso(settings: Network, observation: Tree) -> nn.Module:
         at.
     """
     network, hidden, observations = settings.network, settings.hidden, settings.observations
-    dtype = _dtype_of(settings.compute_dtype)
+    dtype, normalized = _dtype_of(settings.compute_dtype), settings.normalization == "layer"
     if ":" in network:
         return _load(network)
     if network not in NETWORKS:
@@ -59,7 +59,9 @@ def build_torso(settings: Network, observation: Tree) -> nn.Module:
         )
     images = _images(settings, observation)
     if is_mlp(settings, observation):
-        dense = functools.partial(torsos.MLP, hidden or (64, 64), _ACTIVATIONS[settings.activation])
+        dense = functools.partial(
+            torsos.MLP, hidden or (64, 64), _ACTIVATIONS[settings.activation], normalized=normalized
+        )
         return torsos.Encoder(observation, None, dense, rule=observations)
     if not images:
         raise ConfigError(
@@ -72,7 +74,8 @@ def build_torso(settings: Network, observation: Tree) -> nn.Module:
         )
 
     def torso(name: str) -> Callable[[], nn.Module]:
-        return functools.partial(IMAGE_TORSOS[name], dtype=dtype, **({"hidden": hidden} if hidden else {}))
+        sizes = {"hidden": hidden} if hidden else {}
+        return functools.partial(IMAGE_TORSOS[name], dtype=dtype, normalized=normalized, **sizes)
 
     if network != "auto":
         return torsos.Encoder(observation, torso(network), rule=observations)

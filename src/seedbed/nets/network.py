@@ -17,7 +17,9 @@ class Network:
     hidden: tuple[int, ...] = ()
     """Sizes of the torso's dense layers; none given: the network's own."""
     activation: Literal["auto", "tanh", "relu", "silu"] = "auto"
-    """Activation of the MLP's layers; auto: tanh. (Convolutional networks are rectified.)"""
+    """Activation of the MLP's layers; auto: tanh (pqn: relu). (Convolutional networks are rectified.)"""
+    normalization: Literal["auto", "none", "layer"] = "auto"
+    """LayerNorm before each activation of the torso: layer, or none; auto: the agent's own (pqn: layer)."""
     lstm: int | None = None
     """Size of an LSTM between torso and heads; 0: none; None: the agent's own (r2d2: 512, others: 0)."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"

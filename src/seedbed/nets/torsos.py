@@ -23,17 +23,22 @@ from seedbed.types import Tree, leaves
 
 
 class MLP(nn.Module):
-    """Dense layers of ``sizes``, each with its activation: ``[N, D]`` to ``[N, sizes[-1]]``."""
+    """Dense layers of ``sizes``, each with its activation: ``[N, D]`` to ``[N, sizes[-1]]``.
+
+    Attributes:
+      sizes: outputs of each layer.
+      activation: activation of all of them.
+      normalized: whether each is normalized before its activation.
+    """
 
     sizes: tuple[int, ...] = (64, 64)
     activation: Callable[[jax.Array], jax.Array] = nn.tanh
+    normalized: bool = False
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         """Applies it."""
-        for size in self.sizes:
-            features = self.activation(Dense(size, RELU_INIT)(features))
-        return features
+        return _dense(features, self.sizes, self.normalized, self.activation)
 
 
 class ConvTorso(nn.Module):
@@ -44,19 +49,20 @@ class ConvTorso(nn.Module):
       padding: padding of all of them.
       hidden: sizes of the dense layers.
       dtype: dtype of the convolutions.
+      normalized: whether each layer is normalized before its rectifier.
     """
 
     layers: tuple[tuple[int, int, int], ...]
     padding: Padding
     hidden: tuple[int, ...]
     dtype: DTypeLike = jnp.float32
+    normalized: bool = False
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         """Applies it."""
-        for features, kernel, stride in self.layers:
-            images = Conv(features, kernel, stride, self.padding, True, self.dtype, RELU_INIT)(images)
-        return _dense(_flattened(images), self.hidden)
+        images = _convolved(images, self.layers, self.padding, self.dtype, self.normalized)
+        return _dense(_flattened(images), self.hidden, self.normalized)
 
 
 def _flattened(images: jax.Array) -> jax.Array:
@@ -64,31 +70,68 @@ def _flattened(images: jax.Array) -> jax.Array:
     return images.reshape(len(images), -1).astype(jnp.float32)
 
 
-def _dense(flat: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """Rectified dense layers; called inside a compact module, which owns their weights."""
+def _dense(
+    flat: jax.Array,
+    sizes: tuple[int, ...],
+    normalized: bool,
+    activation: Callable[[jax.Array], jax.Array] = nn.relu,
+) -> jax.Array:
+    """Dense layers, each with its activation; called inside a compact module, which owns their weights."""
     for size in sizes:
-        flat = nn.relu(Dense(size, RELU_INIT)(flat))
+        flat = activation(_normalized(Dense(size, RELU_INIT)(flat), normalized))
     return flat
 
 
-def tiny(hidden: tuple[int, ...] = (128,), dtype: DTypeLike = jnp.float32) -> nn.Module:
+def _convolved(
+    images: jax.Array,
+    layers: tuple[tuple[int, int, int], ...],
+    padding: Padding,
+    dtype: DTypeLike,
+    normalized: bool,
+) -> jax.Array:
+    """Rectified convolutions, as :func:`_dense` has its layers."""
+    for features, kernel, stride in layers:
+        images = Conv(features, kernel, stride, padding, not normalized, dtype, RELU_INIT)(images)
+        if normalized:
+            images = nn.relu(nn.LayerNorm()(images))
+    return images
+
+
+def _normalized(features: jax.Array, normalized: bool) -> jax.Array:
+    """Features ``[..., D]`` with mean 0 and variance 1 over D, which are scaled and shifted by learned numbers
+    (LayerNorm, Ba et al. 2016), if they are to be; called inside a compact module.
+
+    Of images ``[N, H, W, C]`` each pixel is normalized over its channels, as PQN's own code does it.
+    """
+    return nn.LayerNorm()(features) if normalized else features
+
+
+def tiny(
+    hidden: tuple[int, ...] = (128,), dtype: DTypeLike = jnp.float32, normalized: bool = False
+) -> nn.Module:
     """For images of about 10x10, as in MinAtar (Young and Tian 2019): 16 filters 3x3, dense 128."""
-    return ConvTorso(((16, 3, 1),), "VALID", hidden, dtype)
+    return ConvTorso(((16, 3, 1),), "VALID", hidden, dtype, normalized)
 
 
-def small(hidden: tuple[int, ...] = (256,), dtype: DTypeLike = jnp.float32) -> nn.Module:
+def small(
+    hidden: tuple[int, ...] = (256,), dtype: DTypeLike = jnp.float32, normalized: bool = False
+) -> nn.Module:
     """The network of DQN 2013 and A3C (Mnih et al. 2013, 2016); good on a CPU."""
-    return ConvTorso(((16, 8, 4), (32, 4, 2)), "VALID", hidden, dtype)
+    return ConvTorso(((16, 8, 4), (32, 4, 2)), "VALID", hidden, dtype, normalized)
 
 
-def nature(hidden: tuple[int, ...] = (512,), dtype: DTypeLike = jnp.float32) -> nn.Module:
+def nature(
+    hidden: tuple[int, ...] = (512,), dtype: DTypeLike = jnp.float32, normalized: bool = False
+) -> nn.Module:
     """The network of DQN 2015 (Mnih et al., Nature): 32, 64, 64 filters, dense 512."""
-    return ConvTorso(((32, 8, 4), (64, 4, 2), (64, 3, 1)), "VALID", hidden, dtype)
+    return ConvTorso(((32, 8, 4), (64, 4, 2), (64, 3, 1)), "VALID", hidden, dtype, normalized)
 
 
-def shallow(hidden: tuple[int, ...] = (256,), dtype: DTypeLike = jnp.float32) -> nn.Module:
+def shallow(
+    hidden: tuple[int, ...] = (256,), dtype: DTypeLike = jnp.float32, normalized: bool = False
+) -> nn.Module:
     """The shallow network of IMPALA (Espeholt et al. 2018, figure 3, left): :func:`small` with padding."""
-    return ConvTorso(((16, 8, 4), (32, 4, 2)), "SAME", hidden, dtype)
+    return ConvTorso(((16, 8, 4), (32, 4, 2)), "SAME", hidden, dtype, normalized)
 
 
 class Pooled(nn.Module):
@@ -102,22 +145,20 @@ class Pooled(nn.Module):
       layers: ``(features, kernel, stride)`` of every convolution.
       hidden: sizes of the dense layers, each with layer normalisation (Ba et al. 2016) before its rectifier.
       dtype: dtype of the convolutions.
+      normalized: whether the convolutions are normalized so, too.
     """
 
     layers: tuple[tuple[int, int, int], ...] = ((16, 4, 2), (16, 4, 2))
     hidden: tuple[int, ...] = (128,)
     dtype: DTypeLike = jnp.float32
+    normalized: bool = False
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         """Applies it, ``[N, H, W, C]`` to ``[N, hidden[-1]]``."""
         images = _standardized(scaled(max_pool(images, window=2, stride=2)))
-        for features, kernel, stride in self.layers:
-            images = Conv(features, kernel, stride, "VALID", True, self.dtype, RELU_INIT)(images)
-        flat = _flattened(images)
-        for size in self.hidden:
-            flat = nn.relu(nn.LayerNorm()(Dense(size, RELU_INIT)(flat)))
-        return flat
+        images = _convolved(images, self.layers, "VALID", self.dtype, self.normalized)
+        return _dense(_flattened(images), self.hidden, normalized=True)
 
 
 def _standardized(images: jax.Array) -> jax.Array:
@@ -136,12 +177,14 @@ class Deep(nn.Module):
       blocks: residual blocks in a section, of two convolutions each.
       hidden: sizes of the dense layers.
       dtype: dtype of the convolutions.
+      normalized: whether there is a LayerNorm before each rectifier.
     """
 
     channels: tuple[int, ...] = (16, 32, 32)
     blocks: int = 2
     hidden: tuple[int, ...] = (256,)
     dtype: DTypeLike = jnp.float32
+    normalized: bool = False
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -149,9 +192,15 @@ class Deep(nn.Module):
         for channels in self.channels:
             images = max_pool(Conv(channels, 3, dtype=self.dtype)(images), window=3, stride=2)
             for _ in range(self.blocks):
-                inner = Conv(channels, 3, rectified=True, dtype=self.dtype)(nn.relu(images))
+                inner = Conv(channels, 3, rectified=not self.normalized, dtype=self.dtype)(
+                    self._rectified(images)
+                )
+                inner = self._rectified(inner) if self.normalized else inner
                 images = images + Conv(channels, 3, dtype=self.dtype)(inner)
-        return _dense(_flattened(nn.relu(images)), self.hidden)
+        return _dense(_flattened(self._rectified(images)), self.hidden, self.normalized)
+
+    def _rectified(self, images: jax.Array) -> jax.Array:
+        return nn.relu(_normalized(images, self.normalized))
 
 
 SMALLEST_FOR_SMALL = 36

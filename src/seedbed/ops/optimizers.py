@@ -20,6 +20,10 @@ def require(holds: bool, name: str, given: object, needed: str) -> None:
         raise ConfigError(f"{name} is {given}, and has to be {needed}")
 
 
+_ADAMS = ("adam", "radam")
+"""Kingma and Ba 2015, and with a warm-up of the variance's estimate (Liu et al. 2020, algorithm 2)."""
+
+
 @dataclass(frozen=True)
 class OptimizerSettings:
     """Settings of the optimizer. Epsilons and clips are for gradients of a *mean* over a batch.
@@ -33,16 +37,16 @@ class OptimizerSettings:
     anneal_to_zero: bool = False
     """Lower the learning rate linearly to 0 over the whole run, which needs a stated length."""
 
-    optimizer: Literal["adam", "rmsprop", "adagrad"] = "adam"
-    """The optimizer."""
+    optimizer: Literal["adam", "radam", "rmsprop", "adagrad"] = "adam"
+    """The optimizer; radam is Adam that begins with small steps."""
 
-    adam_b1: float = field(default=0.9, metadata={"optimizer": "adam"})
+    adam_b1: float = field(default=0.9, metadata={"optimizer": _ADAMS})
     """Adam: decay of the mean of gradients (SEED used 0 on DeepMind Lab)."""
 
-    adam_b2: float = field(default=0.999, metadata={"optimizer": "adam"})
+    adam_b2: float = field(default=0.999, metadata={"optimizer": _ADAMS})
     """Adam: decay of the mean of squared gradients."""
 
-    adam_eps: float = field(default=3.125e-7, metadata={"optimizer": "adam"})
+    adam_eps: float = field(default=3.125e-7, metadata={"optimizer": _ADAMS})
     """Adam: added outside the root."""
 
     rmsprop_decay: float = field(default=0.99, metadata={"optimizer": "rmsprop"})
@@ -115,8 +119,9 @@ def make_optimizer(settings: OptimizerSettings, total_updates: int | None) -> op
 
 
 def _optimizer(settings: OptimizerSettings, rate: float | optax.Schedule) -> optax.GradientTransformation:
-    if settings.optimizer == "adam":
-        return optax.adam(rate, settings.adam_b1, settings.adam_b2, settings.adam_eps)
+    if settings.optimizer in _ADAMS:
+        rule = optax.radam if settings.optimizer == "radam" else optax.adam
+        return rule(rate, settings.adam_b1, settings.adam_b2, settings.adam_eps)
     if settings.optimizer == "adagrad":
         return optax.adagrad(rate, settings.adagrad_start, settings.adagrad_eps)
     return optax.rmsprop(

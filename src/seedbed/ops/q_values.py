@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from seedbed.ops.checks import check_time_major
-from seedbed.ops.returns import n_step
+from seedbed.ops.returns import gae, n_step
 
 
 def rescaled(values: jax.Array, epsilon: float) -> jax.Array:
@@ -82,3 +82,33 @@ def td_errors(
     values = in_rewards(of_actions(target_q, best), rescale)
     targets = rescaled(n_step(discounts, rewards, values, valid, n=n), rescale)
     return jnp.where(valid, lax.stop_gradient(targets) - of_actions(q[:-1], actions), 0.0)
+
+
+def q_lambda(
+    q: jax.Array, discounts: jax.Array, rewards: jax.Array, valid: jax.Array, *, lambda_: float
+) -> jax.Array:
+    """Returns of Q(lambda), without correction for actions by chance (Peng and Williams 1996; Gallici et al. 2024).
+
+    ::
+
+        G_t = r_t + gamma_t ((1 - lambda) max_a q(x_{t+1}, a) + lambda G_{t+1}),    G_T = max_a q(x_T, a)
+
+    ``lambda_`` 0 is the return of one step, 1 that of all steps that follow, bootstrapped at the end. At an invalid
+    transition ``G_t = max_a q(x_t, a)``, which is the bootstrap of a truncated episode.
+
+    Args:
+      q: float ``[T + 1, A]``; the last one only bootstraps.
+      discounts: float ``[T]``, 0 where the transition ended in a termination.
+      rewards: float ``[T]``, of the transitions.
+      valid: bool ``[T]``, False where the transition leads into a new episode.
+      lambda_: mixes bootstraps of all lengths, in [0, 1].
+
+    Returns:
+      float ``[T]``; gradients are stopped.
+
+    Raises:
+      SpecError: shapes do not fit, when traced.
+    """
+    values = lax.stop_gradient(jnp.max(q, axis=-1))
+    # In terms of errors against values it is the recursion of generalized advantages.
+    return values[:-1] + gae(discounts, rewards, values, valid, lambda_=lambda_)
