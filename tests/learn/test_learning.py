@@ -1,6 +1,7 @@
 """Agents learn: the smallest tasks that tell a working agent from one that only runs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,22 @@ def test_the_memory_task_is_solved_with_a_memory_and_only_with_one(
 def test_dqn_solves_catch(tmp_path: Path) -> None:
     summary = learn("toy:catch", tmp_path, agent="dqn", frames=100_000)
     assert summary["best_mean_return"] >= 0.95, summary
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "goal"),
+    [
+        ("toy:catch", {}, 0.95),
+        ("toy:catch", {"arch": "sebulba", "actors": 1}, 0.95),
+        ("toy:memory", {"lstm": 32}, 0.95),
+        ("gymnax:CartPole-v1", {"arch": "anakin"}, 200.0),
+    ],
+    ids=["catch", "catch-sebulba", "memory-lstm", "cartpole-anakin"],
+)
+def test_pqn_learns_without_a_replay(tmp_path: Path, env: str, settings: dict[str, Any], goal: float) -> None:
+    frames = 300_000 if goal > 1 else 60_000
+    summary = learn(env, tmp_path, agent="pqn", frames=frames, until_return=goal, **settings)
+    assert summary["best_mean_return"] >= goal, summary
 
 
 @pytest.mark.parametrize(("agent", "solved"), [("r2d2", True), ("dqn", False)])
