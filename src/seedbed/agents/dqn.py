@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from seedbed.agents.interface import AgentDefinition
-from seedbed.agents.value_based import ReplaySettings, acting, initial_state
+from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
 from seedbed.errors import ConfigError
 from seedbed.nets.body import Inputs
 from seedbed.nets.network import AUTO, Network
@@ -28,7 +28,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, Tree, Unroll
 
 
 @dataclass(frozen=True)
-class DQNSettings(ReplaySettings):
+class DQNSettings(ValueBasedSettings):
     """Settings of DQN."""
 
     learning_rate: float = 5e-4

@@ -16,8 +16,8 @@ class AgentDefinition:
     Attributes:
       name: value of ``--agent``.
       Settings: frozen dataclass of the agent's settings, derived from
-        :class:`~seedbed.agents.actor_critic.PolicySettings` or, for values that are learned from a replay,
-        :class:`~seedbed.agents.value_based.ReplaySettings`.
+        :class:`~seedbed.agents.actor_critic.PolicySettings` or
+        :class:`~seedbed.agents.value_based.ValueBasedSettings`.
       make: ``(settings, spec, network, *, total_updates) -> Agent``, of a :class:`~seedbed.nets.network.Network`;
         raises :class:`~seedbed.errors.ConfigError` for settings that do not go together, or that do not fit the
         environment.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.minibatches import ShuffledSettings, evaluate, in_transitions, of_transitions
-from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
+from seedbed.agents.value_based import ExplorationSettings, acting, initial_state
 from seedbed.nets.build import is_mlp
 from seedbed.nets.network import AUTO, Network
 from seedbed.nets.q_network import QNetwork, one_of
@@ -29,7 +29,7 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Exploration, TimeStep, Tree,
 
 
 @dataclass(frozen=True)
-class PQNSettings(ShuffledSettings, ValueBasedSettings):
+class PQNSettings(ShuffledSettings, ExplorationSettings):
     """Settings of PQN."""
 
     own_lag: ClassVar[int | Literal["free"]] = 0
@@ -46,8 +46,14 @@ class PQNSettings(ShuffledSettings, ValueBasedSettings):
     gradient_clip: float = 10.0
     """Largest global norm of the gradient; 0 is off."""
 
+    discount: float = 0.99
+    """Value of a reward one step later (gamma)."""
+
     trace_lambda: float = 0.65
     """Mixes short and long bootstraps of the targets; 1 is the longest."""
+
+    reward_clip: float = 0.0
+    """Clip rewards to plus or minus this before learning; 0 is off."""
 
     reward_scale: float = 1.0
     """Factor of rewards, after they are clipped."""
@@ -78,9 +84,10 @@ class PQNSettings(ShuffledSettings, ValueBasedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("trace_lambda", "epsilon_start"):
+        for name in ("discount", "trace_lambda", "epsilon_start"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
-        require(self.epsilon_steps >= 0, "epsilon_steps", self.epsilon_steps, "0 or more")
+        for name in ("epsilon_steps", "reward_clip"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         require(self.reward_scale > 0, "reward_scale", self.reward_scale, "more than 0")
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from seedbed.agents.interface import AgentDefinition
-from seedbed.agents.value_based import ReplaySettings, acting, initial_state
+from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
 from seedbed.errors import ConfigError
 from seedbed.nets.network import AUTO, Network
 from seedbed.nets.q_network import QNetwork, one_of
@@ -30,7 +30,7 @@ _LSTM = 512
 
 
 @dataclass(frozen=True)
-class R2D2Settings(ReplaySettings):
+class R2D2Settings(ValueBasedSettings):
     """Settings of R2D2.
 
     The loss is a sum over the T transitions of a sequence and a mean over the batch.

@@ -17,17 +17,11 @@ from seedbed.types import ActOutput, Exploration, TimeStep, Tree
 
 
 @dataclass(frozen=True)
-class ValueBasedSettings(OptimizerSettings):
-    """Settings of every value-based agent; an agent overrides the defaults and adds its own."""
+class ExplorationSettings(OptimizerSettings):
+    """Settings of agents that act by chance now and then."""
 
     explores: ClassVar[bool] = True
     """True if it explores by chance."""
-
-    discount: float = 0.99
-    """Value of a reward one step later (gamma)."""
-
-    reward_clip: float = 0.0
-    """Clip rewards to plus or minus this before learning; 0 is off."""
 
     epsilon_base: float = 0.4
     """Share of actions by chance in the first environment (epsilon)."""
@@ -40,18 +34,23 @@ class ValueBasedSettings(OptimizerSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("reward_clip", "epsilon_exponent"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("discount", "epsilon_base", "epsilon_evaluation"):
+        require(self.epsilon_exponent >= 0, "epsilon_exponent", self.epsilon_exponent, "0 or more")
+        for name in ("epsilon_base", "epsilon_evaluation"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
 
 
 @dataclass(frozen=True)
-class ReplaySettings(ValueBasedSettings):
-    """Settings of value-based agents that learn from a replay, towards the values of a target network."""
+class ValueBasedSettings(ExplorationSettings):
+    """Settings of value-based agents with a replay; an agent overrides the defaults and adds its own."""
 
     memory: ClassVar[str] = "replay"
     """The source of batches."""
+
+    discount: float = 0.99
+    """Value of a reward one step later (gamma)."""
+
+    reward_clip: float = 0.0
+    """Clip rewards to plus or minus this before learning; 0 is off."""
 
     n_step: int = 3
     """Rewards that a target adds up before it bootstraps (n)."""
@@ -98,10 +97,10 @@ class ReplaySettings(ValueBasedSettings):
         super().__post_init__()
         for name in ("n_step", "target_period", "replay_size", "unroll_length", "batch_size"):
             require(getattr(self, name) > 0, name, getattr(self, name), "1 or more")
-        for name in ("head_size", "replay_min_size", "priority_exponent"):
+        for name in ("reward_clip", "head_size", "replay_min_size", "priority_exponent"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        weight = self.importance_exponent
-        require(0 <= weight <= 1, "importance_exponent", weight, "from 0 to 1")
+        for name in ("discount", "importance_exponent"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
         ratio = self.replay_ratio
         require(ratio is None or ratio > 0, "replay_ratio", ratio, "more than 0, or none")
         annealed = ratio is None and self.anneal_to_zero
@@ -113,7 +112,7 @@ _EXPLORATION = ("epsilon", "epsilon_start")
 
 
 def acting(
-    settings: ValueBasedSettings,
+    settings: ExplorationSettings,
     model: QNetwork,
     epsilon: Callable[[Tree, Tree], jax.Array] = lambda params, state: state["epsilon"],
 ) -> tuple[
