@@ -49,6 +49,9 @@ _PPO_SCALED = ppo.PPOSettings(
     previous_action=True,
     deviation="state",
 )
+_PPO_CORRECTED = ppo.PPOSettings(
+    unroll_length=8, batch_size=4, minibatches=2, correction="vtrace", normalize_values=True
+)
 _VTRACE_SCALED = VTraceSettings(unroll_length=8, batch_size=4, scale_rewards=True, target_entropy=0.5)
 _A2C = a2c.A2CSettings(unroll_length=8, batch_size=4)
 _DQN = dqn.DQNSettings(unroll_length=8, batch_size=4, head_size=16)
@@ -104,6 +107,7 @@ AGENTS = {
     "ppo": lambda spec: ppo.make_agent(_PPO, spec),
     "ppo-lstm": lambda spec: ppo.make_agent(_PPO_MEMORY, spec, Network(hidden=(32,), lstm=16)),
     "ppo-scaled": lambda spec: ppo.make_agent(_PPO_SCALED, spec, Network(activation="relu")),
+    "ppo-corrected": lambda spec: ppo.make_agent(_PPO_CORRECTED, spec, Network(lstm=8)),
     "vtrace-scaled": lambda spec: make_agent(_VTRACE_SCALED, spec),
     "a2c": lambda spec: a2c.make_agent(_A2C, spec),
     "dqn": lambda spec: dqn.make_agent(_DQN, spec),
@@ -132,6 +136,7 @@ PAIRS = [
         ("ppo-lstm", "tree"),
         ("ppo-scaled", "vector"),
         ("ppo-scaled", "continuous"),
+        ("ppo-corrected", "vector"),
         ("vtrace-scaled", "vector"),
         ("a2c", "vector"),
         ("a2c", "continuous"),

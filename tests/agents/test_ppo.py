@@ -11,9 +11,10 @@ from seedbed.errors import ConfigError
 from seedbed.learning.update import Update
 from seedbed.nets.network import Network
 from seedbed.nets.normalizer import mean_and_deviation
+from seedbed.ops import distributions
 from seedbed.ops.returns import gae
 from seedbed.replay.queue import select
-from seedbed.testing.agents import SPECS, Subject
+from seedbed.testing.agents import SPECS, Subject, experience
 
 SETTINGS = PPOSettings(unroll_length=8, batch_size=4, minibatches=2, shuffle="unrolls")
 ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]
@@ -253,3 +254,62 @@ def test_unless_it_is_told_a_batch_has_parts_that_fit_either_kind_of_rows(batch_
     for network in (Network(), Network(lstm=4)):
         assert make_agent(settings, SPECS["vector"], network).data.minibatches == parts
     assert settings.updates_a_transition == settings.reuse * parts / (batch_size * unroll_length)
+
+
+def late(spec="vector", **changes):
+    """An agent with its newest weights, an unroll of older ones, and the newest policy and values at every step."""
+    changes = {"normalize_advantages": False, "discount": 0.9, "trace_lambda": 0.8, **changes}
+    it = subject(spec, correction="vtrace", **changes)
+    unroll = it.unroll(ENDS)
+    noise = np.random.default_rng(7)
+    it.params = jax.tree.map(lambda x: x + 0.3 * noise.normal(size=x.shape).astype(np.float32), it.params)
+    # The newest policy may do other things, but without a memory it does not matter.
+    newest = it.play(experience(it.spec, 10, 4, ENDS)).record
+    return it, unroll, newest
+
+
+@pytest.mark.parametrize("spec", ["vector", "continuous"])
+def test_with_a_lag_advantages_and_targets_are_those_of_vtrace(spec):
+    it, unroll, newest = late(spec)
+    record, steps = it.prepare(unroll).record, unroll.timestep
+    distribution = distributions.from_spec(it.spec.action)
+    values = np.asarray(newest["value"], np.float64)
+    log_prob = [
+        np.asarray(distribution.log_prob(policy, unroll.action), np.float64)
+        for policy in (newest["policy"][:-1], unroll.record["policy"])
+    ]
+    rhos = np.exp(log_prob[0] - log_prob[1])
+    targets = values.copy()
+    for t in reversed(range(8)):
+        discount = np.where(steps.terminated[t + 1], 0.0, 0.9)
+        weight = np.where(steps.first[t + 1], 0.0, np.minimum(1.0, rhos[t]))
+        delta = steps.reward[t + 1] + discount * values[t + 1] - values[t]
+        targets[t] = values[t] + weight * (delta + 0.8 * discount * (targets[t + 1] - values[t + 1]))
+    assert (np.minimum(1.0, rhos) < 0.9).any() and (rhos > 1.1).any(), "the policies are not alike"
+    np.testing.assert_allclose(record["target"], targets[:-1], atol=2e-4)
+    np.testing.assert_allclose(record["advantage"], (targets - values)[:-1], atol=2e-4)
+    np.testing.assert_allclose(record["policy"], newest["policy"][:-1], atol=1e-5)
+    valid = ~steps.first[1:]
+    np.testing.assert_allclose(np.asarray(record["rho"])[valid], rhos[valid], rtol=1e-3)
+    assert it.gradient(unroll)[1]["rho"] == pytest.approx(rhos[valid].mean(), rel=1e-3)
+
+
+def test_with_a_lag_nothing_is_clipped_before_the_newest_policy_is_left():
+    it, unroll, _ = late()
+    _, metrics, _ = it.gradient(unroll)
+    assert metrics["clipped"] == 0
+    assert metrics["kl"] == pytest.approx(0, abs=1e-6)
+    advantages = np.asarray(it.prepare(unroll).record["advantage"])
+    assert metrics["policy_loss"] == pytest.approx(-advantages.mean(), rel=1e-4)
+    uncorrected = subject(normalize_advantages=False)
+    uncorrected.params = it.params
+    assert uncorrected.gradient(unroll)[1]["clipped"] > 0.1
+
+
+def test_without_lag_the_correction_changes_nothing():
+    plain, corrected = (subject(correction=correction) for correction in ("none", "vtrace"))
+    unroll = plain.unroll(ENDS)
+    one, other = plain.gradient(unroll), corrected.gradient(unroll)
+    assert other[1].pop("rho") == pytest.approx(1.0, abs=1e-5)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)

@@ -24,6 +24,7 @@ HERE = {
     **AGENTS,
     "ppo lstm": {"agent": "ppo", "lstm": 8, "reuse": 2, "minibatches": 2, "normalize_values": True},
     "ppo continuous": {"agent": "ppo", "env": "gymnax:Pendulum-v1", "reuse": 2, "minibatches": 2},
+    "ppo corrected": {"agent": "ppo", "correction": "vtrace", "reuse": 2, "minibatches": 2},
     "pqn lstm": {"agent": "pqn", "lstm": 8, "reuse": 2, "minibatches": 2, "epsilon_steps": 300},
     "vtrace continuous": {"agent": "vtrace", "env": "gymnax:Pendulum-v1", "reuse": 2},
     "a2c lstm continuous": {"agent": "a2c", "env": "gymnax:Pendulum-v1", "lstm": 8},

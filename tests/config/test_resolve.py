@@ -316,6 +316,9 @@ def test_env_options_without_a_name_are_refused(item: str) -> None:
     [
         ({"agent": "ppo"}, 0),
         ({"agent": "a2c"}, 0),
+        ({"agent": "pqn"}, 0),
+        ({"agent": "ppo", "correction": "vtrace"}, "free"),
+        ({"agent": "ppo", "correction": "vtrace", "lag": 0}, 0),
         ({"agent": "vtrace"}, "free"),
         ({"agent": "dqn"}, "free"),
         ({"agent": "ppo", "lag": "free"}, "free"),
@@ -330,7 +333,7 @@ def test_an_agent_brings_its_own_lag_where_none_is_asked_for(settings: dict[str,
 
 
 @pytest.mark.parametrize("env", ["toy:catch", "toy:memory", "CartPole-v1", "ALE/Pong-v5", "ALE/Breakout-v5"])
-@pytest.mark.parametrize("agent", ["vtrace", "ppo", "a2c"])
+@pytest.mark.parametrize("agent", ["vtrace", "ppo", "a2c", "pqn"])
 def test_what_a_preset_says_of_an_agent_starts_under_the_first_architecture(env: str, agent: str) -> None:
     """Their rounds and batches come out even, whatever lag the agent brings."""
     config = configure(env, agent=agent)

@@ -20,10 +20,14 @@ def test_cartpole_is_solved_within_a_million_steps(tmp_path: Path) -> None:
     assert summary["best_mean_return"] >= 475, summary
 
 
-@pytest.mark.parametrize("agent", ["ppo", "a2c"])
-def test_other_agents_learn_cartpole_too(tmp_path: Path, agent: str) -> None:
+@pytest.mark.parametrize(
+    ("agent", "settings"),
+    [("ppo", {}), ("ppo", {"correction": "vtrace"}), ("a2c", {})],
+    ids=["ppo", "appo", "a2c"],
+)
+def test_other_agents_learn_cartpole_too(tmp_path: Path, agent: str, settings: dict[str, Any]) -> None:
     # A policy at random gets about 22. That 475 is reached is recorded in docs/evidence.md.
-    summary = learn("CartPole-v1", tmp_path, agent=agent, frames=500_000, until_return=200.0)
+    summary = learn("CartPole-v1", tmp_path, agent=agent, frames=500_000, until_return=200.0, **settings)
     assert summary["best_mean_return"] >= 200, summary
 
 

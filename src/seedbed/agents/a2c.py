@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +33,6 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Tree, Unroll
 class A2CSettings(ActorCriticSettings):
     """Settings of A2C; step size, optimizer, clip and unroll are from Baselines."""
 
-    own_lag: ClassVar[int | Literal["free"]] = 0
-
     learning_rate: float = 7e-4
     """Step size of the optimizer."""
 
@@ -46,6 +44,11 @@ class A2CSettings(ActorCriticSettings):
 
     unroll_length: int = 5
     """Transitions in an unroll (T), n of the n-step return."""
+
+    @property
+    def own_lag(self) -> int | Literal["free"]:
+        """The lag that the agent is made for."""
+        return 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

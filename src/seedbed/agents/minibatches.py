@@ -30,14 +30,16 @@ class QueueSettings(OptimizerSettings):
     memory: ClassVar[str] = "queue"
     """The source of batches."""
 
-    own_lag: ClassVar[int | Literal["free"]] = "free"
-    """The lag that the agent is made for."""
-
     unroll_length: int = 20
     """Transitions in an unroll (T)."""
 
     batch_size: int = 32
     """Unrolls in a batch (B), over all devices."""
+
+    @property
+    def own_lag(self) -> int | Literal["free"]:
+        """The lag that the agent is made for."""
+        return "free"
 
     @property
     def transitions_before_learning(self) -> int:

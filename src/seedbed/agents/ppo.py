@@ -5,13 +5,17 @@ al. 2020 and Huang et al. 2022 found to matter. Advantages and targets are compu
 passes begin (Baselines used the ones that acted: with a lag of 0 they are the same, and under Anakin their values are
 not computed again), and advantages are normalized over the whole batch, so that minibatches and devices do not change
 the targets.
+
+With ``correction`` "vtrace" it is APPO, for data of older policies: the target policy of Luo et al. 2020, *IMPACT:
+Importance Weighted Asynchronous Architectures with Clipped Target Networks*, is the one with which the passes begin.
+Targets are V-trace's, and the passes gain nothing by leaving the target policy, instead of the one that acted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,17 +32,16 @@ from seedbed.nets import normalizer
 from seedbed.nets.actor_critic import ActorCritic, acting
 from seedbed.nets.network import AUTO, Network
 from seedbed.ops import policy_losses
-from seedbed.ops.batches import average, explained_variance, mean_over_batch
+from seedbed.ops.batches import average, explained_variance, mean_over_batch, over_batch, transitions
 from seedbed.ops.distributions import Distribution
 from seedbed.ops.optimizers import make_clip, make_optimizer, require
+from seedbed.ops.returns import vtrace
 from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 
 @dataclass(frozen=True)
 class PPOSettings(ShuffledSettings, ActorCriticSettings):
     """Settings of PPO."""
-
-    own_lag: ClassVar[int | Literal["free"]] = 0
 
     learning_rate: float = 3e-4
     """Step size of the optimizer."""
@@ -76,6 +79,14 @@ class PPOSettings(ShuffledSettings, ActorCriticSettings):
     target_kl: float | None = None
     """KL divergence from the acting policy; above 1.5 times it the passes over a batch end; none: never."""
 
+    correction: Literal["none", "vtrace"] = "none"
+    """Correction for lag: none, or targets of V-trace and a clip around the newest policy (APPO)."""
+
+    @property
+    def own_lag(self) -> int | Literal["free"]:
+        """The lag that the agent is made for."""
+        return 0 if self.correction == "none" else "free"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.clip < 1, "clip", self.clip, "between 0 and 1")
@@ -96,7 +107,8 @@ def make_agent(
       :class:`~seedbed.types.Agent`. Its params are ``{"network": …}``, and the statistics ``"observations"`` and
       ``"values"`` where they are normalized; its record is ``{"policy": float32 [B, P], "value": float32 [B]}``, the
       parameters of the behaviour distribution and the value as the network says it, to which ``prepare`` adds
-      ``advantage`` and ``target``, float32 ``[B]``.
+      ``advantage`` and ``target``, float32 ``[B]``. With a correction, ``prepare`` puts the target policy in the place
+      of the behaviour's and adds ``rho``, float32 ``[B]``, the ratio of their probabilities.
     """
     seen = env_spec.observation
     read_by_network = normalizer.normalized_spec(seen) if settings.normalize_observations else seen
@@ -106,7 +118,7 @@ def make_agent(
         network,
     )
 
-    transitions = of_transitions(settings, network)
+    rows_are_transitions = of_transitions(settings, network)
 
     def init(key: jax.Array) -> Tree:
         params: dict[str, Tree] = {"network": model.init(key)}
@@ -127,10 +139,22 @@ def make_agent(
     def prepare(params: Tree, unroll: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
         network, timestep = read(params, unroll.timestep)
         if last is None:
-            _, values, _ = model.apply(network, timestep, unroll.action, unroll.state)
+            policy, values, _ = model.apply(network, timestep, unroll.action, unroll.state)
         else:
+            policy = jnp.concatenate([unroll.record["policy"], last["policy"][None]])
             values = jnp.concatenate([unroll.record["value"], last["value"][None]])
-        prepared = _advantages(settings, timestep, _in_rewards(params, values))
+        told = _in_rewards(params, values)
+        if settings.correction == "none":
+            found = generalized_advantages(settings, timestep, told)
+            corrected = {}
+        else:
+            log_rhos = distribution.log_prob(policy[:-1], unroll.action) - distribution.log_prob(
+                unroll.record["policy"], unroll.action
+            )
+            found = _corrected_advantages(settings, timestep, told, log_rhos)
+            rhos = jnp.exp(jnp.minimum(log_rhos, _LARGEST_LOG_RHO))
+            corrected = {"policy": policy[:-1], "rho": rhos}
+        prepared = _normalized_advantages(settings, *found)
         # The batch keeps the observations as they were when it was acted on; what comes sees the new statistics.
         if settings.normalize_observations:
             statistics = normalizer.add_observations(
@@ -143,9 +167,9 @@ def make_agent(
             )
             params = {**params, "values": moments}
             prepared["target"] = normalizer.normalized(moments, prepared["target"])
-        record = {**unroll.record, "value": values[:-1], **prepared}
+        record = {**unroll.record, "value": values[:-1], **prepared, **corrected}
         unroll = unroll._replace(timestep=timestep, record=record)
-        return params, in_transitions(model, unroll) if transitions else unroll
+        return params, in_transitions(model, unroll) if rows_are_transitions else unroll
 
     act, mode = acting(model, distribution, read, tell_values=True)
     agent = Agent(
@@ -153,7 +177,7 @@ def make_agent(
         init=init,
         initial_state=model.initial_state,
         act=act,
-        loss=_make_loss(settings, model, distribution, transitions),
+        loss=_make_loss(settings, model, distribution, rows_are_transitions),
         optimizer=make_optimizer(settings, total_updates),
         clip=make_clip(settings),
         data=DataPlan(
@@ -161,7 +185,7 @@ def make_agent(
             settings.batch_size,
             settings.reuse,
             settings.parts,
-            transitions,
+            rows_are_transitions,
             most_kl=None if settings.target_kl is None else 1.5 * settings.target_kl,
         ),
         mode=mode,
@@ -170,9 +194,42 @@ def make_agent(
     return with_scaled_rewards(settings, agent)
 
 
-def _advantages(settings: PPOSettings, timestep: TimeStep, values: jax.Array) -> dict[str, jax.Array]:
-    """Advantages and targets ``[T, B]`` of the steps and their values ``[T + 1, B]``."""
-    valid, advantages, targets = generalized_advantages(settings, timestep, values)
+_LARGEST_LOG_RHO = 20.0
+"""For the metric: the exponential of 89 is infinite in float32."""
+
+
+def _corrected_advantages(
+    settings: PPOSettings, timestep: TimeStep, values: jax.Array, log_rhos: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Validity, advantages and V-trace's targets ``[T, B]`` of the steps, as :func:`generalized_advantages` has them.
+
+    ::
+
+        A_t = v_t - V(x_t) = min(1, rho_t) (delta_t + gamma_t lambda A_{t+1})
+
+    Without lag (``rho`` 1) these are the generalized advantages.
+
+    Args:
+      settings: the agent's settings.
+      timestep: the steps ``[T + 1, B]``.
+      values: values of the newest weights ``[T + 1, B]``, in units of rewards.
+      log_rhos: logarithms of the ratios of the target policy to the one that acted ``[T, B]``.
+    """
+    valid, discounts, rewards = transitions(
+        timestep, discount=settings.discount, reward_clip=settings.reward_clip
+    )
+
+    def returns(*trajectory: jax.Array) -> jax.Array:
+        return vtrace(*trajectory, lambda_=settings.trace_lambda).targets
+
+    targets = over_batch(returns)(log_rhos, discounts, rewards, values, valid)
+    return valid, targets - values[:-1], targets
+
+
+def _normalized_advantages(
+    settings: PPOSettings, valid: jax.Array, advantages: jax.Array, targets: jax.Array
+) -> dict[str, jax.Array]:
+    """Advantages and targets ``[T, B]`` for the record."""
     if settings.normalize_advantages:
         centred = advantages - average(advantages, valid)
         deviation = jnp.sqrt(average(jnp.square(centred), valid))
@@ -189,7 +246,7 @@ def _in_rewards(params: Tree, values: jax.Array) -> jax.Array:
 
 
 def _make_loss(
-    settings: PPOSettings, model: ActorCritic, distribution: Distribution, transitions: bool
+    settings: PPOSettings, model: ActorCritic, distribution: Distribution, rows_are_transitions: bool
 ) -> Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], None]]]:
     """The loss of :class:`~seedbed.types.Agent`, of unrolls that were prepared."""
 
@@ -197,7 +254,7 @@ def _make_loss(
         params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
         del target_params, key
-        policy, values = evaluate(model, params["network"], unroll, transitions)
+        policy, values = evaluate(model, params["network"], unroll, rows_are_transitions)
         record = unroll.record
         valid = ~unroll.timestep.first[1:]
         behaviour, targets = record["policy"], record["target"]
@@ -226,6 +283,8 @@ def _make_loss(
             "explained_variance": explained_variance(values, targets, valid),
             "valid": jnp.mean(valid.astype(jnp.float32)),
         }
+        if "rho" in record:
+            metrics["rho"] = average(record["rho"], valid)
         return total, (jax.lax.stop_gradient(metrics), None)
 
     return loss

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,6 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Exploration, TimeStep, Tree,
 @dataclass(frozen=True)
 class PQNSettings(ShuffledSettings, ExplorationSettings):
     """Settings of PQN."""
-
-    own_lag: ClassVar[int | Literal["free"]] = 0
 
     learning_rate: float = 5e-4
     """Step size of the optimizer."""
@@ -81,6 +79,11 @@ class PQNSettings(ShuffledSettings, ExplorationSettings):
 
     reuse: int = 4
     """Passes over each batch (epochs)."""
+
+    @property
+    def own_lag(self) -> int | Literal["free"]:
+        """The lag that the agent is made for."""
+        return 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
