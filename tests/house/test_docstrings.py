@@ -18,6 +18,8 @@ CLEAN = (
     "errors",
     "evaluation",
     "faults",
+    "instances",
+    "learning",
     "metrics",
     "nets",
     "ops",
