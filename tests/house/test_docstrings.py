@@ -28,6 +28,7 @@ CLEAN = (
     "registry",
     "replay",
     "seeding",
+    "serving",
     "testing",
     "timing",
     "transport",
