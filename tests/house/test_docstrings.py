@@ -10,6 +10,7 @@ LIMITS = (1.0, 5.0, 0.3)
 CLEAN = (
     "__init__",
     "__main__",
+    "acting",
     "agents",
     "atomic_folder",
     "cli",
