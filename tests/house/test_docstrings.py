@@ -24,6 +24,7 @@ CLEAN = (
     "metrics",
     "nets",
     "ops",
+    "parameter_server",
     "plugins",
     "public",
     "registry",
