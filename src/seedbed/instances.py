@@ -17,7 +17,7 @@ GRACE_SECONDS = 3.0
 
 
 class Instance(Protocol):
-    """One started instance of a role: a process or a thread."""
+    """A started instance of a role: a process or a thread."""
 
     log: str
     """Path of the log file that has its last words and its traceback."""

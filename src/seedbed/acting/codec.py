@@ -33,7 +33,7 @@ class UnrollCodec:
     def __init__(self, agent: Agent, spec: EnvSpec, rows: int) -> None:
         data = agent.data
         example = example_unroll(agent, spec, data.overlap + data.unroll_length, rows)
-        # Actions as environments take them, whatever the policy's own dtype is.
+        # Actions in the dtype of the environments, which may not be the policy's.
         example = example._replace(action=example.action.astype(spec.action.dtype), weight=None)
         leaves, self._structure = jax.tree.flatten(example)
         fields = [(leaf.shape, leaf.dtype.name) for leaf in leaves]

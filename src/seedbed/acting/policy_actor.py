@@ -38,7 +38,7 @@ from seedbed.types import Agent, Exploration, Unroll, Weights
 
 @dataclass(eq=False)
 class _Half:
-    """One lane of the actor.
+    """A lane of the actor.
 
     Attributes:
       number: index of the lane.

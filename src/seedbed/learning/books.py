@@ -11,7 +11,7 @@ from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 
 
 class Books:
-    """Counters of one host, and their exchange with the other hosts of a run.
+    """The counters of one host, and their exchange with the other hosts of a run.
 
     Args:
       host: index of this host.

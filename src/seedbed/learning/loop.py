@@ -52,7 +52,7 @@ class Beginning:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Settings of a loop.
+    """The settings of a loop.
 
     Attributes:
       lag: policy lag of the run.

@@ -10,7 +10,7 @@ from seedbed.types import Tree
 
 
 class Source(Protocol):
-    """Acting, as the learner's loop sees it: complete unrolls are handed to the memory while it is open.
+    """The interface of acting to the learner's loop: complete unrolls are handed to the memory while it is open.
 
     Lanes are identified by their order: the pair of their actor's index and the half.
     """

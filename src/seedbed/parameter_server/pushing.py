@@ -146,7 +146,7 @@ class PushingLearner(Learner):
         finite = bool(found.finite)
         outlier = finite and self._outliers.is_one(float(found.metrics["loss/total"]))
         if finite and not outlier:
-            # As stale as the oldest of those that are pushed together.
+            # As stale as the oldest gradient of a push.
             self._computed_at = self._computed_at if self._accrued else self._versions
             self._accrued.append(found.gradient)
             self._carried.append(float(found.carried))

@@ -97,7 +97,7 @@ class Fetched(NamedTuple):
 
 
 def cut(tree: Tree, shards: int) -> list[Tree]:
-    """Cuts ``tree`` into ``shards`` parts: each leaf, flattened in C order, into pieces ``[n]`` of equal size but for 1.
+    """Cuts ``tree`` into ``shards`` parts: each leaf, flat in C order, into pieces ``[n]`` of equal size but for 1.
 
     Every part has all scalars.
     """
