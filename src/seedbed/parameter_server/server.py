@@ -105,7 +105,7 @@ class ShardHandler:
         return {"version": part.version}
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
-        """Replies parameters or state, or applies a gradient; a gradient that does not fit ends the conversation."""
+        """Replies with parameters or state, or applies a gradient; one that does not fit ends the conversation."""
         part = self._shard.part
         if lane == FETCH:
             peer.reply(lane, [_number(part.version), *_on_host(part.params)])

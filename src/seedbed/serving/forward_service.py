@@ -53,7 +53,7 @@ class Newest(FreeBatches):
 class AsTold:
     """The control of an exact lag: each lane acts with the version that it was told, in batches of one lane.
 
-    The size of batches is so fixed beforehand.
+    So the size of batches is fixed beforehand.
     """
 
     def __init__(self, store: WeightStore) -> None:

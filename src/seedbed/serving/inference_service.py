@@ -155,7 +155,7 @@ class InferenceService(Service[ServedLane]):
         self._ledger.cut(lane.counted)
 
     def _replayed(self, lane: ServedLane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
-        """Replies the next logged action; returns True once the environments are where they were."""
+        """Replies with the next logged action; returns True once the environments are where they were."""
         if script.played < len(script.actions):
             script.played += 1
             self._reply(lane, script.actions[script.played - 1], now)

@@ -1,7 +1,7 @@
 """The service of actors that run the policy themselves: takes in their unrolls and gives out weights.
 
 Every lane of an actor sends a complete unroll and is told, once it was taken, which version of the weights its next
-one begins with: actors are so held back while there is no room. One more lane, the control lane, fetches weights: the
+one begins with: so actors are held back while there is no room. One more lane, the control lane, fetches weights: the
 wanted version goes up, a whole snapshot comes down as soon as there is one. So weights travel when they have changed,
 and once for all lanes of an actor.
 """
