@@ -18,6 +18,7 @@ CLEAN = (
     "errors",
     "evaluation",
     "faults",
+    "launch",
     "metrics",
     "nets",
     "ops",
