@@ -11,6 +11,7 @@ CLEAN = (
     "__init__",
     "__main__",
     "agents",
+    "architectures",
     "atomic_folder",
     "cli",
     "config",

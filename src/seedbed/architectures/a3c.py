@@ -183,7 +183,7 @@ class A3CRun(Asynchronous):
 
     @property
     def version(self) -> int:
-        """Number of gradients that the shards have applied."""
+        """Number of gradients that the shards have taken, including skipped ones."""
         return max(shard.part.version for shard in self._shards.shards)
 
     @property

@@ -93,7 +93,7 @@ class Asynchronous(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Number of gradients that the shards have applied."""
+        """Number of gradients that the shards have taken, including skipped ones."""
 
     @property
     @abstractmethod

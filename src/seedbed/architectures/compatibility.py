@@ -18,7 +18,7 @@ def load_architecture(name: str) -> Architecture:
 
 
 def why_never(arch: str, plan: DataPlan) -> str | None:
-    """Returns the reason why an architecture never runs agents with this data plan, whatever the settings, or None."""
+    """Returns the reason why an architecture runs agents with this data plan under no settings; None if it does."""
     return load_architecture(arch).refuses(plan)
 
 
