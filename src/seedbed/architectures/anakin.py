@@ -63,7 +63,7 @@ class AnakinSettings(HostSettings, PopulationSettings, TrainingDeviceSettings):
     """Placement of Anakin's program."""
 
     batches_per_call: int = 8
-    """Batches that one call of the compiled program acts for and learns from."""
+    """Batches of acting and learning in one call of the compiled program."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -53,7 +53,7 @@ class SebulbaSettings(
     actors: int = 2
     """Actor threads."""
     envs_per_actor: int = 16
-    """Environments of each thread, stepped while other threads' are decided for."""
+    """Environments of each thread; one thread steps while the policy acts for another."""
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:

@@ -63,7 +63,7 @@ _FEW_RENEWALS = 50
 
 
 def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
-    """Returns lines for the start of a run: its number of updates, and warnings if they are too few or too late."""
+    """Returns lines for the start of a run: the number of updates, and warnings if they are few or batches late."""
     plan, lines = agent.data, []
     updates = _total_updates(config, spec)
     ratio_is_free = plan.replay is not None and plan.replay.ratio is None
