@@ -153,7 +153,7 @@ def in_transitions(model: Body, unroll: Unroll) -> Unroll:
 
 
 def evaluate(model: Body, params: Tree, unroll: Unroll, transitions: bool) -> Any:
-    """The heads' outputs for the steps that were acted on, ``[T, B, ...]``, of a prepared batch.
+    """Computes the heads' outputs for the steps that were acted on, ``[T, B, ...]``, of a prepared batch.
 
     Args:
       model: the network.

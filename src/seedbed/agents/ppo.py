@@ -201,7 +201,7 @@ _LARGEST_LOG_RHO = 20.0
 def _corrected_advantages(
     settings: PPOSettings, timestep: TimeStep, values: jax.Array, log_rhos: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Validity, advantages and V-trace's targets ``[T, B]`` of the steps, as :func:`generalized_advantages` has them.
+    """Computes validity, advantages and V-trace's targets ``[T, B]``, as :func:`generalized_advantages` has them.
 
     ::
 
@@ -229,7 +229,7 @@ def _corrected_advantages(
 def _normalized_advantages(
     settings: PPOSettings, valid: jax.Array, advantages: jax.Array, targets: jax.Array
 ) -> dict[str, jax.Array]:
-    """Advantages and targets ``[T, B]`` for the record."""
+    """Makes advantages and targets ``[T, B]`` of the record."""
     if settings.normalize_advantages:
         centred = advantages - average(advantages, valid)
         deviation = jnp.sqrt(average(jnp.square(centred), valid))

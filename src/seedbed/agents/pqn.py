@@ -60,7 +60,7 @@ class PQNSettings(ShuffledSettings, ExplorationSettings):
     """Share of actions by chance at the beginning, in every environment."""
 
     epsilon_steps: int = 50_000
-    """Steps of all environments in which it sinks linearly to its last value; 0: at once."""
+    """Steps, of all environments together, over which it sinks linearly to its last value; 0: none."""
 
     epsilon_base: float = 0.05
     """Last share of actions by chance in the first environment (epsilon)."""
@@ -181,7 +181,7 @@ def _make_model(settings: PQNSettings, env_spec: EnvSpec, network: Network) -> Q
 
 
 def _annealed(settings: PQNSettings, steps: jax.Array) -> jax.Array:
-    """The part of the way from the first epsilon to the last one, in [0, 1]."""
+    """Returns the part of the way from the first epsilon to the last one, in [0, 1]."""
     if not settings.epsilon_steps:
         return jnp.ones(())
     return jnp.clip(steps / settings.epsilon_steps, 0.0, 1.0)
@@ -192,7 +192,7 @@ def _between(start: jax.Array | float, end: jax.Array | float, part: jax.Array) 
 
 
 def _targets(settings: PQNSettings, timestep: TimeStep, q: jax.Array) -> jax.Array:
-    """Targets ``[T, B]`` of the steps and their q-values ``[T + 1, B, A]``."""
+    """Computes the targets ``[T, B]`` of the steps and their q-values ``[T + 1, B, A]``."""
     valid, discounts, rewards = transitions(
         timestep, discount=settings.discount, reward_clip=settings.reward_clip
     )
