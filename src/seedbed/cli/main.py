@@ -16,6 +16,7 @@ VERBS = {
     "resume": "go on with a run from its last checkpoint",
     "eval": "play episodes with a trained agent: mean, interquartile mean, 95% interval",
     "record": "make a video of a trained agent",
+    "export": "write a trained policy as one file for programs without Seedbed",
     "collect": "write a data set of what a trained agent does",
     "actor": "step environments for a learner that runs elsewhere",
     "bench": "time every stage and the whole, and name the bottleneck",

@@ -162,6 +162,7 @@ class Session:
         told = self.hosts.agree({"session": self.folder.session(self.resumed)})
         number = max(int(each["session"]) for each in told)
         self.folder.keep_session(number)
+        self.folder.keep_spec(self.spec)
         return number
 
     def _build(self) -> Run:

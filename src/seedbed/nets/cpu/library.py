@@ -20,6 +20,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -66,12 +68,27 @@ class Found:
         return f"oneDNN {self.version}, {' and '.join(self.dtypes)}" if self.dtypes else "XLA"
 
 
+_left_out: ContextVar[bool] = ContextVar("left out", default=False)
+
+
+@contextlib.contextmanager
+def without_extension() -> Iterator[None]:
+    """Leaves the extension out of all that is traced meanwhile: what comes of it runs on machines without it."""
+    token = _left_out.set(True)
+    try:
+        yield
+    finally:
+        _left_out.reset(token)
+
+
 def find() -> Found:
     """Returns the library of convolutions on this machine's CPU; opens it the first time.
 
     Raises:
       ConfigError: ``SEEDBED_CONVOLUTIONS`` is neither ``auto`` nor ``xla``, or ``SEEDBED_ONEDNN`` names no file.
     """
+    if _left_out.get():
+        return Found(advice="what is traced is to run elsewhere")
     switch = os.environ.get(SWITCH, "auto")
     if switch not in ("auto", "xla"):
         raise ConfigError(f"{SWITCH} is {switch!r}, and has to be auto or xla")
