@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,9 +14,9 @@ import pytest
 from untrained import untrained
 
 import seedbed
+from seedbed.cli.main import main
 from seedbed.errors import ConfigError
 from seedbed.evaluation.export import FORMATS, function_of
-from seedbed.evaluation.policy import Policy
 from seedbed.types import ArraySpec, leaves, rebuild
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -68,21 +67,69 @@ def test_it_decides_as_the_policy_does(name: str, form: str, tmp_path: Path) -> 
     folder = untrained(env, tmp_path / "run", **settings)
     call = opened(seedbed.export(folder, format=form))
     policy = seedbed.load(folder, greedy=True)
-    arrays = function_of(policy).example(BATCH)
-    steps, random = len(arrays) - len(leaves(policy.agent.initial_state(1))), np.random.default_rng(1)
-    state, alike = None, []
+    function, random = function_of(policy), np.random.default_rng(1)
+    arrays = function.example(BATCH)
+    moving = [port.name for port in function.outputs[1:]]
+    steps, state, alike = len(arrays) - len(moving), None, []
     for step in range(STEPS):
-        observation, reward = shown(policy.observation_spec, random), random.normal(size=BATCH).astype("float32")
+        observation, reward = (
+            shown(policy.observation_spec, random),
+            random.normal(size=BATCH).astype("float32"),
+        )
         first = random.random(BATCH) < 0.2 if step else np.ones(BATCH, bool)
         action, state = policy.act(observation, state, reward=reward, first=first)
         arrays[:steps] = [*(leaf for _, leaf in leaves(observation)), reward, first]
         exported, *after = call(arrays)
-        arrays[steps:] = after
         assert exported.dtype == action.dtype and exported.shape == action.shape
-        for (path, mine), theirs in zip(leaves(state.agent), after, strict=True):
-            np.testing.assert_allclose(np.asarray(mine), theirs, atol=1e-4, err_msg=path)
+        mine = dict(leaves(state.agent, "state"))
+        for path, theirs in zip(moving, after, strict=True):
+            if path != "state/action":
+                np.testing.assert_allclose(mine[path], theirs, atol=1e-4, err_msg=path)
         near = np.isclose(exported, action, atol=1e-4)
         alike.append(near if action.ndim == 1 else near.all(-1))
         # Where two actions are as good as each other they go on with different states.
-        arrays[steps:] = [np.asarray(leaf) for _, leaf in leaves(state.agent)]
+        arrays[steps:] = [np.asarray(mine[path]) for path in moving]
     assert np.mean(alike) >= 0.999
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_a_program_without_seedbed_calls_it_with_batches_of_any_size(batch: int, tmp_path: Path) -> None:
+    env, settings = RUNS["mlp"]
+    file = seedbed.export(untrained(env, tmp_path / "run", **settings), out=tmp_path / "mine.stablehlo")
+    program = (
+        "import json, sys\n"
+        "import jax, numpy as np\n"
+        f"file, batch = {str(file)!r}, {batch}\n"
+        "contract = json.load(open(file + '.json'))\n"
+        "shape = lambda port: [batch if n == 'batch' else n for n in port['shape']]\n"
+        "inputs = [np.zeros(shape(port), port['dtype']) for port in contract['inputs']]\n"
+        "results = jax.export.deserialize(bytearray(open(file, 'rb').read())).call(*inputs)\n"
+        "assert [list(x.shape) for x in results] == [shape(port) for port in contract['outputs']]\n"
+        "assert [x.dtype.name for x in results] == [port['dtype'] for port in contract['outputs']]\n"
+        "print('seedbed' in sys.modules, contract['env'], contract['agent'], contract['updates'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "False toy:catch vtrace 0\n", done.stderr
+
+
+def test_the_command_prints_the_path_and_refuses_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, settings = RUNS["mlp"]
+    folder = str(untrained(env, tmp_path / "run", **settings))
+
+    def status(*words: str) -> object:
+        with pytest.raises(SystemExit) as ended:
+            main(["export", folder, *words])
+        return ended.value.code
+
+    assert status() == 0
+    assert capsys.readouterr().out == f"{folder}/policy.stablehlo\n"
+    assert status("--out", str(tmp_path / "no" / "file")) == 2
+    assert "cannot write" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "jax2onnx", None)
+    assert status("--format", "onnx") == 2
+    assert "pip install -c constraints.txt -e '.[onnx]'" in capsys.readouterr().err
+    assert status("--format", "pickle") == 2
+    with pytest.raises(ConfigError, match="choose stablehlo or onnx"):
+        seedbed.export(folder, format="pickle")

@@ -24,7 +24,9 @@ class Export:
 
 def run(arguments: list[str]) -> None:
     """Writes the file and its contract; see :func:`seedbed.evaluation.export.export`."""
-    flags = parse("export", Export, arguments, about="Write the policy of a run for programs without Seedbed.")
+    flags = parse(
+        "export", Export, arguments, about="Write the policy of a run for programs without Seedbed."
+    )
     from seedbed.evaluation.export import export
 
     print_line(str(export(flags.run, format=flags.format, out=flags.out)))

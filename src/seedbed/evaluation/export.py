@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from seedbed.errors import ConfigError
 from seedbed.evaluation.policy import Policy, load
 from seedbed.launch.surroundings import held
 from seedbed.nets.cpu import library
-from seedbed.types import EnvSpec, Tree, leaves, rebuild
+from seedbed.types import Agent, EnvSpec, Tree, leaves, rebuild
 
 FORMATS = ("stablehlo", "onnx")
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -76,21 +77,43 @@ class Function:
 
 
 def function_of(policy: Policy) -> Function:
-    """Returns a policy's most likely action as a function of arrays."""
+    """Returns a policy's most likely action as a function of arrays.
+
+    Parts of the agent's state that this never changes (how much an environment explores) are constants in it.
+    """
     agent, spec = policy.agent, policy.spec
-    memory = jax.tree.map(np.asarray, agent.initial_state(1))
-    inputs = (*_step(spec), *_ports("state", memory))
-    outputs = (Port("action", spec.action.shape, spec.action.dtype), *_ports("state", memory))
-    steps = len(_step(spec))
+    step, memory = _step(spec), jax.tree.map(np.asarray, agent.initial_state(1))
+    ports = _ports("state", memory)
+    moves = _moving(agent, policy.params, spec, memory)
 
     def call(*arrays: Any) -> tuple[Any, ...]:
-        *observation, reward, first = arrays[:steps]
+        *observation, reward, first = arrays[: len(step)]
         never = jnp.zeros_like(first)
         timestep = timestep_of(spec, [*observation, jnp.where(first, 0.0, reward), never, never, first])
-        action, state = agent.mode(policy.params, timestep, rebuild(memory, arrays[steps:]))
-        return (policy.within(action, jnp), *(array for _, array in leaves(state)))
+        given = iter(arrays[len(step) :])
+        rows = first.shape[0]
+        state = [
+            next(given) if moving else jnp.broadcast_to(leaf, (rows, *leaf.shape[1:]))
+            for (_, leaf), moving in zip(leaves(memory), moves, strict=True)
+        ]
+        action, after = agent.mode(policy.params, timestep, rebuild(memory, state))
+        return (policy.within(action, jnp), *compress((leaf for _, leaf in leaves(after)), moves))
 
-    return Function(call, inputs, outputs)
+    moving = tuple(compress(ports, moves))
+    action = Port("action", spec.action.shape, spec.action.dtype)
+    return Function(call, (*step, *moving), (action, *moving))
+
+
+def _moving(agent: Agent, params: Tree, spec: EnvSpec, memory: Tree) -> list[bool]:
+    """Which leaves of an agent's state a step may change."""
+    shown = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in step_fields(spec, 1)]
+
+    def after(state: Tree, arrays: list[Any]) -> list[Any]:
+        _, state = agent.mode(params, timestep_of(spec, arrays), state)
+        return [leaf for _, leaf in leaves(state)]
+
+    traced = jax.make_jaxpr(after)(memory, shown).jaxpr
+    return [out is not given for given, out in zip(traced.invars, traced.outvars, strict=False)]
 
 
 def _step(spec: EnvSpec) -> tuple[Port, ...]:
@@ -113,7 +136,7 @@ def stablehlo(function: Function) -> bytes:
     """Lowers a function for batches of any size; ``jax.export.deserialize(...).call(*inputs)`` calls it."""
     (batch,) = jax.export.symbolic_shape("batch")
     given = [jax.ShapeDtypeStruct((batch, *port.shape), port.dtype) for port in function.inputs]
-    with library.without_extension():
+    with library.portable():
         exported = jax.export.export(jax.jit(function.call), platforms=PLATFORMS)(*given)
     return bytes(exported.serialize())
 
@@ -130,14 +153,27 @@ def onnx(function: Function) -> bytes:
         raise ConfigError(
             f"ONNX needs the extra onnx ({error}): pip install -c constraints.txt -e '.[onnx]'"
         ) from error
-    with library.without_extension():
+    with library.portable():
         model = jax2onnx.to_onnx(
-            function.call,
+            _each_apart(function.call),
             [jax.ShapeDtypeStruct(("batch", *port.shape), port.dtype) for port in function.inputs],
             input_names=_names(function.inputs),
             output_names=_names(function.outputs, "next_"),
         )
     return bytes(model.SerializeToString())
+
+
+def _each_apart(call: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """The function with results of their own: the converter gives no array two names (an action in the state)."""
+
+    def apart(*arrays: Any) -> tuple[Any, ...]:
+        results: list[Any] = []
+        for result in call(*arrays):
+            twice = any(result is other for other in results)
+            results.append(jnp.maximum(result, result) if twice else result)
+        return tuple(results)
+
+    return apart
 
 
 def _names(ports: Sequence[Port], state: str = "") -> list[str]:

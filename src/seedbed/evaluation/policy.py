@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.acting.unrolls import step_arrays, timestep_of
+from seedbed.agents.interface import AgentDefinition
 from seedbed.config.settings import RunConfig
 from seedbed.errors import SpecError
-from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.build import build_spec
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.surroundings import held
+from seedbed.launch.surroundings import held, require_devices
 from seedbed.learning.checkpoint import Checkpoint, load_latest
+from seedbed.registry import AGENTS
 from seedbed.seeding import key
 from seedbed.types import ActOutput, Agent, ArraySpec, EnvSpec, TimeStep, Tree, leaves, rebuild
 
@@ -68,7 +70,7 @@ class Policy:
         self, config: RunConfig, spec: EnvSpec, checkpoint: Checkpoint, *, greedy: bool = False, seed: int = 0
     ) -> None:
         self.spec = spec
-        self.agent: Agent = build_agent(config, spec)
+        self.agent = _agent_of(config, spec)
         like = jax.eval_shape(self.agent.init, key(0, "template"))
         self.params: Tree = checkpoint.subtree("train", "params", like)
         self.version = int(checkpoint.meta["version"])
@@ -165,6 +167,13 @@ def load(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Policy:
     folder = RunFolder.open(path)
     config, checkpoint = folder.config(), load_latest(folder.checkpoints)
     return Policy(config, folder.spec() or build_spec(config), checkpoint, greedy=greedy, seed=seed)
+
+
+def _agent_of(config: RunConfig, spec: EnvSpec) -> Agent:
+    """The agent without the annealing of its optimizer, for which a learner would be needed."""
+    require_devices()
+    definition = cast(AgentDefinition, AGENTS.load(config.agent))
+    return definition.make(config.settings, spec, config.net, total_updates=1)
 
 
 def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callable[..., Any]:

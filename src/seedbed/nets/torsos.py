@@ -217,7 +217,7 @@ class Encoder(nn.Module):
 def _flat(entry: Entry, array: jax.Array) -> jax.Array:
     """``[N, *shape]`` as float32 ``[N, D]``; choices one-hot."""
     if entry.values is not Values.CHOICES:
-        return numbers(entry, array).reshape(len(array), -1)
+        return numbers(entry, array).reshape(array.shape[0], -1)
     flat = array.reshape(array.shape[0], -1)
     hots = [jax.nn.one_hot(flat[:, i], n) for i, n in enumerate(entry.spec.num_values)]
     return jnp.concatenate(hots, axis=-1)

@@ -68,17 +68,22 @@ class Found:
         return f"oneDNN {self.version}, {' and '.join(self.dtypes)}" if self.dtypes else "XLA"
 
 
-_left_out: ContextVar[bool] = ContextVar("left out", default=False)
+_portable: ContextVar[bool] = ContextVar("portable", default=False)
 
 
 @contextlib.contextmanager
-def without_extension() -> Iterator[None]:
-    """Leaves the extension out of all that is traced meanwhile: what comes of it runs on machines without it."""
-    token = _left_out.set(True)
+def portable() -> Iterator[None]:
+    """Functions that are traced meanwhile are for other machines and programs: they do without the extension."""
+    token = _portable.set(True)
     try:
         yield
     finally:
-        _left_out.reset(token)
+        _portable.reset(token)
+
+
+def is_portable() -> bool:
+    """Returns whether a function that is traced now is for other machines and programs."""
+    return _portable.get()
 
 
 def find() -> Found:
@@ -87,8 +92,8 @@ def find() -> Found:
     Raises:
       ConfigError: ``SEEDBED_CONVOLUTIONS`` is neither ``auto`` nor ``xla``, or ``SEEDBED_ONEDNN`` names no file.
     """
-    if _left_out.get():
-        return Found(advice="what is traced is to run elsewhere")
+    if is_portable():
+        return Found(advice="the function is for other machines")
     switch = os.environ.get(SWITCH, "auto")
     if switch not in ("auto", "xla"):
         raise ConfigError(f"{SWITCH} is {switch!r}, and has to be auto or xla")
