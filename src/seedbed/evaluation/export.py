@@ -11,9 +11,11 @@ count: zeros will do.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -25,7 +27,7 @@ import numpy as np
 
 from seedbed import __version__, atomic_folder
 from seedbed.acting.unrolls import step_fields, timestep_of
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, extra_line
 from seedbed.evaluation.policy import Policy, load
 from seedbed.launch.surroundings import held
 from seedbed.nets.cpu import library
@@ -41,7 +43,7 @@ class Port:
     """An input or an output of the function.
 
     Attributes:
-      name: its name; an ONNX file has it with ``_`` for what is no letter, digit or ``_``.
+      name: its name.
       shape: its shape behind the batch axis.
       dtype: its dtype.
     """
@@ -105,7 +107,7 @@ def function_of(policy: Policy) -> Function:
 
 
 def _moving(agent: Agent, params: Tree, spec: EnvSpec, memory: Tree) -> list[bool]:
-    """Which leaves of an agent's state a step may change."""
+    """Returns, for each leaf of an agent's state, whether a step may change it."""
     shown = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in step_fields(spec, 1)]
 
     def after(state: Tree, arrays: list[Any]) -> list[Any]:
@@ -117,7 +119,7 @@ def _moving(agent: Agent, params: Tree, spec: EnvSpec, memory: Tree) -> list[boo
 
 
 def _step(spec: EnvSpec) -> tuple[Port, ...]:
-    """The inputs of a step: what an environment shows."""
+    """Returns the inputs of a step: observation, reward, and the flag of a first step."""
     names = [name for name, _ in leaves(spec.observation, "observation")]
     *observation, reward, _, _, first = (Port("", shape[1:], dtype) for shape, dtype in step_fields(spec, 1))
     shown = [Port(name, port.shape, port.dtype) for name, port in zip(names, observation, strict=True)]
@@ -125,7 +127,7 @@ def _step(spec: EnvSpec) -> tuple[Port, ...]:
 
 
 def _ports(name: str, tree: Tree) -> tuple[Port, ...]:
-    """The ports of a tree of arrays ``[1, ...]``."""
+    """Returns the ports of a tree of arrays ``[1, ...]``."""
     return tuple(Port(path, leaf.shape[1:], leaf.dtype.name) for path, leaf in leaves(tree, name))
 
 
@@ -150,10 +152,8 @@ def onnx(function: Function) -> bytes:
     try:
         import jax2onnx
     except ImportError as error:
-        raise ConfigError(
-            f"ONNX needs the extra onnx ({error}): pip install -c constraints.txt -e '.[onnx]'"
-        ) from error
-    with library.portable():
+        raise ConfigError(f"ONNX needs jax2onnx ({error}): {extra_line('onnx')}") from error
+    with library.portable(), _quiet("onnx_ir", "jax2onnx"):
         model = jax2onnx.to_onnx(
             _each_apart(function.call),
             [jax.ShapeDtypeStruct(("batch", *port.shape), port.dtype) for port in function.inputs],
@@ -163,8 +163,22 @@ def onnx(function: Function) -> bytes:
     return bytes(model.SerializeToString())
 
 
+@contextlib.contextmanager
+def _quiet(*packages: str) -> Iterator[None]:
+    """Hides the warnings of packages: the converter warns of each open number of a shape."""
+    loggers = [logging.getLogger(name) for name in packages]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def _each_apart(call: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """The function with results of their own: the converter gives no array two names (an action in the state)."""
+    """Returns the function with no array twice among its results, since the converter gives none two names."""
 
     def apart(*arrays: Any) -> tuple[Any, ...]:
         results: list[Any] = []
@@ -176,8 +190,14 @@ def _each_apart(call: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any
     return apart
 
 
+def _described(ports: Sequence[Port], form: str, state: str = "") -> list[dict[str, Any]]:
+    """Returns ports as JSON values, with their names in a file."""
+    names = _names(ports, state) if form == "onnx" else [port.name for port in ports]
+    return [port.to_json() | {"name": name} for port, name in zip(ports, names, strict=True)]
+
+
 def _names(ports: Sequence[Port], state: str = "") -> list[str]:
-    """Names of ports as ONNX has them; those of a state begin with ``state``."""
+    """Returns the names of ports in an ONNX file; ``state`` stands before the names of a state."""
     plain = [re.sub(r"\W", "_", port.name) for port in ports]
     return [state * name.startswith("state") + name for name in plain]
 
@@ -223,8 +243,8 @@ def export(
         "frames_per_step": policy.spec.frames_per_step,
         "observation": policy.spec.to_json()["observation"],
         "action": policy.spec.action.to_json(),
-        "inputs": [port.to_json() for port in function.inputs],
-        "outputs": [port.to_json() for port in function.outputs],
+        "inputs": _described(function.inputs, format),
+        "outputs": _described(function.outputs, format, "next_"),
     }
     beside = target.with_name(target.name + ".json")
     try:
