@@ -148,6 +148,8 @@ class Update:
     def step(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree, Any]:
         """One update with a prepared minibatch; one that is not finite changes nothing but the counters.
 
+        A renewal of the target parameters that is due is made nevertheless.
+
         Returns the state, the metrics, and the priorities ``[B]`` that the loss gave its items, or None.
         """
         found = self.gradient(state.params, state.target, state.key, state.updates, batch)
@@ -161,9 +163,7 @@ class Update:
         )
         skip = 1 - finite.astype(jnp.int32)
         updates = state.updates + 1
-        target = state.target
-        if period := self._agent.data.target_period:
-            target = where(updates % period == 0, params, target)
+        target = self._target(state.target, params, updates)
         return (
             TrainState(
                 params,
@@ -177,6 +177,16 @@ class Update:
             {**found.metrics, "skipped_updates": state.skipped + skip},
             found.priorities,
         )
+
+    def _target(self, target: Tree, params: Tree, updates: Any) -> Tree:
+        """The target parameters after so many updates: renewed if it is time, of the newest parameters."""
+        plan = self._agent.data
+        if not plan.target_period:
+            return target
+        renewed = params
+        if plan.target_rate < 1:
+            renewed = optax.incremental_update(params, target, plan.target_rate)
+        return where(updates % plan.target_period == 0, renewed, target)
 
     def gradient(self, params: Tree, target: Tree, key: Any, updates: Any, batch: Unroll) -> Gradient:
         """That of the loss with a prepared minibatch; ``key`` is raw data, from which this update's is folded."""

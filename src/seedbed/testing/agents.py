@@ -44,6 +44,12 @@ SPECS: dict[str, EnvSpec] = {
         ArraySpec((3,), "float32"),
         ArraySpec((3,), "float32", low=(-1.0, 0.0, -np.inf), high=(1.0, 4.0, np.inf)),
     ),
+    "bounded": EnvSpec(
+        "test/bounded",
+        {"camera": ArraySpec((12, 12, 1), "uint8"), "joints": ArraySpec((3,), "float32")},
+        ArraySpec((2,), "float32", low=(-1.0, 0.0), high=(1.0, 4.0)),
+        frame_stack=2,
+    ),
 }
 """Environments, by name, that between them have every kind of observation and action."""
 
@@ -316,7 +322,11 @@ def check_preparing_by_the_record_changes_nothing(subject: Subject) -> None:
 
 
 def check_shards_average_to_the_whole(subject: Subject) -> None:
-    """The loss is a mean over the batch: the average over shards is the loss of the whole, gradients too."""
+    """The loss is a mean over the batch: the average over shards is the loss of the whole, gradients too.
+
+    A loss may draw a number for each place in the batch: so each row takes a place in both halves of the whole, as it
+    does in its shard.
+    """
     unroll = subject.prepare(subject.unroll(_ENDS))
 
     def gradient(part: Unroll) -> tuple[Any, Tree]:
@@ -335,10 +345,12 @@ def check_shards_average_to_the_whole(subject: Subject) -> None:
             weight=None if unroll.weight is None else unroll.weight[index],
         )
 
-    halves = np.split(np.arange(unroll.version.shape[1]), 2)
-    shards = [gradient(only([*rows, *rows])) for rows in halves]
-    average = jax.tree.map(lambda a, b: (a + b) / 2, *shards)
-    _close(gradient(unroll), average, "the average over two shards")
+    def mean(*batches: Sequence[int]) -> tuple[Any, Tree]:
+        return jax.tree.map(lambda a, b: (a + b) / 2, *(gradient(only(rows)) for rows in batches))
+
+    one, other = np.split(np.arange(unroll.version.shape[1]), 2)
+    whole = mean([*one, *other], [*other, *one])
+    _close(whole, mean([*one, *one], [*other, *other]), "the average over two shards")
 
 
 def check_update_is_finite(subject: Subject) -> None:
@@ -394,7 +406,7 @@ def _difference(one: Tree, other: Tree) -> float:
         (np.asarray(a, np.float64), np.asarray(b, np.float64))
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     ]
-    return max(float(np.max(np.abs(a - b)) / max(1.0, np.max(np.abs(a)))) for a, b in pairs)
+    return max((float(np.max(np.abs(a - b)) / max(1.0, np.max(np.abs(a)))) for a, b in pairs), default=0.0)
 
 
 def _close(one: Tree, other: Tree, what: str) -> None:
