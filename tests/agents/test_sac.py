@@ -114,6 +114,7 @@ def test_each_part_of_the_loss_moves_its_own_parameters_alone():
     one = subject()
     unroll, key = one.unroll(seed=3), jax.random.key(5)
 
+    @jax.jit
     def gradient(unroll, params):
         return jax.grad(lambda p: one.agent.loss(p, one.params, unroll, key)[0])(params)
 
@@ -227,7 +228,7 @@ def test_observations_are_normalized_by_the_ones_that_were_trained_on():
     np.testing.assert_allclose(statistics["mean"], seen.mean(0), atol=1e-5)
     before = unrolls[0].timestep.observation[0]
     wanted = (unrolls[1].timestep.observation - before.mean(0)) / before.std(0)
-    np.testing.assert_allclose(prepared.timestep.observation, wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(prepared.timestep.observation, np.clip(wanted, -10, 10), rtol=1e-3, atol=1e-3)
     gradient = jax.grad(lambda p: one.agent.loss(p, params, prepared, jax.random.key(0))[0])(params)
     assert all(float(jnp.abs(leaf).max()) == 0 for leaf in jax.tree.leaves(gradient["observations"]))
 
@@ -265,8 +266,9 @@ def test_behind_an_image_the_value_is_no_sum_of_two_values():
     one = Subject(make_agent(SACSettings(n_step=2, unroll_length=8, batch_size=4), spec), spec)
     unroll, key = one.unroll(seed=1), jax.random.key(0)
 
+    @jax.jit
     def target_of(action):
-        changed: Unroll = unroll._replace(action=np.full_like(unroll.action, action))
+        changed: Unroll = unroll._replace(action=jnp.full_like(unroll.action, action))
         return one.agent.loss(one.params, one.params, changed, key)[1][1]
 
     def differences(params_of):

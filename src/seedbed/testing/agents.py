@@ -141,12 +141,15 @@ class Subject:
         (loss, (metrics, _)), gradient = run(self.params, self.params, unroll, jax.random.key(1))
         return loss, metrics, gradient
 
-    def play(self, timestep: TimeStep, seed: int = 0, skip: int = 0) -> Unroll:
-        """Acts on the steps ``[skip + T + 1, B, ...]`` in order, and returns the unroll of the last T + 1."""
+    def play(self, timestep: TimeStep, seed: int = 0, skip: int = 0, number: int = 0) -> Unroll:
+        """Acts on the steps ``[skip + T + 1, B, ...]`` in order, and returns the unroll of the last T + 1.
+
+        The first step has this number; numbers and seed decide what is drawn.
+        """
         steps, batch = timestep.first.shape
         states, outputs = [self.initial_state(batch)], []
         for t in range(steps - 1):
-            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), t), batch)
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number + t), batch)
             output, state = self.act(self.params, keys, at(timestep, t), states[-1])
             outputs.append(output)
             states.append(state)
@@ -224,7 +227,7 @@ def check_rows_are_independent(subject: Subject) -> None:
 
 def check_episodes_do_not_leak(subject: Subject) -> None:
     """Requires the first step of an episode to be acted on as after a reset, with any episode before it in the slot."""
-    fresh = subject.play(experience(subject.spec, 4, 4, seed=5))
+    fresh = subject.play(experience(subject.spec, 4, 4, seed=5), number=4)
     before = experience(subject.spec, 4, 4, [(3, row, "terminated") for row in range(4)], seed=6)
     steps = jax.tree.map(
         lambda *x: np.concatenate(x),
@@ -234,9 +237,9 @@ def check_episodes_do_not_leak(subject: Subject) -> None:
     )
     after = subject.play(steps)
     _close(
-        jax.tree.map(lambda x: x[0], fresh.record),
-        jax.tree.map(lambda x: x[4], after.record),
-        "the record of an episode's first step",
+        jax.tree.map(lambda x: x[0], (fresh.action, fresh.record)),
+        jax.tree.map(lambda x: x[4], (after.action, after.record)),
+        "the decision at an episode's first step",
     )
 
 
