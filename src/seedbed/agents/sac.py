@@ -76,7 +76,7 @@ class SACSettings(ReplaySettings):
     """Transitions that the replay keeps."""
 
     replay_ratio: float | None = 256.0
-    """Mean number of times a transition is trained on: batch_size times the updates a step; none: no waiting."""
+    """Mean number of times a transition is trained on (updates a step times batch_size); none: any."""
 
     priority_exponent: float = 0.0
     """Power of priorities in sampling; 0 is uniformly."""

@@ -49,7 +49,8 @@ class Inputs(NamedTuple):
             index = steps.reshape(1, -1, *(1,) * (array.ndim - 2))
             return jnp.take_along_axis(array, index, axis=0)
 
-        return Inputs(*jax.tree.map(take, self[:3]), self.core)
+        observation, extras, first = jax.tree.map(take, (self.observation, self.extras, self.first))
+        return Inputs(observation, extras, first, self.core)
 
 
 class Layers(nn.Module):

@@ -95,13 +95,12 @@ class Critics:
 
     def init(self, key: jax.Array) -> Tree:
         """Fresh parameters, other ones for each critic."""
-        action = jax.ShapeDtypeStruct((1, 1, self.size), jnp.float32)
-        return self._module().lazy_init(key, *self._with(self.body.example(), action))
+        elements = jax.eval_shape(lambda: jnp.zeros((1, 1, self.size)))
+        return self._module().lazy_init(key, *self._with(self.body.example(), elements))
 
     def evaluate(self, params: Tree, inputs: Inputs, elements: jax.Array) -> jax.Array:
         """Returns the values ``[critics, T, B]`` of inputs ``[T, B, ...]`` and elements of actions ``[T, B, E]``."""
-        values: jax.Array = self._module().apply(params, *self._with(inputs, elements))
-        return values
+        return jnp.asarray(self._module().apply(params, *self._with(inputs, elements)))
 
     def least(self, params: Tree, inputs: Inputs, elements: jax.Array) -> jax.Array:
         """The smallest value of any critic, ``[T, B]``; see :meth:`evaluate`."""

@@ -349,7 +349,10 @@ def check_shards_average_to_the_whole(subject: Subject) -> None:
         )
 
     def mean(*batches: Sequence[int]) -> tuple[Any, Tree]:
-        return jax.tree.map(lambda a, b: (a + b) / 2, *(gradient(only(rows)) for rows in batches))
+        average: tuple[Any, Tree] = jax.tree.map(
+            lambda a, b: (a + b) / 2, *(gradient(only(rows)) for rows in batches)
+        )
+        return average
 
     one, other = np.split(np.arange(unroll.version.shape[1]), 2)
     whole = mean([*one, *other], [*other, *one])
