@@ -1,4 +1,4 @@
-"""Which agent runs under which architecture, as a table."""
+"""The table of agents and architectures that go together."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ _REALS = ArraySpec((1,), "float32", low=(-1.0,), high=(1.0,))
 def table_of_pairs(
     more_agents: Sequence[str] = (), more_architectures: Sequence[str] = ()
 ) -> dict[str, dict[str, str | None]]:
-    """Returns why each agent never runs under each architecture, by their names; None where it does.
+    """Returns the reason why each agent never runs under each architecture; None where it does.
 
     Args:
-      more_agents, more_architectures: ``module:NAME`` of those of other packages.
+      more_agents: agents of other packages, as ``module:NAME``.
+      more_architectures: architectures of other packages, as ``module:NAME``.
+
+    Returns:
+      The reasons, by the name of the agent, then by the name of the architecture.
     """
     agents, architectures = (*AGENTS.names, *more_agents), (*ARCHITECTURES.names, *more_architectures)
     plans = {name: _plan_of(name) for name in agents}
