@@ -132,7 +132,7 @@ class Ahead(NamedTuple):
         return Ahead(valid, discounts, rewards, jnp.sum(jnp.cumprod(valid, axis=0), axis=0))
 
     def targets(self, bootstrap: jax.Array) -> jax.Array:
-        """Returns of n steps, float32 ``[B]``, with the value ``[B]`` of the observation that is bootstrapped from."""
+        """Computes n-step returns ``[B]`` with the values ``[B]`` of the observations that are bootstrapped from."""
         n = len(self.valid)
         everywhere = jnp.broadcast_to(bootstrap, (n + 1, *bootstrap.shape))
 

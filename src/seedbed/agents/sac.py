@@ -106,11 +106,11 @@ class SACSettings(ReplaySettings):
 
 @dataclass(frozen=True)
 class _Model:
-    """Networks and distribution of an agent.
+    """The networks and the distribution of an agent.
 
-    Its params are ``{"policy", "critics"}``, ``"begun"``, float32 ``[]``, above 0 once a batch was learned from, and
-    ``"entropy"``, float32 ``[]``, the logarithm of the entropy's weight, where it is tuned, and ``"observations"``,
-    statistics, where these are normalized.
+    The agent's params are ``policy``, ``critics`` and ``begun``, float32 ``[]``: above 0 once it has learned. Where the
+    entropy's weight is tuned they have its logarithm, ``entropy``, float32 ``[]``; where observations are normalized,
+    their statistics, ``observations``.
     """
 
     settings: SACSettings
@@ -121,17 +121,17 @@ class _Model:
 
     @property
     def start(self) -> int:
-        """The transition of a window that is trained on; those before fill the frame stack."""
+        """Index of the transition that a window is trained on; earlier ones fill the frame stack."""
         return self.env_spec.frame_stack - 1
 
     @property
     def target_entropy(self) -> float:
-        """The entropy that is held, in nats."""
+        """Entropy that is held, in nats."""
         chosen = self.settings.target_entropy
         return -float(self.distribution.num_free) if chosen is None else chosen
 
     def init(self, key: jax.Array) -> Tree:
-        """Fresh params."""
+        """Returns fresh params."""
         of_policy, of_critics = jax.random.split(key)
         params = {
             "policy": self.policy.init(of_policy),
@@ -145,13 +145,13 @@ class _Model:
         return params
 
     def entropy_cost(self, params: Tree) -> jax.Array:
-        """The weight of the entropy, to which no gradient goes; ``[]``."""
+        """Returns the weight of the entropy, to which no gradient goes; ``[]``."""
         if not self.settings.tune_entropy_cost:
             return jnp.asarray(self.settings.entropy_cost)
         return entropy_coefficient(jax.lax.stop_gradient(params["entropy"]), speed=1.0)
 
     def read(self, params: Tree, timestep: TimeStep) -> TimeStep:
-        """The step as the networks see it."""
+        """Returns the step as the networks see it."""
         if not self.settings.normalize_observations:
             return timestep
         seen = self.env_spec.observation
@@ -159,7 +159,7 @@ class _Model:
         return timestep._replace(observation=shown)
 
     def draw(self, params: Tree, inputs: Inputs, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Elements of the policy's actions ``[T, B, E]``, and their log-densities ``[T, B]``."""
+        """Draws elements of the policy's actions, ``[T, B, E]``; returns them and their log-densities ``[T, B]``."""
         return self.distribution.draw(self.policy.evaluate(params["policy"], inputs)[0], noise)
 
 
@@ -226,7 +226,7 @@ def _make_model(settings: SACSettings, env_spec: EnvSpec, network: Network) -> _
 
 
 def _squashed(env_spec: EnvSpec) -> SquashedNormal:
-    """The distribution of actions; raises :class:`ConfigError` unless they are continuous and bounded."""
+    """Returns the distribution of actions; raises :class:`ConfigError` unless they are continuous and bounded."""
     action = env_spec.action
     told = f"actions of {env_spec.id} are {action.dtype}{list(action.shape)}"
     if action.num_values or not np.issubdtype(np.dtype(action.dtype), np.floating):
@@ -246,7 +246,7 @@ def _squashed(env_spec: EnvSpec) -> SquashedNormal:
 def _acting(
     model: _Model,
 ) -> tuple[Callable[..., tuple[ActOutput, Tree]], Callable[..., tuple[jax.Array, Tree]]]:
-    """``act`` and ``mode`` of :class:`~seedbed.types.Agent`."""
+    """Makes ``act`` and ``mode`` of :class:`~seedbed.types.Agent`."""
     distribution, policy = model.distribution, model.policy
 
     def inputs_of(params: Tree, timestep: TimeStep, state: Tree) -> tuple[Inputs, Tree]:
@@ -274,7 +274,7 @@ def _acting(
 
 
 def _make_prepare(model: _Model) -> Callable[..., tuple[Tree, Unroll]]:
-    """``prepare`` of :class:`~seedbed.types.Agent`: the end of random actions, and normalized observations."""
+    """Makes ``prepare`` of :class:`~seedbed.types.Agent`, which ends random actions and normalizes observations."""
 
     def prepare(params: Tree, unroll: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
         del last
@@ -294,7 +294,7 @@ def _make_prepare(model: _Model) -> Callable[..., tuple[Tree, Unroll]]:
 def _make_loss(
     model: _Model,
 ) -> Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]]:
-    """The loss of :class:`~seedbed.types.Agent`, of windows ``[start + n + 1, B, ...]`` that were prepared."""
+    """Makes the loss of :class:`~seedbed.types.Agent`, of windows ``[start + n + 1, B, ...]`` that were prepared."""
     settings, start = model.settings, model.start
 
     def loss(
@@ -339,7 +339,7 @@ def _make_loss(
 
 
 def _adjustment(model: _Model, params: Tree, entropies: jax.Array, valid: jax.Array) -> jax.Array:
-    """The loss of the weight of the entropy, with one estimate of it for each row, ``[1, B]``."""
+    """Computes the loss of the entropy's weight, with one estimate of the entropy for each row, ``[1, B]``."""
     if not model.settings.tune_entropy_cost:
         return jnp.zeros(())
 
@@ -352,7 +352,7 @@ def _adjustment(model: _Model, params: Tree, entropies: jax.Array, valid: jax.Ar
 
 
 def _make_priorities(model: _Model) -> Callable[[Unroll], jax.Array]:
-    """Sizes of the errors at the actor's own values, float32 ``[unroll_length, B]``."""
+    """Makes the function for sizes of errors at the actor's own values, float32 ``[unroll_length, B]``."""
     settings = model.settings
 
     def priorities(unroll: Unroll) -> jax.Array:

@@ -51,7 +51,7 @@ class _SideBySide(nn.Module):
     def __call__(
         self, observation: Tree, extras: list[jax.Array], first: jax.Array, core: dict[str, jax.Array]
     ) -> jax.Array:
-        """Their values, float32 ``[critics, T, B]``."""
+        """Computes their values, float32 ``[critics, T, B]``."""
         return jnp.stack([critic(observation, extras, first, core)[0] for critic in self.critics])
 
 
@@ -94,14 +94,14 @@ class Critics:
         return inputs._replace(extras=[elements])
 
     def init(self, key: jax.Array) -> Tree:
-        """Fresh parameters, other ones for each critic."""
+        """Returns fresh parameters, other ones for each critic."""
         elements = jax.eval_shape(lambda: jnp.zeros((1, 1, self.size)))
         return self._module().lazy_init(key, *self._with(self.body.example(), elements))
 
     def evaluate(self, params: Tree, inputs: Inputs, elements: jax.Array) -> jax.Array:
-        """Returns the values ``[critics, T, B]`` of inputs ``[T, B, ...]`` and elements of actions ``[T, B, E]``."""
+        """Computes the values ``[critics, T, B]`` of inputs ``[T, B, ...]`` and elements of actions ``[T, B, E]``."""
         return jnp.asarray(self._module().apply(params, *self._with(inputs, elements)))
 
     def least(self, params: Tree, inputs: Inputs, elements: jax.Array) -> jax.Array:
-        """The smallest value of any critic, ``[T, B]``; see :meth:`evaluate`."""
+        """Computes the smallest value of any critic, ``[T, B]``; see :meth:`evaluate`."""
         return jnp.min(self.evaluate(params, inputs, elements), axis=0)

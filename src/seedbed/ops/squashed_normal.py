@@ -29,9 +29,9 @@ class SquashedNormal:
         u = m + s * noise,    e = tanh(u),    action = centre + half * e
 
     (Haarnoja et al. 2018, *Soft Actor-Critic Algorithms and Applications*, appendix C.) Parameters are all m, then all
-    log s, which is clipped to [-20, 2], as in the authors' code. *Elements* are e, in [-1, 1] whatever the bounds of
-    the action: critics read them, and densities are of them, so that entropies do not depend on the environment's
-    units. An element whose bounds are equal is a constant: it is 0, and has no part in a density.
+    log s, which is clipped to [-20, 2], as in the authors' code. *Elements* are e, in [-1, 1] with any bounds of the
+    action: critics read them, and densities are of them, so that entropies do not depend on the environment's units.
+    An element whose bounds are equal is a constant: it is 0, and has no part in a density.
 
     Attributes:
       low, high: finite bounds of each element, C order.
@@ -46,7 +46,7 @@ class SquashedNormal:
 
     @staticmethod
     def from_spec(spec: ArraySpec) -> SquashedNormal:
-        """From a float spec; raises :class:`SpecError` where an element has no bounds, of less than a million."""
+        """Makes it for a float spec; raises :class:`SpecError` where an element has no bounds below a million."""
         bounds = ClippedNormal.from_spec(spec)
         if not all(map(math.isfinite, (*bounds.low, *bounds.high))):
             raise SpecError(f"bounds {bounds.low} to {bounds.high}: a tanh needs finite ones on both sides")
@@ -72,7 +72,7 @@ class SquashedNormal:
         return sum(self._is_free)
 
     def _only_free(self, terms: jax.Array) -> jax.Array:
-        """``[..., E]`` with 0 at constants."""
+        """Returns ``[..., E]`` with 0 at constants."""
         return terms if all(self._is_free) else jnp.where(jnp.array(self._is_free), terms, 0.0)
 
     @property
@@ -109,22 +109,22 @@ class SquashedNormal:
         return self._only_free(jnp.tanh(before)), jnp.sum(self._only_free(terms), axis=-1)
 
     def middle(self, params: jax.Array) -> jax.Array:
-        """Elements ``[..., E]`` of the mean before the tanh, which is the median."""
+        """Computes the elements ``[..., E]`` of the mean before the tanh, which are the median."""
         return self._only_free(jnp.tanh(jnp.split(params, 2, axis=-1)[0]))
 
     def anything(self, key: jax.Array) -> jax.Array:
-        """Elements ``[E]`` of which all values are as likely as all others."""
+        """Draws uniform elements ``[E]``."""
         return self._only_free(jax.random.uniform(key, (self.size,), minval=-1.0, maxval=1.0))
 
     def action(self, elements: jax.Array) -> jax.Array:
-        """The action ``[..., *shape]``, within its bounds, of elements ``[..., E]``."""
+        """Computes the action ``[..., *shape]``, within its bounds, of elements ``[..., E]``."""
         centre, half = self._frame
         low, high = jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32)
         inside = jnp.clip(centre + half * elements, low, high)
         return inside.reshape(*elements.shape[:-1], *self.shape).astype(self.dtype)
 
     def elements(self, action: jax.Array) -> jax.Array:
-        """Elements float32 ``[..., E]`` of an action ``[..., *shape]``."""
+        """Computes the elements, float32 ``[..., E]``, of an action ``[..., *shape]``."""
         centre, half = self._frame
         leading = action.shape[: action.ndim - len(self.shape)]
         apart = action.reshape(*leading, self.size).astype(jnp.float32) - centre

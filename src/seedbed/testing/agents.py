@@ -144,7 +144,7 @@ class Subject:
     def play(self, timestep: TimeStep, seed: int = 0, skip: int = 0, number: int = 0) -> Unroll:
         """Acts on the steps ``[skip + T + 1, B, ...]`` in order, and returns the unroll of the last T + 1.
 
-        The first step has this number; numbers and seed decide what is drawn.
+        The first step has this number; draws follow from numbers and seed.
         """
         steps, batch = timestep.first.shape
         states, outputs = [self.initial_state(batch)], []
