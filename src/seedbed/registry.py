@@ -95,6 +95,7 @@ AGENTS = Registry(
         "dqn": "seedbed.agents.dqn:DQN",
         "pqn": "seedbed.agents.pqn:PQN",
         "r2d2": "seedbed.agents.r2d2:R2D2",
+        "sac": "seedbed.agents.sac:SAC",
         "bc": "seedbed.agents.bc:BC",
     },
 )

@@ -15,9 +15,9 @@ class Network:
     network: str = "auto"
     """Torso: auto, mlp, tiny, small, pooled, nature, shallow, deep, or module:Class of your own."""
     hidden: tuple[int, ...] = ()
-    """Sizes of the torso's dense layers; none given: the network's own."""
+    """Sizes of the torso's dense layers; none given: the network's own (of sac's MLP: 256 256)."""
     activation: Literal["auto", "tanh", "relu", "silu"] = "auto"
-    """Activation of the MLP's layers; auto: tanh (pqn: relu). (Convolutional networks are rectified.)"""
+    """Activation of the MLP's layers; auto: tanh, or relu (pqn, sac). (Convolutions are rectified.)"""
     normalization: Literal["auto", "none", "layer"] = "auto"
     """LayerNorm before each activation of the torso: layer, or none; auto: the agent's own (pqn: layer)."""
     lstm: int | None = None
