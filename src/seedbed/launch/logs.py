@@ -1,4 +1,4 @@
-"""What the package logs, in a file of the run folder."""
+"""Logging: a file in the run folder, and warnings of environments for the user."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 
 class _LogFile(logging.FileHandler):
-    """A file of log lines; a disk that is full does not stop the run, nor fill the terminal."""
+    """A log file that drops lines when the disk is full, instead of stopping the run or filling the terminal."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drops the line."""
 
     def close(self) -> None:
-        """Drops what it could not write; the file is closed all the same."""
+        """Closes the file; drops lines that could not be written."""
         with contextlib.suppress(OSError):
             super().close()
 
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Sends what the package logs to a file too."""
+    """Writes the package's log lines of level INFO and above to a file, while the block runs."""
     logger = logging.getLogger("seedbed")
     handler = _LogFile(path, delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
@@ -38,15 +38,15 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 ENVIRONMENTS = logging.getLogger("seedbed.envs")
-"""Whose warnings are for people too."""
+"""The logger of environments, whose warnings the user sees too."""
 _MOST_NOTES = 8
 
 
 class ShownNotes(logging.Handler):
-    """Shows the warnings of environments, each kind once; those of other processes are handed to :meth:`hear`.
+    """A handler that shows the warnings of environments, each kind once; :meth:`hear` takes other processes' warnings.
 
     Args:
-      show: takes one line for people.
+      show: callback for each line for the user.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -55,14 +55,14 @@ class ShownNotes(logging.Handler):
         self._seen: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Shows one, if it is new."""
+        """Shows a warning, if its kind is new."""
         note = record.getMessage()
         if not self._is_known(note):
             self._seen.add(_kind(note))
             self._show(note)
 
     def hear(self, note: str) -> None:
-        """Logs what another process warned of, if it is new."""
+        """Logs a warning of another process, if its kind is new."""
         if not self._is_known(note):
             ENVIRONMENTS.warning("%s", note)
 
@@ -71,7 +71,7 @@ class ShownNotes(logging.Handler):
 
 
 def _kind(note: str) -> str:
-    """What a note is about: which observation, and not which numbers it showed."""
+    """Returns the subject of a warning, such as the observation, without the numbers."""
     return note.partition(" shows ")[0].partition(" is ")[0]
 
 
