@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
     extras: list[jax.Array]
     first: jax.Array
     core: Tree
-    mask: jax.Array | None = None
+    mask: jax.Array | None
 
 
 class Layers(nn.Module):
