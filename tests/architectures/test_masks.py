@@ -96,6 +96,7 @@ def test_under_masks_the_same_agent_computes_the_same_everywhere(agent: str, tmp
     elsewhere: dict[str, dict[str, Any]] = {
         "seed": served,
         "impala": served,
+        "rapid": served,
         "sebulba": {"actors": 2, "envs_per_actor": ENVS // 2, "lag": 0},
         "a2c": {},
     }

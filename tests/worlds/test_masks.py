@@ -247,6 +247,15 @@ def test_a_mask_in_info_is_shown_by_a_wrapper(observation: spaces.Space, action:
     )
 
 
+def test_gymnasiums_taxi_drives_where_it_can() -> None:
+    check_environment(
+        lambda num_envs: Guarded(
+            _batched("taxi", num_envs, lambda: MaskFromInfo(gymnasium.make("Taxi-v4", max_episode_steps=30)))
+        ),
+        steps=100,
+    )
+
+
 def test_a_mask_that_is_missing_in_info_allows_nothing() -> None:
     environment = Guarded(_batched("odd", 1, lambda: MaskFromInfo(World(UNIT, NINE))))
     with pytest.raises(EnvironmentFault, match=r"reset\(\) breaks the rule of masks"):

@@ -140,6 +140,10 @@ def test_a_record_without_the_rule_is_one_of_0_1():
     assert from_json(record).net.observations == "auto"
     del record["observations"]
     assert from_json(record).net.observations == "bytes"
+    # An action mask was an input like any other.
+    assert record["mask_as_input"] is False is from_json(record).net.mask_as_input
+    del record["mask_as_input"]
+    assert from_json(record).net.mask_as_input is True
 
 
 @pytest.mark.parametrize(

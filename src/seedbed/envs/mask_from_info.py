@@ -1,6 +1,6 @@
 """Action masks that an environment keeps in ``info``, as Gymnasium's Taxi does, shown where agents look for them.
 
-In a factory of your own: ``return MaskFromInfo(gymnasium.make("Taxi-v3"))``.
+In a factory of your own: ``return MaskFromInfo(gymnasium.make("Taxi-v4"))``.
 """
 
 from __future__ import annotations
