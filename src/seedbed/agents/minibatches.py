@@ -142,6 +142,8 @@ def in_transitions(model: Body, unroll: Unroll) -> Unroll:
         return jnp.concatenate([in_one_row(array[:-1]), in_one_row(array[1:])])
 
     read = {"shown": inputs.observation, "extras": dict(zip(_EXTRAS, inputs.extras, strict=False))}
+    if inputs.mask is not None:
+        read["mask"] = inputs.mask
     observation = jax.tree.map(lambda array: in_one_row(array[:-1]), read)
     return Unroll(
         TimeStep(observation, *map(ends, unroll.timestep[1:])),
@@ -165,7 +167,11 @@ def evaluate(model: Body, params: Tree, unroll: Unroll, transitions: bool) -> An
     if transitions:
         extras = step.observation["extras"]
         inputs = Inputs(
-            step.observation["shown"], [extras[name] for name in sorted(extras)], step.first[:-1], {}
+            step.observation["shown"],
+            [extras[name] for name in sorted(extras)],
+            step.first[:-1],
+            {},
+            step.observation.get("mask"),
         )
         return model.evaluate(params, inputs)[0]
     said, _ = model.run(params, step, unroll.action, unroll.state)
