@@ -54,6 +54,17 @@ CASES: dict[str, dict[str, Any]] = {
         "replay_min_size": 40,
         "eval_envs": 2,
     },
+    # Each environment explores by a share of its own, which sinks while the run lasts.
+    "catch pqn": {
+        "env": "toy:catch",
+        "agent": "pqn",
+        "batch_size": 4,
+        "unroll_length": 5,
+        "reuse": 2,
+        "minibatches": 4,
+        "epsilon_steps": 400,
+        "epsilon_exponent": 3.0,
+    },
     # Actions are uniform in the first rounds; observations are normalized by what was learned from.
     "pendulum sac": {
         "env": "Pendulum-v1",

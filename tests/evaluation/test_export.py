@@ -28,6 +28,9 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "memory": ("toy:memory", {"agent": "ppo", "lstm": 8, "previous_action": True, "previous_reward": True}),
     "continuous": ("Pendulum-v1", {"agent": "ppo", "normalize_observations": True}),
     "values": ("toy:catch", {"agent": "dqn"}),
+    "rectified": ("toy:catch", {"agent": "vtrace", "activation": "relu"}),
+    "silu": ("toy:catch", {"agent": "a2c", "activation": "silu"}),
+    "normalized": ("toy:catch", {"agent": "pqn", "lstm": 8}),
     "sequences": ("toy:memory", {"agent": "r2d2", "lstm": 8, "burn_in": 2}),
     "stack": ("ALE/Pong-v5", {"agent": "vtrace", "network": "tiny"}),
 }

@@ -29,6 +29,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "continuous": ("Pendulum-v1", {"agent": "ppo", "normalize_observations": True}),
     "values": ("toy:catch", {"agent": "dqn"}),
+    "normalized": ("toy:catch", {"agent": "pqn", **PICTURES, "previous_action": True}),
     "sequences": ("toy:memory", {"agent": "r2d2", "lstm": 8, "burn_in": 2}),
 }
 """Environment and settings of runs, by a name of what is shown."""

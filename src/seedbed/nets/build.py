@@ -29,7 +29,7 @@ IMAGE_TORSOS: dict[str, Callable[..., nn.Module]] = {
 NETWORKS = ("auto", "mlp", *IMAGE_TORSOS)
 """Every name that :func:`build_torso` knows; ``module:Class`` is taken as well."""
 
-_ACTIVATIONS = {"auto": nn.tanh, "tanh": nn.tanh, "relu": nn.relu, "silu": nn.silu}
+_ACTIVATIONS = {"auto": nn.tanh, "tanh": nn.tanh, "relu": torsos.relu, "silu": torsos.silu}
 COMPUTE_DTYPES = ("float32", "bfloat16", "auto")
 """Names of the dtypes of convolutions."""
 

@@ -22,6 +22,16 @@ from seedbed.nets.observations import Entry, Values, entries, numbers
 from seedbed.types import Tree, leaves
 
 
+def relu(features: jax.Array) -> jax.Array:
+    """Rectifies; flax's function is looked up with each call, since the converter to ONNX replaces it."""
+    return nn.relu(features)
+
+
+def silu(features: jax.Array) -> jax.Array:
+    """Weighs features by their sigmoid; looked up as :func:`relu` is."""
+    return nn.silu(features)
+
+
 class MLP(nn.Module):
     """Dense layers of ``sizes``, each with its activation: ``[N, D]`` to ``[N, sizes[-1]]``.
 
@@ -74,7 +84,7 @@ def _dense(
     flat: jax.Array,
     sizes: tuple[int, ...],
     normalized: bool,
-    activation: Callable[[jax.Array], jax.Array] = nn.relu,
+    activation: Callable[[jax.Array], jax.Array] = relu,
 ) -> jax.Array:
     """Dense layers, each with its activation; called inside a compact module, which owns their weights."""
     for size in sizes:
