@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 def observations_of(config: RunConfig, spec: EnvSpec) -> Iterator[str]:
     """Returns a line for each observation on how it enters the network."""
     normalized = bool(getattr(config.settings, "normalize_observations", False))
-    return described(spec, config.net.observations, config.net.network, normalized=normalized)
+    return described(spec, config.net, normalized=normalized)
 
 
 def resumption_of(
