@@ -13,16 +13,36 @@ from seedbed.agents.replay_based import ReplaySettings
 from seedbed.nets.q_network import QNetwork
 from seedbed.ops.batches import add_time
 from seedbed.ops.exploration import epsilon_greedy, epsilons_of
-from seedbed.ops.optimizers import require
+from seedbed.ops.optimizers import OptimizerSettings, require
 from seedbed.types import ActOutput, Exploration, TimeStep, Tree
 
 
 @dataclass(frozen=True)
-class ValueBasedSettings(ReplaySettings):
-    """Settings of every value-based agent; an agent overrides the defaults and adds its own."""
+class ExplorationSettings(OptimizerSettings):
+    """Settings of agents that act by chance now and then."""
 
     explores: ClassVar[bool] = True
     """True if it explores by chance."""
+
+    epsilon_base: float = 0.4
+    """Share of actions by chance in the first environment (epsilon)."""
+
+    epsilon_exponent: float = 7.0
+    """The last environment acts by chance with epsilon_base to the power of 1 plus this."""
+
+    epsilon_evaluation: float = 0.001
+    """Share of actions by chance in environments that only evaluate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.epsilon_exponent >= 0, "epsilon_exponent", self.epsilon_exponent, "0 or more")
+        for name in ("epsilon_base", "epsilon_evaluation"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+
+
+@dataclass(frozen=True)
+class ValueBasedSettings(ExplorationSettings, ReplaySettings):
+    """Settings of value-based agents with a replay; an agent overrides the defaults and adds its own."""
 
     double: bool = True
     """Let the trained values choose the action whose value the target network tells (double Q-learning)."""
@@ -36,22 +56,10 @@ class ValueBasedSettings(ReplaySettings):
     target_period: int = 250
     """Updates after which the target network becomes the trained one."""
 
-    epsilon_base: float = 0.4
-    """Share of actions by chance in the first environment (epsilon)."""
-
-    epsilon_exponent: float = 7.0
-    """The last environment acts by chance with epsilon_base to the power of 1 plus this."""
-
-    epsilon_evaluation: float = 0.001
-    """Share of actions by chance in environments that only evaluate."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.target_period > 0, "target_period", self.target_period, "1 or more")
-        for name in ("head_size", "epsilon_exponent"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("epsilon_base", "epsilon_evaluation"):
-            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+        require(self.head_size >= 0, "head_size", self.head_size, "0 or more")
 
 
 def acting(
