@@ -96,11 +96,11 @@ class Critics:
     def init(self, key: jax.Array) -> Tree:
         """Returns fresh parameters, other ones for each critic."""
         elements = jax.eval_shape(lambda: jnp.zeros((1, 1, self.size)))
-        return self._module().lazy_init(key, *self._with(self.body.example(), elements))
+        return self._module().lazy_init(key, *self._with(self.body.example(), elements)[:-1])
 
     def evaluate(self, params: Tree, inputs: Inputs, elements: jax.Array) -> jax.Array:
         """Computes the values ``[critics, T, B]`` of inputs ``[T, B, ...]`` and elements of actions ``[T, B, E]``."""
-        return jnp.asarray(self._module().apply(params, *self._with(inputs, elements)))
+        return jnp.asarray(self._module().apply(params, *self._with(inputs, elements)[:-1]))
 
     def least(self, params: Tree, inputs: Inputs, elements: jax.Array) -> jax.Array:
         """Computes the smallest value of any critic, ``[T, B]``; see :meth:`evaluate`."""
