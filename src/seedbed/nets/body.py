@@ -51,10 +51,7 @@ class Inputs(NamedTuple):
             index = steps.reshape(1, -1, *(1,) * (array.ndim - 2))
             return jnp.take_along_axis(array, index, axis=0)
 
-        observation, extras, first, mask = jax.tree.map(
-            take, (self.observation, self.extras, self.first, self.mask)
-        )
-        return Inputs(observation, extras, first, self.core, mask)
+        return jax.tree.map(take, self._replace(core={}))._replace(core=self.core)
 
 
 class Layers(nn.Module):
