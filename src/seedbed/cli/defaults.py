@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from seedbed.cli.parse import parse
-from seedbed.config.placement import has_meaning, names_of
+from seedbed.config.placement import has_meaning, is_shown, names_of
 from seedbed.config.resolve import defaults, of_others, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -99,13 +99,13 @@ def _choice(registry: Registry, about: str) -> Any:
 
 
 def _meaningful(section: Any, agent_settings: Any) -> Any:
-    """Returns a section as an instance of a class that hides settings without meaning beside the agent's."""
+    """Returns a section as an instance of a class that hides settings without meaning beside the agent's or their own."""
     kind = type(section)
     hints = get_type_hints(kind, include_extras=True)
     hidden = [
         (part.name, Annotated[hints[part.name], tyro.conf.Suppress], part)
         for part in fields(kind)
-        if not has_meaning(part, agent_settings)
+        if not (has_meaning(part, agent_settings) and is_shown(part, section))
     ]
     values = {part.name: getattr(section, part.name) for part in fields(kind)}
     made = make_dataclass(
