@@ -195,7 +195,7 @@ def test_help_shows_what_architecture_and_agent_read_and_nothing_else(
         flag.replace("-", "_") for line in heads for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", line)
     }
     shown = {ALIASES.get(flag, flag.removeprefix("no_")) for flag in found} - {"help"}
-    config = configure(arch=arch, agent=agent, preset="none")
+    config = configure(arch=arch, agent=agent)
     idle = {part.name for part in fields(config.placement) if not has_meaning(part, type(config.settings))}
     idle |= {part.name for part in fields(config.settings) if not has_meaning(part, config.settings)}
     for section in (config.placement, config.settings):

@@ -6,6 +6,7 @@ some agents only: it is shown, and may be given, where the agent's ``Settings`` 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
@@ -47,9 +48,12 @@ def has_meaning(part: Any, agent_settings: Any) -> bool:
     )
 
 
-def is_shown(part: Any, section: Any) -> bool:
-    """Returns whether help shows a setting of a section: always, or if the one that it stands beside is given."""
-    if (beside := part.metadata.get(BESIDE)) is None:
+def is_shown(part: Any, section: Any, given: Container[str] = ()) -> bool:
+    """Returns whether help shows a setting of a section: always, or if the one that it stands beside is given.
+
+    That is so if its name, or the setting's own, is among ``given``, or if it has another value than its default.
+    """
+    if (beside := part.metadata.get(BESIDE)) is None or beside in given or part.name in given:
         return True
     (default,) = (other.default for other in fields(section) if other.name == beside)
     return bool(getattr(section, beside) != default)
