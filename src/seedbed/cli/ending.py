@@ -75,7 +75,7 @@ def _video(folder: str) -> None:
     from seedbed.evaluation.player import record
 
     try:
-        say(f"  video {_shown(record(folder))}")
+        say(f"  video {_shown(record(folder, trust=None))}")
     except Exception as error:
         # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
         say(f"  no video: {cause_of(error)}")

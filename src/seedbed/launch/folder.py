@@ -12,17 +12,23 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from seedbed import regular_files
+from seedbed.acting.trust import foreign_names, untrusted
 from seedbed.config import resolve
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
+from seedbed.launch.signature import is_signed, sign
+from seedbed.metrics.say import say
 from seedbed.transport.admission import Gate, Invitation, require_token
 from seedbed.transport.tls import Identity, needs_tls
 
 _LONGEST_SOCKET_PATH = 90
+_FOLDERS = ("checkpoints", "events", "logs", "instances", "hosts", "variants", "members")
 
 
 class RunFolder:
@@ -47,6 +53,8 @@ class RunFolder:
         self.video = path / "video.mp4"
         self.summary = path / "summary.json"
         self._config = path / "config.json"
+        self._signature = path / "signature"
+        self._unsigned = False
         self._token = path / "token"
         self._certificate = path / "certificate.pem"
         self._key = path / "key.pem"
@@ -84,24 +92,27 @@ class RunFolder:
         """An existing folder; raises :class:`ConfigError` that names the newest runs if it is none."""
         folder = RunFolder(Path(path))
         if not folder.begun:
-            runs = sorted(Path("runs").glob("*/config.json"), key=lambda file: file.stat().st_mtime)
+            runs = sorted(
+                filter(Path.is_file, Path("runs").glob("*/config.json")),
+                key=lambda file: file.stat().st_mtime,
+            )
             hint = f"; the newest here: {', '.join(str(run.parent) for run in runs[-3:])}" if runs else ""
             raise ConfigError(f"{path} is not a run folder (no config.json in it){hint}")
-        folder.logs.mkdir(exist_ok=True)
         return folder
 
     @property
     def begun(self) -> bool:
         """Whether it holds a run."""
-        return self._config.exists()
+        return os.path.lexists(self._config)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other processes from training in this folder; raises :class:`ConfigError` if one does."""
         try:
-            lock = self._lock.open("wb")
+            self.logs.mkdir(exist_ok=True)
+            lock = regular_files.open_to_append(self._lock)
         except OSError as error:
-            raise ConfigError(f"cannot write {self._lock}: {error.strerror}") from error
+            raise ConfigError(f"cannot write {error.filename or self._lock}: {error.strerror}") from error
         with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,8 +123,24 @@ class RunFolder:
             yield
 
     def keep(self, config: RunConfig) -> None:
-        """Makes this the configuration of the run, whole or not at all."""
-        self._write(self._config, json.dumps(resolve.to_json(config), indent=2) + "\n")
+        """Makes this the configuration of the run, whole or not at all, and signs it with this user's key.
+
+        Without a key a line says what going on takes, if it takes anything.
+        """
+        text = json.dumps(resolve.to_json(config), indent=2) + "\n"
+        self._write(self._config, text)
+        record = json.loads(text)
+        try:
+            self._write(self._signature, sign(self.path, record) + "\n")
+        except ConfigError as error:
+            with contextlib.suppress(OSError):
+                self._signature.unlink(missing_ok=True)
+            names = " ".join(sorted(foreign_names(record)))
+            if names and not self._unsigned:
+                say(
+                    f"this run cannot be known again as yours ({error}): resume and eval will need --trust {names}"
+                )
+            self._unsigned = True
 
     def session(self, resumed: bool) -> int:
         """How often the run was resumed, with the session that begins: 0 for the first one.
@@ -121,7 +148,7 @@ class RunFolder:
         A run of 0.1 has not counted; it was resumed once now.
         """
         try:
-            before = int(self._session.read_text())
+            before = int(regular_files.read(self._session))
         except (OSError, ValueError):
             before = 0
         return before + 1 if resumed else 0
@@ -132,31 +159,78 @@ class RunFolder:
 
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
         """A small file that is never seen half-written."""
-        draft = path.with_name(path.name + "~")
         try:
-            draft.unlink(missing_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-                file.write(text)
-            draft.rename(path)
+            regular_files.write_whole(path, text, mode)
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
-    def config(self) -> RunConfig:
-        """The configuration that the run was started with, or last resumed with."""
+    def config(self, trust: Collection[str] | None = ()) -> RunConfig:
+        """The configuration that the run was started with, or last resumed with.
+
+        What it names is imported: in a run that this user did not begin here, only names that the user gives.
+
+        Args:
+          trust: names ``module:name`` that may be imported whoever began the run; None for any.
+
+        Raises:
+          ConfigError: it is damaged, a module stands in it that the user did not name, or a folder of a run that is not
+            this user's is a link.
+        """
+        record = self._record()
+        if not self._is_signed(record):
+            self._require_no_links()
+            if unknown := untrusted(foreign_names(record), trust):
+                raise ConfigError(
+                    f"{self.path} has Seedbed import {unknown}, and is not known as a run that this user began in this "
+                    f"place, on this machine: if you know what that does, add --trust {unknown}"
+                )
+        return resolve.from_json(record)
+
+    def own_names(self) -> set[str]:
+        """Names ``module:name`` in the configuration; none if this user did not begin the run here."""
+        if not self.begun:
+            return set()
+        record = self._record()
+        return foreign_names(record) if self._is_signed(record) else set()
+
+    def _record(self) -> dict[str, Any]:
         try:
-            return resolve.from_json(json.loads(self._config.read_text()))
+            return regular_files.read_object(self._config)
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._config}: {error.strerror}") from error
         except ValueError as error:
             raise ConfigError(f"{self._config} is damaged: {error}") from error
 
+    def _is_signed(self, record: dict[str, Any]) -> bool:
+        try:
+            return is_signed(regular_files.read(self._signature).decode("ascii").strip(), self.path, record)
+        except (OSError, ValueError):
+            return False
+
+    def _require_no_links(self) -> None:
+        """Refuses links in the place of folders: a stranger's may lead to what is removed or written over there."""
+        for name in _FOLDERS:
+            if (self.path / name).is_symlink():
+                raise ConfigError(
+                    f"{self.path / name} is a link, and this run is not known as one that this user began in this "
+                    "place: put the folder itself there"
+                )
+
     def token(self) -> str:
         """The secret that actors and hosts must know to join; made once, readable only by the owner."""
-        if not self._token.exists():
+        if not os.path.lexists(self._token):
             # Letters and digits only: it is pasted behind a flag, where "-…" would be taken for another flag.
             self._write(self._token, secrets.token_hex(16), 0o600)
         try:
-            return require_token(self._token.read_text().strip())
-        except (OSError, UnicodeDecodeError, ConfigError) as error:
+            return require_token(self._said())
+        except (UnicodeDecodeError, ConfigError) as error:
             raise ConfigError(f"{self._token} holds no token: {error}") from error
+
+    def _said(self) -> str:
+        try:
+            return regular_files.read(self._token).decode().strip()
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._token}: {error.strerror}") from error
 
     def rotate_token(self) -> None:
         """Has a new token made: whoever knows the old one is no longer let in."""
@@ -173,26 +247,24 @@ class RunFolder:
         return Gate(self.token(), identity, insecure=settings.insecure)
 
     def _identity(self) -> Identity:
-        if not (self._key.exists() and self._certificate.exists()):
+        if not (os.path.lexists(self._key) and os.path.lexists(self._certificate)):
             made = Identity.make()
             self._write(self._key, made.key.decode(), 0o600)
             self._write(self._certificate, made.certificate.decode())
-        return Identity.read(self._certificate, self._key)
+        return Identity.read(self._certificate, self._key, links=False)
 
     def invitation(self, *, insecure: bool) -> Invitation:
         """What lets a host in that shares this folder's disk; raises :class:`ConfigError` if there is no token here."""
         try:
-            return Invitation(require_token(self._token.read_text().strip()), insecure=insecure)
-        except (OSError, UnicodeDecodeError) as error:
+            return Invitation(require_token(self._said()), insecure=insecure)
+        except UnicodeDecodeError as error:
             raise ConfigError(f"cannot read {self._token}: {error}") from error
 
     def socket(self) -> str:
         """Path for this run's Unix socket; in the folder, unless a socket cannot have that path."""
         whole = str(self.path / "actors.sock")
         for path in (whole, os.path.relpath(whole)):
-            if (
-                len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and "," not in path
-            ):  # gRPC takes none with commas
+            if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and _can_be_dialled(path):
                 return path
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         return str(Path(tempfile.gettempdir()) / f"seedbed-{name}.sock")
@@ -205,7 +277,7 @@ class RunFolder:
     def addresses(self, asked: Sequence[str]) -> list[str]:
         """Where to listen: as ``asked``, but at the ports that were chosen the last time the same was asked."""
         try:
-            kept = json.loads(self._addresses.read_text())
+            kept = regular_files.read_object(self._addresses)
             return [str(address) for address in kept["listening"]] if kept["asked"] == [*asked] else [*asked]
         except (OSError, ValueError, KeyError, TypeError):
             return [*asked]
@@ -221,6 +293,7 @@ class RunFolder:
             return
         small = (
             self._config,
+            self._signature,
             self._token,
             self._certificate,
             self._key,
@@ -235,6 +308,11 @@ class RunFolder:
         for folder in (self.logs, self.path):
             with contextlib.suppress(OSError):  # it holds something else
                 folder.rmdir()
+
+
+def _can_be_dialled(path: str) -> bool:
+    """Returns whether gRPC takes a path of a socket: it has to be UTF-8, without commas."""
+    return "," not in path and path.encode(errors="ignore") == os.fsencode(path)
 
 
 def _fresh_folder(parent: Path, config: RunConfig) -> Path:

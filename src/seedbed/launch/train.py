@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from seedbed.acting.trust import foreign_names
 from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
@@ -64,23 +65,26 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
 
 
 @held()
-def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
+def resume(
+    path: str, *, rotate_token: bool = False, trust: Collection[str] | None = (), **changes: Any
+) -> Summary:
     """Goes on with a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 
     Args:
       path: the run folder.
       rotate_token: whether the run gets a new token, so that actors and hosts from elsewhere need its new line.
+      trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
       **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
 
     Raises:
-      ConfigError: there is no such run, or none of its checkpoints is intact.
+      ConfigError: there is no such run, none of its checkpoints is intact, or it names a module that is not trusted.
       RunFailed: as for :func:`train`.
     """
     if changes.get("host"):
-        address, insecure = _coordinator(path, changes)
-        return take_part(address, changes["host"], path=Path(path), insecure=insecure)
+        address, insecure = _coordinator(path, changes, trust)
+        return take_part(address, changes["host"], path=Path(path), insecure=insecure, trust=trust)
     folder = RunFolder.open(path)
-    before = folder.config()
+    before = folder.config(trust)
     if before.cluster.host:
         run = folder.path.parent.parent
         raise ConfigError(
@@ -137,6 +141,7 @@ def take_part(
     path: Path | None = None,
     *,
     insecure: bool = False,
+    trust: Collection[str] | None = (),
 ) -> Summary:
     """The part of the host ``index`` in a run whose host 0 is at ``address``, and has the settings.
 
@@ -148,6 +153,8 @@ def take_part(
       config: what this host was told; refused if host 0 was told otherwise. None if it was told nothing.
       path: the run folder's place; None for the one that the settings name, or host 0.
       insecure: whether host 0 is spoken to in plain text over the network; so it is if ``config`` says it.
+      trust: names ``module:name`` that host 0 may have this host import, beside those of ``config`` and of a run that
+        this user has begun at ``path``; None for any.
 
     Raises:
       ConfigError: host 0 turned this host away.
@@ -156,8 +163,9 @@ def take_part(
     with contextlib.ExitStack() as stack:
         known = path or (Path(config.run_dir) if config and config.run_dir else None)
         insecure = insecure or (config is not None and config.cluster.insecure)
+        trusted = None if trust is None else {*trust, *_own_names(config, known, index)}
         hosts, settings, theirs, resumed = follow(
-            address, index, config, stack, invitation=lambda: _invitation(known, insecure)
+            address, index, config, stack, invitation=lambda: _invitation(known, insecure), trust=trusted
         )
         run = known or theirs
         folder = RunFolder(run / "hosts" / str(index))
@@ -170,6 +178,13 @@ def take_part(
         except ConfigError:
             folder.discard()
             raise
+
+
+def _own_names(config: RunConfig | None, run: Path | None, index: int) -> set[str]:
+    """Names that a host may import at host 0's word: its own flags have them, or its user's own run."""
+    own = foreign_names(resolve.to_json(config)) if config else set()
+    folders = (run, run / "hosts" / str(index)) if run else ()
+    return own.union(*(RunFolder(folder).own_names() for folder in folders))
 
 
 def _invitation(run: Path | None, insecure: bool) -> Invitation:
@@ -185,10 +200,10 @@ def _invitation(run: Path | None, insecure: bool) -> Invitation:
     return RunFolder(run).invitation(insecure=insecure)
 
 
-def _coordinator(path: str, changes: Mapping[str, Any]) -> tuple[str, bool]:
+def _coordinator(path: str, changes: Mapping[str, Any], trust: Collection[str] | None) -> tuple[str, bool]:
     """Where host 0 of a run is that goes on, and whether in plain text."""
     own = RunFolder(Path(path) / "hosts" / str(changes["host"]))
-    before = own.config().cluster if own.begun else None
+    before = own.config(trust).cluster if own.begun else None
     address = changes.get("coordinator") or (before and before.coordinator)
     insecure = changes.get("insecure", before is not None and before.insecure)
     if address is None:
