@@ -1,11 +1,11 @@
-"""Regular files: opened at once or refused, whatever a stranger has put into their place.
+"""Regular files: opened at once or refused, though a stranger may have put anything into their place.
 
 Opening a pipe waits for somebody at its other end, a device may never end (or act when it is opened), and a link leads
-to a file of somebody else's choice: what is written then is written there. So the kind of a file is looked at before
+to a file of somebody else's choice, which would be written over. So the kind of a file is looked at before
 it is opened, and once more when it is open. In a run folder or a data set no link is followed; a file that the user
 names may be behind one, as certificates and mounted secrets are.
 
-All refusals are an :class:`OSError` whose ``strerror`` says what is there instead.
+All refusals are an :class:`OSError`, with the kind of thing that is there instead in its ``strerror``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 MOST_BYTES = 64 << 20
 """Largest file of text that is read as a whole."""
@@ -62,7 +62,7 @@ def require_room(path: str | Path, *, links: bool = False) -> None:
             raise  # it leads nowhere
 
 
-def open_to_read(path: str | Path, *, links: bool = False) -> IO[bytes]:
+def open_to_read(path: str | Path, *, links: bool = False) -> io.BufferedReader:
     """Opens a file for reading; raises :class:`OSError` as :func:`require` does."""
     require(path, links=links)
     return os.fdopen(_opened(path, os.O_RDONLY, links), "rb")
@@ -74,7 +74,7 @@ def open_to_append(path: str | Path, *, links: bool = False, empty: bool = False
     Args:
       path: the file.
       links: whether it may be behind a link.
-      empty: whether what it holds is dropped.
+      empty: whether its content is dropped first.
 
     Raises:
       OSError: it cannot be written, or there is something else in its place.
@@ -84,14 +84,14 @@ def open_to_append(path: str | Path, *, links: bool = False, empty: bool = False
     return io.FileIO(_opened(path, how, links), "ab")
 
 
-def open_to_change(path: str | Path) -> IO[bytes]:
+def open_to_change(path: str | Path) -> io.BufferedRandom:
     """Opens a file for reading and writing; raises :class:`OSError` as :func:`require` does."""
     require(path)
     return os.fdopen(_opened(path, os.O_RDWR, links=False), "r+b")
 
 
 def _opened(path: str | Path, how: int, links: bool) -> int:
-    """A descriptor; what came into the file's place since it was looked at is refused too, without waiting."""
+    """A descriptor; another thing that came into the file's place after the look is refused too, without waiting."""
     guards = os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     handle = os.open(path, how | guards, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -147,7 +147,7 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes what is at ``path``, if anything, as far as it can be; a link is removed, and not its aim."""
+    """Removes a file, a link (and not its aim) or a folder, as far as it can be; nothing if there is none."""
     if path.is_symlink() or not path.is_dir():
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)

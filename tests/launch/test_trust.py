@@ -136,16 +136,20 @@ def test_a_hostile_record_is_one_error(record: str, tmp_path: Path) -> None:
         RunFolder.open(tmp_path / "run").config()
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "logs", "events", "instances", "hosts", "variants"])
+@pytest.mark.parametrize(
+    "name", ["checkpoints", "logs", "events", "instances/shard-0", "hosts", "hosts/1", "variants/0"]
+)
 def test_a_strangers_folder_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     folder = strangers(tmp_path / "run", env="toy:catch")
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to(tmp_path / "mine")
     with pytest.raises(ConfigError, match=f"{name} is a link"):
         RunFolder.open(folder).config()
     # Whoever began the run may have put its checkpoints on another disk.
     ours = own(tmp_path / "ours", env="toy:catch", network="auto")
     shutil.rmtree(tmp_path / "ours" / name, ignore_errors=True)
+    (tmp_path / "ours" / name).parent.mkdir(exist_ok=True)
     (tmp_path / "ours" / name).symlink_to(tmp_path / "mine")
     assert ours.config().env == "toy:catch"
 
@@ -364,6 +368,14 @@ def test_a_host_imports_what_its_user_has_named(tmp_path: Path, monkeypatch: pyt
         own(tmp_path / folder, env="evil:World", network="auto")
         with pytest.raises(Joined):
             take_part("127.0.0.1:1", 1, path=tmp_path / folder.partition("/")[0])
+
+
+def test_reading_a_run_writes_nothing(tmp_path: Path) -> None:
+    own(tmp_path / "run", env="toy:catch", network="auto")
+    (tmp_path / "run/logs").rmdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert RunFolder.open(tmp_path / "run").config().env == "toy:catch"
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 # -- other things in the place of files -----------------------------------------------------------------

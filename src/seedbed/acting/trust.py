@@ -2,8 +2,8 @@
 
 A name is foreign if a module stands in it that Seedbed would import: ``module:factory`` and ``module:Id-v0`` as an
 environment, ``module:NAME`` as an architecture, agent or network. Options of an environment are plain values, but
-some environments import what an option names (a wrapper of another library the ``env_id`` in it, a simulator the class
-of its vehicles). So a text in an option that reads ``module:name``, or ``module.name`` of a module that can be
+some environments import an option's name (a wrapper of another library its ``env_id``, a simulator the class of its
+vehicles). So a text in an option that reads ``module:name``, or ``module.name`` of a module that can be
 imported, is foreign too; and so are texts in the settings of a foreign agent or architecture.
 
 Nothing is imported to find them.

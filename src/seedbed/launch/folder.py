@@ -125,7 +125,7 @@ class RunFolder:
     def keep(self, config: RunConfig) -> None:
         """Makes this the configuration of the run, whole or not at all, and signs it with this user's key.
 
-        Without a key a line says what going on takes, if it takes anything.
+        Without a key a line says which ``--trust`` going on will take, if it takes any.
         """
         text = json.dumps(resolve.to_json(config), indent=2) + "\n"
         self._write(self._config, text)
@@ -167,10 +167,10 @@ class RunFolder:
     def config(self, trust: Collection[str] | None = ()) -> RunConfig:
         """The configuration that the run was started with, or last resumed with.
 
-        What it names is imported: in a run that this user did not begin here, only names that the user gives.
+        Its names are imported: in a run that this user did not begin here, only those that the user gives.
 
         Args:
-          trust: names ``module:name`` that may be imported whoever began the run; None for any.
+          trust: names ``module:name`` that may be imported, though somebody else began the run; None for any.
 
         Raises:
           ConfigError: it is damaged, a module stands in it that the user did not name, or a folder of a run that is not
@@ -208,11 +208,13 @@ class RunFolder:
             return False
 
     def _require_no_links(self) -> None:
-        """Refuses links in the place of folders: a stranger's may lead to what is removed or written over there."""
-        for name in _FOLDERS:
-            if (self.path / name).is_symlink():
+        """Refuses links in the place of folders: files would be removed and written over where a stranger's lead."""
+        folders = [self.path / name for name in _FOLDERS]
+        inner = [each for folder in folders if folder.is_dir() for each in folder.iterdir()]
+        for path in (*folders, *inner):
+            if path.is_symlink():
                 raise ConfigError(
-                    f"{self.path / name} is a link, and this run is not known as one that this user began in this "
+                    f"{path} is a link, and this run is not known as one that this user began in this "
                     "place: put the folder itself there"
                 )
 

@@ -4,9 +4,9 @@ The key is outside of every run folder: ``~/.config/seedbed/key`` (or ``$XDG_CON
 only, made with the first run. A signature is an HMAC with it over the folder's path and the settings that have modules
 imported. So it is worth nothing for another user, on another machine, in another place, or for other settings.
 
-Alternatives weighed: the owner of the files (whoever unpacks a stranger's archive owns what comes out of it); a list
-of folders in the home (runs come and go by the thousand, and begin at the same moment); a number in the folder instead
-of its path (a copy that somebody gives back would be one's own); device and inode (change with a reboot or a mount).
+Alternatives weighed: the owner of the files (an unpacked archive belongs to the user, whoever made it); a list of
+folders in the home (runs come and go by the thousand, and begin at the same moment); a number in the folder instead of
+its path (a copy that somebody gives back would be one's own); device and inode (change with a reboot or a mount).
 """
 
 from __future__ import annotations

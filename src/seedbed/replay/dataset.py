@@ -327,7 +327,7 @@ class Dataset:
         return self._opened[number]
 
     def _require_arrays(self, file: Any, steps: tuple[int, int]) -> None:
-        """Raises :class:`Damaged` unless a file holds so many streams and steps of what environments show."""
+        """Raises :class:`Damaged` unless a file holds so many streams and steps, and the arrays of the spec."""
         names = set(file.keys())
         if missing := sorted(self._arrays.keys() - names):
             raise Damaged(f"it has no {missing[0]}")
