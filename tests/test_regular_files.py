@@ -57,7 +57,7 @@ def test_a_link_that_leads_nowhere_or_to_a_pipe_is_refused_also_where_links_are_
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "link"])
 def test_what_comes_into_its_place_after_the_look_is_refused_too(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,8 +65,7 @@ def test_what_comes_into_its_place_after_the_look_is_refused_too(
 
     def too_early(*arguments: Any, **options: Any) -> Any:
         found = look(*arguments, **options)
-        path.unlink()
-        os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+        placed(kind, path)
         return found
 
     monkeypatch.setattr(regular_files, "require", too_early)

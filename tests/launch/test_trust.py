@@ -92,10 +92,11 @@ def test_every_setting_that_is_imported_takes_consent(
     record: dict[str, Any], names: str, tmp_path: Path
 ) -> None:
     folder = RunFolder.open(strangers(tmp_path / "run", **record))
-    first, *others = names.split()
-    for trust in ((), others):
-        with pytest.raises(ConfigError, match=rf"import {first}.* add --trust {first}"):
-            folder.config(trust)
+    with pytest.raises(ConfigError, match=rf"import {names}, .* add --trust {names}$"):
+        folder.config()
+    for name in names.split():
+        with pytest.raises(ConfigError, match=rf"import {name}, .* add --trust {name}$"):
+            folder.config(set(names.split()) - {name})
 
 
 def test_names_that_the_user_gives_are_imported(tmp_path: Path) -> None:
@@ -226,6 +227,14 @@ def test_what_is_no_longer_that_run_says_what_to_type(
     if all("evil" not in name for name in names):
         folder.keep(folder.config(names))
         assert RunFolder.open(folder.path).config().env == "mine:World", "resumed once, it is this user's"
+
+
+def test_of_foreign_parts_all_settings_are_signed(tmp_path: Path) -> None:
+    for parts, other in (({"agent": "a:b"}, False), ({"arch": "a:b"}, False), ({"agent": "ppo"}, True)):
+        record = {"env": "toy:catch", "run_dir": "x", "its_own": "c", **parts}
+        signed = signature.sign(tmp_path, record)
+        assert signature.is_signed(signed, tmp_path, {**record, "run_dir": "y"})
+        assert signature.is_signed(signed, tmp_path, {**record, "its_own": "d"}) is other
 
 
 def test_the_key_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

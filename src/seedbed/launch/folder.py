@@ -167,7 +167,7 @@ class RunFolder:
     def config(self, trust: Collection[str] | None = ()) -> RunConfig:
         """The configuration that the run was started with, or last resumed with.
 
-        Its names are imported: in a run that this user did not begin here, only those that the user gives.
+        Its names are imported: in a run that this user did not begin here, only names that the user gives.
 
         Args:
           trust: names ``module:name`` that may be imported, though somebody else began the run; None for any.

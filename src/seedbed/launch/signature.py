@@ -4,7 +4,7 @@ The key is outside of every run folder: ``~/.config/seedbed/key`` (or ``$XDG_CON
 only, made with the first run. A signature is an HMAC with it over the folder's path and the settings that have modules
 imported. So it is worth nothing for another user, on another machine, in another place, or for other settings.
 
-Alternatives weighed: the owner of the files (an unpacked archive belongs to the user, whoever made it); a list of
+Alternatives weighed: the owner of the files (an unpacked archive belongs to the user); a list of
 folders in the home (runs come and go by the thousand, and begin at the same moment); a number in the folder instead of
 its path (a copy that somebody gives back would be one's own); device and inode (change with a reboot or a mount).
 """
