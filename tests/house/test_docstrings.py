@@ -24,6 +24,7 @@ CLEAN = (
     "plugins",
     "public",
     "registry",
+    "regular_files",
     "replay",
     "seeding",
     "testing",

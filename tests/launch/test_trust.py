@@ -17,12 +17,15 @@ import pytest
 from harness import PLACED, at_once, placed
 
 from seedbed import plugins
+from seedbed.cli.ending import _consent
 from seedbed.cli.main import main
 from seedbed.config.resolve import configure, replace, to_json
-from seedbed.errors import ConfigError
+from seedbed.errors import CheckpointError, ConfigError
+from seedbed.evaluation.player import Player
 from seedbed.launch import hosts, signature
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.train import resume, take_part
+from seedbed.learning.checkpoint import Contents, save
 
 MINE = "flax.linen:Dense"
 VERBS = (["eval"], ["record"], ["resume"], ["collect", "--frames", "9"])
@@ -161,6 +164,7 @@ def test_a_strangers_folder_leads_nowhere_else(name: str, tmp_path: Path) -> Non
 def test_the_runs_that_a_user_has_begun_here_are_known_again(tmp_path: Path) -> None:
     folder = own(tmp_path / "run")
     again = RunFolder.open(tmp_path / "run")
+    assert again.unknown_names() == set() and _consent(tmp_path / "run") == ""
     assert again.config() == folder.config() and again.own_names() == {"mine:World", MINE}
     again.keep(replace(folder.config(), frames=99, env_options=("a=b",)))
     assert RunFolder.open(tmp_path / "run").config().env_options == ("a=b",)
@@ -311,7 +315,9 @@ def test_without_a_place_for_the_key_a_line_says_what_going_on_takes(
     with pytest.raises(ConfigError, match="add --trust"):
         RunFolder.open(tmp_path / "run").config()
     assert RunFolder.open(tmp_path / "run").config([MINE, "mine:World"])
+    assert _consent(tmp_path / "run") == f" --trust {MINE} mine:World"
     own(tmp_path / "plain", env="toy:catch", network="auto")
+    assert _consent(tmp_path / "plain") == ""
     assert not capsys.readouterr().out, "nothing of that run is imported"
 
 
@@ -377,6 +383,23 @@ def test_a_host_imports_what_its_user_has_named(tmp_path: Path, monkeypatch: pyt
         own(tmp_path / folder, env="evil:World", network="auto")
         with pytest.raises(Joined):
             take_part("127.0.0.1:1", 1, path=tmp_path / folder.partition("/")[0])
+
+
+@pytest.mark.parametrize(
+    ("meta", "says"),
+    [
+        ({}, "its version is None"),
+        ({"version": "7"}, "its version is '7'"),
+        ({"version": 7, "seconds": [1]}, r"its seconds is \[1\]"),
+        ({"version": 7, "seconds": 1.5, "exact": 0}, "its exact is 0"),
+    ],
+)
+def test_a_checkpoint_that_is_of_no_run_is_one_error(meta: dict[str, Any], says: str, tmp_path: Path) -> None:
+    folder = own(tmp_path / "run", env="toy:catch", network="auto")
+    save(folder.checkpoints, 7, Contents({"train": {}}, meta))
+    for read in (Player, resume):
+        with pytest.raises(CheckpointError, match=f"is not of a run: {says}"):
+            read(str(tmp_path / "run"))
 
 
 def test_reading_a_run_writes_nothing(tmp_path: Path) -> None:

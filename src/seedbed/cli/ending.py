@@ -35,15 +35,26 @@ def report(summary: Summary, config: RunConfig) -> int:
     if config.video and not host and summary.stopped_because != "interrupted":
         _video(values["run_dir"])
     say(f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl")
+    consent = _consent(Path(values["run_dir"]))
     if summary.stopped_because != "interrupted":
-        say(f"next: {_seedbed()} eval {shlex.quote(folder)}")
+        say(f"next: {_seedbed()} eval {shlex.quote(folder)}{consent}")
     elif host:
-        say(f"next: {_seedbed()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}")
+        say(
+            f"next: {_seedbed()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}{consent}"
+        )
     else:
-        say(f"next: {_seedbed()} resume {shlex.quote(folder)}")
+        say(f"next: {_seedbed()} resume {shlex.quote(folder)}{consent}")
     if config.json:
         say(json.dumps(values))
     return 0
+
+
+def _consent(folder: Path) -> str:
+    """Returns the flag with which alone the run is gone on with, where there is no key to know it again by."""
+    from seedbed.launch.folder import RunFolder
+
+    names = sorted(RunFolder(folder).unknown_names())
+    return " --trust " + " ".join(map(shlex.quote, names)) if names else ""
 
 
 def _seedbed() -> str:

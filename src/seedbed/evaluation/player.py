@@ -21,11 +21,10 @@ from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
 from seedbed.envs.options import split
-from seedbed.errors import CheckpointError, ConfigError, EnvironmentFault
+from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.surroundings import held
-from seedbed.learning.checkpoint import load_latest
 from seedbed.learning.learner import Learner
 from seedbed.metrics.statistics import Evaluation, estimate
 from seedbed.seeding import integer, key
@@ -57,10 +56,8 @@ class Player:
     def __init__(self, path: str | Path, *, greedy: bool = False, trust: Collection[str] | None = ()) -> None:
         self.folder = RunFolder.open(path)
         self.config: RunConfig = self.folder.config(trust)
-        checkpoint = load_latest(self.folder.checkpoints)
-        if type(version := checkpoint.meta.get("version")) is not int:
-            raise CheckpointError(f"checkpoint {checkpoint.path} is of no run: its version is {version!r}")
-        self.version = version
+        checkpoint = self.folder.newest()
+        self.version = int(checkpoint.meta["version"])
         self._greedy = greedy
         self._checkpoint = checkpoint
         self.params: Tree = None

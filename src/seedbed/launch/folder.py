@@ -21,13 +21,16 @@ from seedbed.acting.trust import foreign_names, untrusted
 from seedbed.config import resolve
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
-from seedbed.errors import ConfigError
+from seedbed.errors import CheckpointError, ConfigError
 from seedbed.launch.signature import is_signed, sign
+from seedbed.learning.checkpoint import Checkpoint, load_latest
 from seedbed.metrics.say import say
 from seedbed.transport.admission import Gate, Invitation, require_token
 from seedbed.transport.tls import Identity, needs_tls
 
 _LONGEST_SOCKET_PATH = 90
+_TOLD: dict[str, tuple[type, ...]] = {"version": (int,), "seconds": (int, float), "exact": (bool,)}
+"""Values of a run's checkpoint that are needed to go on or to play, with their types."""
 _FOLDERS = ("checkpoints", "events", "logs", "instances", "hosts", "variants", "members")
 
 
@@ -188,10 +191,25 @@ class RunFolder:
 
     def own_names(self) -> set[str]:
         """Names ``module:name`` in the configuration; none if this user did not begin the run here."""
-        if not self.begun:
-            return set()
-        record = self._record()
-        return foreign_names(record) if self._is_signed(record) else set()
+        return self._names(own=True)
+
+    def unknown_names(self) -> set[str]:
+        """Names ``module:name`` in the configuration that take consent; none if this user began the run here."""
+        return self._names(own=False)
+
+    def _names(self, *, own: bool) -> set[str]:
+        record = self._record() if self.begun else {}
+        return foreign_names(record) if self._is_signed(record) is own else set()
+
+    def newest(self) -> Checkpoint:
+        """The newest checkpoint that is intact, of a run; raises :class:`CheckpointError` if there is none."""
+        checkpoint = load_latest(self.checkpoints)
+        for name, kinds in _TOLD.items():
+            if type(value := checkpoint.meta.get(name)) not in kinds:
+                raise CheckpointError(
+                    f"checkpoint {checkpoint.path} is not of a run: its {name} is {value!r}"
+                )
+        return checkpoint
 
     def _record(self) -> dict[str, Any]:
         try:

@@ -21,7 +21,7 @@ from seedbed.launch.local import LocalLauncher
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.surroundings import held
-from seedbed.learning.checkpoint import any_saved, load_latest
+from seedbed.learning.checkpoint import any_saved
 from seedbed.metrics.reports import Summary
 from seedbed.metrics.say import say
 from seedbed.transport.admission import Invitation
@@ -103,7 +103,7 @@ def resume(
         return _lead(config, folder, resumed=True)
     # Held before checkpoints are read: a run that is ending writes one more.
     with folder.held():
-        checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
+        checkpoint = folder.newest() if any_saved(folder.checkpoints) else None
         spec, agent = _built(config)
         return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
 
