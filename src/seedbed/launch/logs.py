@@ -1,4 +1,4 @@
-"""What the package logs, in a file of the run folder."""
+"""Logging: a file in the run folder, and warnings of environments for the user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seedbed.errors import ConfigError
 
 
 class _LogFile(logging.FileHandler):
-    """A file of log lines; a disk that is full does not stop the run, nor fill the terminal."""
+    """A log file that drops lines when the disk is full, instead of stopping the run or filling the terminal."""
 
     def _open(self) -> io.TextIOWrapper:
         """Opens the file; something else in its place is an :class:`OSError`, as a disk that cannot be written."""
@@ -24,14 +24,18 @@ class _LogFile(logging.FileHandler):
         """Drops the line."""
 
     def close(self) -> None:
-        """Drops what it could not write; the file is closed all the same."""
+        """Closes the file; drops lines that could not be written."""
         with contextlib.suppress(OSError):
             super().close()
 
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Sends what the package logs to a file too; raises :class:`ConfigError` if something else is in its place."""
+    """Writes the package's log lines of level INFO and above to a file, while the block runs.
+
+    Raises:
+      ConfigError: there is something else in the file's place.
+    """
     try:
         regular_files.require_room(path)
     except OSError as error:
@@ -51,15 +55,15 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 ENVIRONMENTS = logging.getLogger("seedbed.envs")
-"""Whose warnings are for people too."""
+"""The logger of environments, whose warnings the user sees too."""
 _MOST_NOTES = 8
 
 
 class ShownNotes(logging.Handler):
-    """Shows the warnings of environments, each kind once; those of other processes are handed to :meth:`hear`.
+    """A handler that shows the warnings of environments, each kind once; :meth:`hear` takes other processes' warnings.
 
     Args:
-      show: takes one line for people.
+      show: callback for each line for the user.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -68,14 +72,14 @@ class ShownNotes(logging.Handler):
         self._seen: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Shows one, if it is new."""
+        """Shows a warning, if its kind is new."""
         note = record.getMessage()
         if not self._is_known(note):
             self._seen.add(_kind(note))
             self._show(note)
 
     def hear(self, note: str) -> None:
-        """Logs what another process warned of, if it is new."""
+        """Logs a warning of another process, if its kind is new."""
         if not self._is_known(note):
             ENVIRONMENTS.warning("%s", note)
 
@@ -84,7 +88,7 @@ class ShownNotes(logging.Handler):
 
 
 def _kind(note: str) -> str:
-    """What a note is about: which observation, and not which numbers it showed."""
+    """Returns the subject of a warning, such as the observation, without the numbers."""
     return note.partition(" shows ")[0].partition(" is ")[0]
 
 

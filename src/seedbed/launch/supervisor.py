@@ -1,4 +1,4 @@
-"""The supervisor of a run: it starts the instances of a program, watches them, and starts them again within a bound."""
+"""The supervisor of a run: it starts the instances of a program, watches them, and restarts them within a budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESTART_WINDOW_SECONDS = 600.0
 
 @dataclass
 class _Watched:
-    """One instance, and those that had its place before."""
+    """One instance, with the history of earlier ones that had the same index."""
 
     role: Role
     index: int
@@ -38,20 +38,20 @@ class _Watched:
 
 
 class Supervisor:
-    """Keeps the instances of a program alive; one thread, which every role is watched by alike.
+    """A supervisor, which keeps the instances of a program alive; one thread watches all roles in the same way.
 
     Args:
-      program: the roles.
-      launcher: starts instances that are no threads of the head's own.
+      program: the declared roles.
+      launcher: starter of instances that are not threads of the head.
       instances: the instances as the head knows them, by the name of the role.
-      run: the run's settings, as JSON values.
-      spec: of the environments, as JSON values.
-      on_failure: called with the error that should end the run.
-      note: takes one line for people.
-      version: updates of the run so far.
+      run: settings of the run, as JSON values.
+      spec: spec of the environments, as JSON values.
+      on_failure: callback for the error that should end the run.
+      note: callback for each line for the user.
+      version: function that returns the number of updates so far.
 
     Attributes:
-      restarts: number of instances that were started again.
+      restarts: number of instances that were restarted.
     """
 
     def __init__(
@@ -84,11 +84,14 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self, roles: Sequence[Role], head: list[str] | None = None) -> dict[str, list[str]]:
-        """Starts all instances of these roles, in their order; returns the addresses of those that listen, by role.
+        """Has the supervisor's thread start all instances of these roles, in order; does not wait for it.
 
         Args:
-          roles: of the program.
+          roles: roles of the program.
           head: addresses of the head, for the roles that dial it.
+
+        Returns:
+          The addresses of the roles that listen, by role.
         """
         if head is not None:
             self._addresses[self._program.head] = head
@@ -106,17 +109,17 @@ class Supervisor:
         return {role.name: self._addresses[role.name] for role in roles if role.listens}
 
     def seen(self) -> None:
-        """Says that the head has come round: it is watched from its first time on."""
+        """Notes that the head has made progress; it is watched from the first such call on."""
         self._head_seen = time.monotonic()
 
     def stand_down(self) -> None:
-        """From now on instances may end without being replaced."""
+        """Stops the replacement of instances that end."""
         self._stopping.set()
 
     def stop(self, roles: Sequence[Role] | None = None) -> None:
-        """Ends the watch, and the instances of these roles, or all; safe to call twice.
+        """Stops watching and ends the instances of these roles, or of all; safe to call twice.
 
-        Those that dial the head hear by their connections that it is over; the others are asked to end.
+        Instances that dial the head learn from their connections that the run is over; the others are asked to end.
         """
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -135,7 +138,7 @@ class Supervisor:
     def _of(self, role: Role) -> Instances:
         return self._known.get(role.name, Instances())
 
-    # What the thread does.
+    # The supervisor's thread.
 
     def _run(self) -> None:
         try:
@@ -185,10 +188,10 @@ class Supervisor:
         self._look_at_the_head()
 
     def _late(self, role: Role) -> dict[int, float]:
-        """Returns the instances that owe something for too long, and for how many seconds.
+        """Returns the silent instances of a role, and for how many seconds each has owed something.
 
-        None do in a role of which the head says nothing.
-        None are late if this process itself stood still (Ctrl-Z) and what they gave may wait to be read.
+        A role that the head does not know is not watched. No instance is late if this process itself stood still
+        (Ctrl-Z): their messages may wait to be read.
         """
         watched = self._watched[role.name]
         if not role.silent_after or role.name not in self._known:
@@ -200,7 +203,7 @@ class Supervisor:
             if since is None:
                 continue
             there = index in owes and since > each.begun
-            # One that starts may first have to wait for those that it dials.
+            # An instance that starts may first have to wait for the roles that it dials.
             starting = max(role.silent_after, role.starts_within + role.patience)
             patience = role.silent_after if there else starting
             if not stood_still and (silent := now - max(since, each.begun)) > patience:
@@ -208,7 +211,7 @@ class Supervisor:
         return late
 
     def _look_at_the_head(self) -> None:
-        """Says once that the head has not come round for too long: nobody else could."""
+        """Warns once if the head has made no progress for too long."""
         self._looked = now = time.monotonic()
         role, seen = self._program[self._program.head], self._head_seen
         if seen is not None and role.silent_after and now - seen > role.silent_after:
@@ -250,13 +253,13 @@ class Supervisor:
 
 
 def _why_not_again(role: Role, reason: Fault, before: Fault | None, restarts: int) -> str | None:
-    """Returns why an instance that ended for this reason is not started again; None if it is.
+    """Returns the reason why an ended instance is not restarted; None if it is.
 
     Args:
-      role: of the instance.
-      reason: why it ended.
-      before: why the instance before it ended; None if it was the first.
-      restarts: number of restarts within the window.
+      role: role of the instance.
+      reason: fault with which the instance ended.
+      before: fault of the instance before it with the same index; None if there was none.
+      restarts: number of restarts within the last :data:`RESTART_WINDOW_SECONDS`.
     """
     if role.restarts is None:
         return "a run with an exact lag cannot go on without it: 'seedbed resume' goes on from the last checkpoint"
