@@ -133,16 +133,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
-    """Writes a small file that is never seen half-written; a link in its place is replaced and not followed.
+def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+    """Writes a file that is never seen half-written; a link in its place is replaced and not followed.
 
     Raises:
       OSError: it cannot be written.
     """
     draft = path.with_name(path.name + "~")
     draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-        file.write(text)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
     draft.rename(path)
 
 

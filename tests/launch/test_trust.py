@@ -22,13 +22,15 @@ from seedbed.cli.main import main
 from seedbed.config.resolve import configure, replace, to_json
 from seedbed.errors import CheckpointError, ConfigError
 from seedbed.evaluation.player import Player
+from seedbed.evaluation.policy import load
 from seedbed.launch import hosts, signature
+from seedbed.launch import train as training
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.train import resume, take_part
 from seedbed.learning.checkpoint import Contents, save
 
 MINE = "flax.linen:Dense"
-VERBS = (["eval"], ["record"], ["resume"], ["collect", "--frames", "9"])
+VERBS = (["eval"], ["record"], ["resume"], ["collect", "--frames", "9"], ["export"])
 MANY = 8
 
 
@@ -170,6 +172,19 @@ def test_the_runs_that_a_user_has_begun_here_are_known_again(tmp_path: Path) -> 
     assert RunFolder.open(tmp_path / "run").config().env_options == ("a=b",)
     (tmp_path / "link").symlink_to("run")
     assert RunFolder.open(tmp_path / "link").config().env == "mine:World", "it is the same folder"
+
+
+def test_the_same_command_again_names_what_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = own(tmp_path / "run").config()
+    (tmp_path / "run/signature").unlink()  # the machine that began it is gone, and its key with it
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(training, "resume", lambda path, **given: asked.update(given))
+    training._again(RunFolder(tmp_path / "run"), replace(before, frames=9, begin_or_resume=True))
+    assert asked == {"trust": {"mine:World", MINE}, "frames": 9}
+    with pytest.raises(ConfigError, match="add --trust mine:World"):
+        training._again(RunFolder(tmp_path / "run"), replace(before, env="toy:catch", begin_or_resume=True))
 
 
 def copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -397,7 +412,7 @@ def test_a_host_imports_what_its_user_has_named(tmp_path: Path, monkeypatch: pyt
 def test_a_checkpoint_that_is_of_no_run_is_one_error(meta: dict[str, Any], says: str, tmp_path: Path) -> None:
     folder = own(tmp_path / "run", env="toy:catch", network="auto")
     save(folder.checkpoints, 7, Contents({"train": {}}, meta))
-    for read in (Player, resume):
+    for read in (Player, resume, load):
         with pytest.raises(CheckpointError, match=f"is not of a run: {says}"):
             read(str(tmp_path / "run"))
 

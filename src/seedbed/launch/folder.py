@@ -21,12 +21,13 @@ from seedbed.acting.trust import foreign_names, untrusted
 from seedbed.config import resolve
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
-from seedbed.errors import CheckpointError, ConfigError
+from seedbed.errors import CheckpointError, ConfigError, SpecError
 from seedbed.launch.signature import is_signed, sign
 from seedbed.learning.checkpoint import Checkpoint, load_latest
 from seedbed.metrics.say import say
 from seedbed.transport.admission import Gate, Invitation, require_token
 from seedbed.transport.tls import Identity, needs_tls
+from seedbed.types import EnvSpec
 
 _LONGEST_SOCKET_PATH = 90
 _TOLD: dict[str, tuple[type, ...]] = {"version": (int,), "seconds": (int, float), "exact": (bool,)}
@@ -64,6 +65,7 @@ class RunFolder:
         self._lock = path / "lock"
         self._addresses = path / "addresses.json"
         self._session = path / "session"
+        self._spec = path / "spec.json"
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
@@ -144,6 +146,19 @@ class RunFolder:
                     f"this run cannot be known again as yours ({error}): resume and eval will need --trust {names}"
                 )
             self._unsigned = True
+
+    def keep_spec(self, spec: EnvSpec) -> None:
+        """Keeps the spec of the run's environments, for policies that are loaded without one."""
+        self._write(self._spec, json.dumps(spec.to_json(), indent=2) + "\n")
+
+    def spec(self) -> EnvSpec | None:
+        """Returns the spec of the run's environments; None for a run that kept none."""
+        try:
+            return EnvSpec.from_json(regular_files.read_object(self._spec))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, SpecError) as error:
+            raise ConfigError(f"{self._spec} is damaged: {error}") from error
 
     def session(self, resumed: bool) -> int:
         """Returns the number of the session that begins: 0 for the first one, plus 1 for each resumption.
@@ -331,6 +346,7 @@ class RunFolder:
             self._lock,
             self._addresses,
             self._session,
+            self._spec,
         )
         for file in (*small, self.metrics, self.log):
             with contextlib.suppress(OSError):  # there is none, or it cannot be removed

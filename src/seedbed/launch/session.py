@@ -32,7 +32,7 @@ from seedbed.launch.machine import convolving
 from seedbed.launch.outcome import curves_of, invitations, observations_of, resumption_of, summary_of
 from seedbed.launch.recorder import Recorder, TrainingTime
 from seedbed.launch.saver import Saver
-from seedbed.launch.signals import heeding_signals
+from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.launch.stopping import Stopping
 from seedbed.launch.supervisor import Supervisor
 from seedbed.learning.checkpoint import Checkpoint, Contents
@@ -100,7 +100,7 @@ class Session:
         )
         self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
         self.session = 0
-        self.interrupted = threading.Event()
+        self.interrupted = Interruption()
         self.stopping = Stopping(config.stop, self.clock, self.interrupted)
         # The run is ended by its own thread, or, if that is blocked, by the thread that learns of a lost host.
         self.back, self.ending = threading.Event(), threading.Lock()
@@ -164,6 +164,7 @@ class Session:
         told = self.hosts.agree({"session": self.folder.session(self.resumed)})
         number = max(int(each["session"]) for each in told)
         self.folder.keep_session(number)
+        self.folder.keep_spec(self.spec)
         return number
 
     def _build(self) -> Run:
@@ -175,7 +176,7 @@ class Session:
             gate=self.gate,
             log=self.folder.log,
             checkpoint=self.checkpoint,
-            agent_with=partial(build_agent, self.config, self.spec),
+            agent_with=self._agent_with,
             # Above the epochs of all earlier sessions, however they ended.
             first_epoch=0 if self.config.deterministic else self.session * EPOCHS_A_SESSION,
             on_join=self.recorder.joined,
@@ -267,6 +268,9 @@ class Session:
             raise self._failure(error) from None
         if failure:
             raise failure
+        if reason != "interrupted":
+            for instances in arch.instances.values():
+                instances.say_over()
         return summary
 
     def _save_at_the_end(self, arch: Run, taken: Contents | None, failure: SeedbedError | None) -> str | None:
@@ -406,6 +410,11 @@ class Session:
             version=lambda: arch.version,
         )
 
+    def _agent_with(self, values: Mapping[str, Any]) -> Agent:
+        """Returns the agent with other values of some settings; with ``init_from`` it begins as this one does."""
+        agent = build_agent(self.config, self.spec, values)
+        return agent if self.config.init_from is None else replace(agent, init=self.agent.init)
+
     @property
     def _restarts(self) -> int:
         return self.supervisor.restarts if self.supervisor else 0
@@ -422,6 +431,7 @@ class Session:
             transport=carrier_of(self.placed) if self.program.is_dialled else "none",
             restarts=self._restarts,
             told_before=self.resumed and not self.clock.begun,
+            interrupted_by=self.interrupted.by if reason == "interrupted" else "",
         )
 
     def _stop(self, arch: Run) -> None:

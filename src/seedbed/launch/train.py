@@ -21,8 +21,9 @@ from seedbed.launch.local import LocalLauncher
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.surroundings import held
+from seedbed.launch.warm_start import warm_started
 from seedbed.learning.checkpoint import any_saved
-from seedbed.metrics.reports import Summary
+from seedbed.metrics.reports import Summary, read_summary, summary_from
 from seedbed.metrics.say import say
 from seedbed.transport.admission import Invitation
 from seedbed.types import Agent, EnvSpec
@@ -33,6 +34,9 @@ Launch = Callable[[RunFolder, str], Launcher]
 @held()
 def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
+
+    With ``begin_or_resume`` a run that is in the folder already is resumed, with the limits of ``config``. If it is
+    over, its summary is returned.
 
     Args:
       config: settings of the run.
@@ -47,6 +51,8 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
             "a host that is not the first has to be told where that is"
         )
         return take_part(config.cluster.coordinator, config.cluster.host, config)
+    if config.begin_or_resume and (again := _begun(config)) is not None:
+        return _again(again, config)
     if config.cluster.hosts > 1:
         folder = RunFolder.create(config)
         try:
@@ -54,7 +60,7 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
         except ConfigError:
             folder.discard()
             raise
-    spec, agent = _built(config)
+    spec, agent = _built(config, resumed=False)
     folder = RunFolder.create(config)
     try:
         with folder.held():
@@ -104,15 +110,64 @@ def resume(
     # Locked before checkpoints are read: a run that is ending writes one more.
     with folder.held():
         checkpoint = folder.newest() if any_saved(folder.checkpoints) else None
-        spec, agent = _built(config)
+        spec, agent = _built(config, resumed=checkpoint is not None)
         return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
 
 
-def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:
+CHANGEABLE = frozenset({"frames", "minutes", "until_return", "actors", "listen", "host", "coordinator"})
+"""Settings that may be others when a run is resumed."""
+_OF_THE_COMMAND = frozenset({"run_dir", "json", "video", "begin_or_resume"})
+"""Settings of a command and not of what is computed."""
+
+
+def _begun(config: RunConfig) -> RunFolder | None:
+    """Returns the folder of the run that the configuration names, if there is a run in it."""
+    assert config.run_dir is not None
+    folder = RunFolder(Path(config.run_dir))
+    return folder if folder.begun else None
+
+
+def _again(folder: RunFolder, config: RunConfig) -> Summary:
+    """Goes on with a run whose command is executed again; returns the summary of one that is over.
+
+    Raises:
+      ConfigError: the run has other settings than this command.
+    """
+    trust = foreign_names(resolve.to_json(config))  # the command names them again
+    before, now = resolve.flat(folder.config(trust)), resolve.flat(config)
+    changes = {
+        name: value
+        for name, value in now.items()
+        if name not in _OF_THE_COMMAND and value != before.get(name)
+    }
+    if fixed := sorted(changes.keys() - CHANGEABLE):
+        was = ", ".join(f"{name} was {before.get(name)} and is {now[name]}" for name in fixed)
+        raise ConfigError(
+            f"{folder.given} holds a run with other settings: {was}; give those of the run, or another --run-dir"
+        )
+    if not changes and (summary := _of_one_that_is_over(folder)) is not None:
+        say(f"the run in {folder.given} is over: {summary.stopped_because}")
+        return summary
+    return resume(str(folder.given), trust=trust, **changes)
+
+
+def _of_one_that_is_over(folder: RunFolder) -> Summary | None:
+    """Returns the summary of a run that has reached one of its limits; None for any other."""
+    if not folder.summary.exists():
+        return None
+    summary = summary_from(read_summary(folder.summary))
+    return None if summary.stopped_because.startswith(("interrupted", "failed")) else summary
+
+
+def _built(config: RunConfig, *, resumed: bool) -> tuple[EnvSpec, Agent]:
     spec = build_spec(config)
     agent = build_agent(config, spec)
     require_fit(config, agent)
-    for line in outlook(config, spec, agent) if config.cluster.host == 0 else ():
+    lines = outlook(config, spec, agent)
+    if config.init_from is not None and not resumed:
+        agent, found = warm_started(agent, config.init_from)
+        lines.append(found)
+    for line in lines if config.cluster.host == 0 else ():
         say(line)
     return spec, agent
 
@@ -217,5 +272,5 @@ def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bo
     """Runs one host's part of a run of several, once all hosts have joined."""
     exact = config.deterministic and not load_architecture(config.arch).always_exact
     checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
-    spec, agent = _built(config)
+    spec, agent = _built(config, resumed=checkpoint is not None)
     return Session(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()

@@ -283,11 +283,24 @@ class Checkpoint:
         Raises:
           CheckpointError: there is no such tree, or a leaf is missing, too many, or of other shape or dtype.
         """
+        return self._rebuilt(self._load(f"{name}.safetensors"), like, self.path / name)
+
+    def subtree(self, name: str, path: str, like: Tree) -> Tree:
+        """Returns the part at ``path`` of the tree ``name``; see :meth:`tree`."""
+        return self._rebuilt(self.leaves(name, path), like, self.path / name / path)
+
+    def leaves(self, name: str, path: str) -> dict[str, Array]:
+        """Returns the leaves at ``path`` of the tree ``name``, by their paths behind it."""
+        kept = self._load(f"{name}.safetensors")
+        below = f"{path}/"
+        return {leaf.removeprefix(below): array for leaf, array in kept.items() if leaf.startswith(below)}
+
+    def _rebuilt(self, named: dict[str, Array], like: Tree, where: Path) -> Tree:
         from jax import tree_util
 
         wanted = flatten(like)
-        kept = _counts_as_now(self._load(f"{name}.safetensors"), wanted)
-        _compare(self.path / name, {leaf: _form(array) for leaf, array in kept.items()}, wanted)
+        kept = _counts_as_now(named, wanted)
+        _compare(where, {leaf: _form(array) for leaf, array in kept.items()}, wanted)
         return tree_util.tree_unflatten(tree_util.tree_structure(like), [kept[leaf] for leaf in wanted])
 
     def blob(self, name: str) -> list[Array]:
