@@ -412,7 +412,7 @@ def test_a_host_imports_what_its_user_has_named(tmp_path: Path, monkeypatch: pyt
 def test_a_checkpoint_that_is_of_no_run_is_one_error(meta: dict[str, Any], says: str, tmp_path: Path) -> None:
     folder = own(tmp_path / "run", env="toy:catch", network="auto")
     save(folder.checkpoints, 7, Contents({"train": {}}, meta))
-    for read in (Player, resume, load):
+    for read in (Player, resume, load) if "version" in says else (resume,):
         with pytest.raises(CheckpointError, match=f"is not of a run: {says}"):
             read(str(tmp_path / "run"))
 

@@ -30,8 +30,8 @@ from seedbed.transport.tls import Identity, needs_tls
 from seedbed.types import EnvSpec
 
 _LONGEST_SOCKET_PATH = 90
-_TOLD: dict[str, tuple[type, ...]] = {"version": (int,), "seconds": (int, float), "exact": (bool,)}
-"""Values of a run's checkpoint that are needed to go on or to play, with their types."""
+GOING_ON: dict[str, tuple[type, ...]] = {"version": (int,), "seconds": (int, float), "exact": (bool,)}
+"""Values of a run's checkpoint that going on takes, with their types; playing takes the version."""
 _FOLDERS = ("checkpoints", "events", "logs", "instances", "hosts", "variants", "members")
 
 
@@ -216,14 +216,16 @@ class RunFolder:
         record = self._record() if self.begun else {}
         return foreign_names(record) if self._is_signed(record) is own else set()
 
-    def newest(self) -> Checkpoint:
-        """Loads the newest checkpoint that is intact, of a run; raises :class:`CheckpointError` if there is none."""
+    def newest(self, *more: str) -> Checkpoint:
+        """Loads the newest checkpoint that is intact, of a run; raises :class:`CheckpointError` if there is none.
+
+        ``more``: values that it has to have beside its version, of :data:`GOING_ON`.
+        """
         checkpoint = load_latest(self.checkpoints)
-        for name, kinds in _TOLD.items():
-            if type(value := checkpoint.meta.get(name)) not in kinds:
-                raise CheckpointError(
-                    f"checkpoint {checkpoint.path} is not of a run: its {name} is {value!r}"
-                )
+        for name in ("version", *more):
+            if type(value := checkpoint.meta.get(name)) not in GOING_ON[name]:
+                where = f"checkpoint {checkpoint.path}"
+                raise CheckpointError(f"{where} is not of a run: its {name} is {value!r}")
         return checkpoint
 
     def _record(self) -> dict[str, Any]:

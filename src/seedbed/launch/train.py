@@ -14,7 +14,7 @@ from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec, outlook
-from seedbed.launch.folder import RunFolder
+from seedbed.launch.folder import GOING_ON, RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
 from seedbed.launch.launcher import Launcher
 from seedbed.launch.local import LocalLauncher
@@ -109,7 +109,7 @@ def resume(
         return _lead(config, folder, resumed=True)
     # Locked before checkpoints are read: a run that is ending writes one more.
     with folder.held():
-        checkpoint = folder.newest() if any_saved(folder.checkpoints) else None
+        checkpoint = folder.newest(*GOING_ON) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config, resumed=checkpoint is not None)
         return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
 
