@@ -442,6 +442,7 @@ READERS: dict[str, tuple[str, Callable[[RunFolder], Any]]] = {
         lambda folder: folder.gate(folder.config(None).placement, ["0.0.0.0:1"]),
     ),
     "key": ("key.pem", lambda folder: folder.gate(folder.config(None).placement, ["0.0.0.0:1"])),
+    "spec": ("spec.json", RunFolder.spec),
     "lock": ("lock", trained),
 }
 
