@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import PLACED, at_once, placed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seedbed.errors import ConfigError, RunFailed
@@ -105,6 +106,15 @@ def test_a_kill_loses_at_most_the_last_line(tmp_path: Path) -> None:
     rows = [row["updates"] for row in read_rows(path)]
     assert rows == list(range(len(rows)))
     assert len(rows) > int(last)
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    placed(kind, tmp_path / "metrics.jsonl")
+    for touch in (JsonLines, read_rows):
+        with pytest.raises(ConfigError, match=rf"metrics\.jsonl: ({PLACED[kind]})"):
+            at_once(lambda: touch(tmp_path / "metrics.jsonl"))  # noqa: B023
+    assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
 
 
 def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:

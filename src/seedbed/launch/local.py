@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 import jax
 
-from seedbed import faults
+from seedbed import faults, regular_files
 from seedbed.architectures.program import Role, Task
 from seedbed.errors import CheckpointError
 from seedbed.faults import Fault
@@ -109,8 +108,8 @@ class ProcessInstance:
         self._fault.unlink(missing_ok=True)
         self._guard = guard
         command = [sys.executable, "-P", "-m", *words]
-        with log.open("ab") as output:
-            self._begins = output.tell()
+        with regular_files.open_to_append(log) as output:
+            self._begins = output.seek(0, os.SEEK_END)
             # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its
             # instances stop.
             self._process = guard.start(
@@ -134,7 +133,7 @@ class ProcessInstance:
         return Fault(f"ended with status {code}" + (f"; its last line: {last}" if last else ""))
 
     def _last_line(self) -> str:
-        with Path(self.log).open("rb") as file:
+        with regular_files.open_to_read(self.log) as file:
             file.seek(0, os.SEEK_END)
             # The lines before are of earlier instances with the same index.
             file.seek(max(self._begins, file.tell() - 4096))
@@ -198,7 +197,7 @@ class LocalLauncher:
     def prepare(self, role: Role, index: int, contents: Contents) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
         folder = Path(self.folder(role, index))
-        shutil.rmtree(folder, ignore_errors=True)
+        regular_files.remove(folder)
         folder.mkdir(parents=True)
         save(folder, contents.meta["version"], contents, keep=1)
 
@@ -221,7 +220,7 @@ class LocalLauncher:
             return ThreadInstance(f"{role.name} {task.index}", run, str(self._folder.log), over)
         self._guard = self._guard or Guard()
         path = (self._folder.logs / f"{name}.json").absolute()
-        path.write_text(json.dumps(task.to_json()), encoding="utf-8")
+        regular_files.write_whole(path, json.dumps(task.to_json()))
         beside = _accelerated() if role.accelerated else ON_PROCESSOR
         words = ["seedbed.launch.entry", str(path)]
         return ProcessInstance(words, token, self._folder.logs / f"{name}.log", self._guard, beside)

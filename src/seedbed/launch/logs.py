@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from seedbed import regular_files
+from seedbed.errors import ConfigError
+
 
 class _LogFile(logging.FileHandler):
     """A log file that drops lines when the disk is full, instead of stopping the run or filling the terminal."""
+
+    def _open(self) -> io.TextIOWrapper:
+        """Opens the file; something else in its place is an :class:`OSError`, as a disk that cannot be written."""
+        file = io.BufferedWriter(regular_files.open_to_append(self.baseFilename))
+        return io.TextIOWrapper(file, encoding=self.encoding, errors=self.errors)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drops the line."""
@@ -22,9 +31,17 @@ class _LogFile(logging.FileHandler):
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Writes the package's log lines of level INFO and above to a file, while the block runs."""
+    """Writes the package's log lines of level INFO and above to a file, while the block runs.
+
+    Raises:
+      ConfigError: there is something else in the file's place.
+    """
+    try:
+        regular_files.require_room(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     logger = logging.getLogger("seedbed")
-    handler = _LogFile(path, delay=True, encoding="utf-8")
+    handler = _LogFile(path, delay=True, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
     before = logger.level
     logger.addHandler(handler)

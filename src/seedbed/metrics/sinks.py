@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from seedbed import regular_files
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.metrics import registry
 
@@ -79,9 +80,9 @@ def _plain(value: float) -> float | int | None:
 
 
 def _cut_torn_line(path: Path) -> None:
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    with path.open("r+b") as file:
+    with regular_files.open_to_change(path) as file:
         data = file.read()
         whole = data.rfind(b"\n") + 1
         if whole != len(data):
@@ -94,7 +95,7 @@ def read_rows(path: Path) -> list[dict[str, float]]:
     Raises :class:`ConfigError` if the file is missing, or if any line but the last is not a row.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = regular_files.read(path, most=None).split(b"\n")
     except OSError as error:
         raise ConfigError(f"cannot read metrics {path}: {error.strerror}") from error
     return list(_rows(path, lines))
@@ -173,7 +174,7 @@ def _opened(path: Path, mend: Callable[[Path], None] = lambda path: None) -> Any
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         mend(path)
-        return path.open("ab", buffering=0)
+        return regular_files.open_to_append(path)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
