@@ -42,7 +42,9 @@ def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
 
 
-def test_names_of_odd_files_can_be_logged(tmp_path: Path) -> None:
+def test_names_of_odd_files_can_be_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What pytest captures for its reports goes to another process, by a way that such names cannot go.
+    monkeypatch.setattr(logging.getLogger("seedbed"), "propagate", False)
     with logging_to(tmp_path / "log"):
         logging.getLogger("seedbed.somewhere").info("cannot write %s", Path(os.fsdecode(b"/tmp/\xff")))
     assert (tmp_path / "log").read_text().endswith(r"cannot write /tmp/\udcff" + "\n")
