@@ -22,13 +22,16 @@ from safetensors import SafetensorError
 
 from seedbed.errors import Damaged
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 WRITING_FAILS = (OSError, SafetensorError)
 """Exceptions that writing into a folder may raise; :func:`reason` puts them into words."""
 
 
 def reason(error: Exception, advice: str) -> str:
     """Returns the reason why writing failed; with ``advice`` if the disk is full."""
-    full = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "os error 28" in str(error)
+    # Of an error of safetensors only the text is known.
+    words = [f"os error {number})" for number in _FULL]
+    full = error.errno in _FULL if isinstance(error, OSError) else any(map(str(error).__contains__, words))
     return f"the disk is full: {advice}" if full else str(error)
 
 

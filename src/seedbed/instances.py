@@ -14,6 +14,8 @@ from seedbed.faults import Fault
 _log = logging.getLogger(__name__)
 GRACE_SECONDS = 3.0
 """In which an instance may end by itself once the others are gone."""
+START_SECONDS = 120.0
+"""In which an instance is to be ready: it imports, makes its environments, and compiles, on cores that may be busy."""
 
 
 class Instance(Protocol):
@@ -45,7 +47,7 @@ class Instances:
 
     Attributes:
       owes: for each instance that is there, the time (monotonic, s) since when it owes something; None if it owes
-        nothing. One that is not there yet is left out.
+        nothing. One that is not there yet, since it makes its environments or compiles, is left out.
       start: starts the instance with an index, where instances are threads of the head's own.
       begins: contents of the checkpoint that the instance with an index begins with, of the type
         :class:`~seedbed.learning.checkpoint.Contents`; None if it needs none.

@@ -137,12 +137,14 @@ class ActorThread:
       steps: decisions so far.
       rounds: unrolls cut so far.
       busy_since: when its environments began what they are doing, in s; None while they do nothing.
+      acts: whether its environments are made and reset.
     """
 
     def __init__(self, threads: ActorThreads, index: int, epoch: int) -> None:
         self.log = threads.log
         self.steps = self.rounds = 0
-        self.busy_since: float | None = time.monotonic()
+        self.busy_since: float | None = None
+        self.acts = False
         self._threads = threads
         self._index = index
         assignment, rows = threads.assignment, threads.assignment.envs
@@ -223,9 +225,9 @@ class ActorThread:
     def _begin(self, environment: Environment) -> None:
         self._timestep = environment.reset(self._seed)
         self._meter.add(self._timestep)
+        self.acts = True
         if self._script is not None:
             self._replay(environment, self._script)
-        self.busy_since = None
 
     def _replay(self, environment: Environment, script: Script) -> None:
         """Brings the environments back to where they were; the episodes that end meanwhile were counted before."""
@@ -318,8 +320,11 @@ class ActorThreads:
         return max(self._epochs.values(), default=self.first_epoch)
 
     def owes(self) -> dict[int, float | None]:
-        """Returns since when each thread's environments have been at one step, in s; None while they are at none."""
-        return {index: each.busy_since for index, each in list(self.threads.items())}
+        """Returns since when each thread's environments have been at one step, in s; None while they are at none.
+
+        One whose environments are made is left out.
+        """
+        return {index: each.busy_since for index, each in list(self.threads.items()) if each.acts}
 
     def alive(self) -> int:
         """How many there are."""

@@ -41,6 +41,7 @@ from seedbed.config.variants import Variant, variants
 from seedbed.envs.on_device.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import EnvState, advance, begin
 from seedbed.envs.on_device.makers import make_native
+from seedbed.envs.on_device.spoilt import Spoilt, spoilt_by
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError
 from seedbed.instances import Instances
@@ -98,6 +99,18 @@ class Carry(NamedTuple):
     last: LastEpisodes
 
 
+class Seen(NamedTuple):
+    """What the environments have done in some batches (of each agent, where there are several).
+
+    Attributes:
+      resets: uint32, transitions that only reset.
+      spoilt: int32 ``[fields]``, see :func:`~seedbed.envs.on_device.spoilt.spoilt_by`.
+    """
+
+    resets: Any
+    spoilt: Any
+
+
 class Own(NamedTuple):
     """What an agent has of its own, of those that are trained side by side; constant over the run.
 
@@ -146,6 +159,7 @@ class Anakin:
         self._spec = spec
         self._num_envs = agent.data.batch_size
         self._env = make_native(config.env, config.env_options)
+        self._spoilt = Spoilt(spec)
         self._devices = pick_everywhere("training", config.placement.training_devices)
         self._update = Update(agent, self._devices)
         self._steps_a_batch = self._num_envs * agent.data.unroll_length
@@ -274,35 +288,37 @@ class Anakin:
         )
         return acted
 
-    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree, Any]:
-        """Acts for one batch and learns from it; counts the transitions that only reset, too."""
+    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree, Seen]:
+        """Acts for one batch and learns from it; counts what it has seen, too."""
         _, update = self._learner_of(own)
         acting, unroll, last, (sums, ended) = self._act(own, carry)
         train, metrics = update.passes(carry.train, unroll, last)
-        resets = unroll.timestep.first[1:].sum(dtype=jnp.uint32)
-        return Carry(train, acting, finish(carry.last, sums, ended)), metrics, resets
+        seen = Seen(unroll.timestep.first[1:].sum(dtype=jnp.uint32), spoilt_by(unroll.timestep))
+        return Carry(train, acting, finish(carry.last, sums, ended)), metrics, seen
 
-    def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree, Any]:
+    def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree, Seen]:
         """``count`` batches (no constant, so that it is compiled for any).
 
-        Returns means of their metrics, newest counts, and how many transitions only reset, uint32 (of each agent).
+        Returns means of their metrics, newest counts, and what was seen.
         """
         one_batch = jax.jit(self._one_batch)  # so that its shape and its use are traced once
         shape = jax.eval_shape(one_batch, own, carry)[1:]
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
 
-        def one_more(_: Any, now: tuple[Carry, Tree, Any]) -> tuple[Carry, Tree, Any]:
-            carry, metrics, resets = one_batch(own, now[0])
+        def one_more(_: Any, now: tuple[Carry, Tree, Seen]) -> tuple[Carry, Tree, Seen]:
+            carry, metrics, seen = one_batch(own, now[0])
             metrics = jax.tree.map(lambda old, new: old + new if _is_mean(new) else new, now[1], metrics)
-            return carry, metrics, now[2] + resets
+            before = now[2]
+            seen = Seen(before.resets + seen.resets, jnp.maximum(before.spoilt, seen.spoilt))
+            return carry, metrics, seen
 
-        carry, metrics, resets = jax.lax.fori_loop(0, count, one_more, (carry, *nothing))
+        carry, metrics, seen = jax.lax.fori_loop(0, count, one_more, (carry, *nothing))
         metrics = jax.tree.map(lambda leaf: leaf / count if _is_mean(leaf) else leaf, metrics)
         # One that learns no more must not hide how the others do.
         return (
             carry,
             jax.tree.map(partial(jnp.nanmean, axis=0), metrics) if self._several else metrics,
-            resets,
+            seen,
         )
 
     # Life.
@@ -322,16 +338,21 @@ class Anakin:
         while not stop.is_set():
             count, begun = self._count(), time.monotonic()
             # Waited for: what fails on the device fails here.
-            self._carry, metrics, resets = jax.block_until_ready(
+            self._carry, metrics, seen = jax.block_until_ready(
                 self._call(self._own, self._carry, np.int32(count))
             )
             self._batch_seconds = (time.monotonic() - begun) / count
             # Counts are those of one agent: where there are several, of the mean one. Rounded as a whole, so that they
             # do not depend on how many batches a call has.
             before = self._resets // len(self._variants)
-            self._resets += int(np.sum(resets, dtype=np.int64))
+            self._resets += int(np.sum(seen.resets, dtype=np.int64))
             self._book(count, self._resets // len(self._variants) - before)
-            require_finite(self._carry.train.skipped_in_row, self._config.safety.max_skipped_updates)
+            self._spoilt.hear(np.max(np.atleast_2d(seen.spoilt), axis=0))
+            require_finite(
+                self._carry.train.skipped_in_row,
+                self._config.safety.max_skipped_updates,
+                cause=self._spoilt.cause,
+            )
             yield metrics
 
     def _look(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 
@@ -29,20 +30,31 @@ from seedbed.instances import GRACE_SECONDS, Instance, ThreadInstance
 from seedbed.launch.allocator import without_tuning
 from seedbed.launch.entry import TOKEN, context_of, entry_of
 from seedbed.launch.folder import RunFolder
+from seedbed.launch.logs import shortened
 from seedbed.learning.checkpoint import Contents, load_latest, save
 from seedbed.transport.connect import CARRIERS
 
+_log = logging.getLogger(__name__)
 _ANNOUNCED = 'trap "" PIPE; echo "+$$" >&0; trap - PIPE; exec "$@" </dev/null'
 """What becomes the program once it has named itself on the guard's pipe; a guard that was killed hears nothing."""
+
+
+_GUARD_SECONDS = 2 * GRACE_SECONDS
+"""In which a guard ends that has nothing more to guard: the first half it gives to what it ends."""
 
 
 class Guard:
     """The process that ends what was started under it if this process is killed; :meth:`close` it at the end."""
 
     def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._process = self._begin()
+
+    @staticmethod
+    def _begin() -> subprocess.Popen[bytes]:
         # Isolated and without site packages: it starts in a moment and stays small.
         command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(GRACE_SECONDS)]
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             command, stdin=subprocess.PIPE, env=without_tuning({**os.environ}), process_group=0
         )
 
@@ -53,13 +65,33 @@ class Guard:
         interrupted, in the moment between. Until it has, it holds the pipe whose end the guard awaits.
         """
         announced = ["/bin/sh", "-c", _ANNOUNCED, "sh", *command]
-        return subprocess.Popen(announced, stdin=self._pipe, process_group=0, **options)
+        process = subprocess.Popen(announced, stdin=self._pipe, process_group=0, **options)
+        self._groups.add(process.pid)
+        return process
 
     def forget(self, group: int) -> None:
         """Says that the group has ended: its number may become somebody else's."""
-        # A guard that was killed is not worth a run: the run goes on without it.
+        self._groups.discard(group)
+        self._say(f"-{group}\n")
+
+    def look_after(self) -> None:
+        """Puts another guard in the place of one that was killed, and tells it what there is."""
+        if self._process.poll() is None:
+            return
+        before = self._process
+        try:
+            self._process = self._begin()
+        except OSError:  # there is no room for a process: the next call tries again
+            return
+        before.communicate()
+        _log.warning("the guard has ended (status %d): another one takes its place", before.returncode)
+        for group in sorted(self._groups):
+            self._say(f"+{group}\n")
+
+    def _say(self, line: str) -> None:
+        # A guard that was killed is not worth a run: the run goes on without it, until there is another one.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._pipe, f"-{group}\n".encode())
+            os.write(self._pipe, line.encode())
 
     @property
     def _pipe(self) -> int:
@@ -68,7 +100,14 @@ class Guard:
 
     def close(self) -> None:
         """Ends it, and with it what was started and not forgotten."""
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=_GUARD_SECONDS)
+        except subprocess.TimeoutExpired:  # it stands still
+            self._process.kill()
+            self._process.communicate()
+            for group in self._groups:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
 
 
 ON_PROCESSOR: Mapping[str, str] = {"JAX_PLATFORMS": "cpu"}
@@ -99,8 +138,8 @@ class ProcessInstance:
         self._fault.unlink(missing_ok=True)
         self._guard = guard
         command = [sys.executable, "-P", "-m", *words]
-        with log.open("ab") as output:
-            self._begins = output.tell()
+        with _opened(log) as output:
+            self._begins = output.seek(0, os.SEEK_END)
             # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its
             # instances stop.
             self._process = guard.start(
@@ -123,12 +162,20 @@ class ProcessInstance:
         last = self._last_line()
         return Fault(f"ended with status {code}" + (f"; its last line: {last}" if last else ""))
 
+    def look_after(self) -> None:
+        """Keeps its log within bounds."""
+        if (cut := shortened(Path(self.log))) is not None:
+            self._begins = min(self._begins, cut)
+
     def _last_line(self) -> str:
-        with Path(self.log).open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            # What stands before are the last words of those that had this place earlier.
-            file.seek(max(self._begins, file.tell() - 4096))
-            lines = file.read().decode(errors="replace").split("\n")
+        try:
+            with Path(self.log).open("rb") as file:
+                file.seek(0, os.SEEK_END)
+                # What stands before are the last words of those that had this place earlier.
+                file.seek(max(self._begins, file.tell() - 4096))
+                lines = file.read().decode(errors="replace").split("\n")
+        except OSError:  # the folder was removed
+            return ""
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def ask_to_end(self) -> None:
@@ -156,6 +203,16 @@ class ProcessInstance:
         self._guard.forget(self._process.pid)
 
 
+def _opened(log: Path) -> IO[bytes]:
+    """The log to append to; nothing that is read, if there can be none: an instance is worth more than its log."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError as error:
+        _log.warning("no log %s: %s", log, error)
+        return Path(os.devnull).open("ab")
+
+
 class LocalLauncher:
     """A :class:`~seedbed.launch.launcher.Launcher` of processes, or threads, of this machine.
 
@@ -169,6 +226,7 @@ class LocalLauncher:
         self._carrier = CARRIERS[transport]
         self._in_threads = transport == "inproc"
         self._guard: Guard | None = None
+        self._processes: dict[tuple[str, int], ProcessInstance] = {}
         self._listening: set[str] = set()
 
     def address(self, role: Role, index: int) -> str:
@@ -211,10 +269,20 @@ class LocalLauncher:
             return ThreadInstance(f"{role.name} {task.index}", run, str(self._folder.log), over)
         self._guard = self._guard or Guard()
         path = (self._folder.logs / f"{name}.json").absolute()
-        path.write_text(json.dumps(task.to_json()), encoding="utf-8")
+        _write(path, json.dumps(task.to_json()))
         beside = _accelerated() if role.accelerated else ON_PROCESSOR
         words = ["seedbed.launch.entry", str(path)]
-        return ProcessInstance(words, token, self._folder.logs / f"{name}.log", self._guard, beside)
+        log = self._folder.logs / f"{name}.log"
+        process = ProcessInstance(words, token, log, self._guard, beside)
+        self._processes[role.name, task.index] = process
+        return process
+
+    def look_after(self) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`: keeps logs within bounds, and a guard in its place."""
+        if self._guard is not None:
+            self._guard.look_after()
+        for process in self._processes.values():
+            process.look_after()
 
     @staticmethod
     def _name(role: str, index: int) -> str:
@@ -228,6 +296,15 @@ class LocalLauncher:
             carrier, _, path = address.partition(":")
             if carrier != "inproc":
                 Path(path).unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file, unless it holds the text already: so a disk that is full by then hinders no restart."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def _accelerated() -> dict[str, str]:

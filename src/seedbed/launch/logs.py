@@ -1,15 +1,85 @@
-"""What the package logs, in a file of the run folder."""
+"""What the package logs, and what instances print, in files of the run folder that do not grow without bound."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 16 << 20
+"""Size of a log beyond which its middle is cut out."""
+_KEPT = MOST_BYTES // 4
+"""Bytes of its beginning and of its end that stay."""
+_LOOK_EVERY = 100
+"""Lines of the package's own log after which its size is looked at."""
+
+
+def shortened(path: Path) -> int | None:
+    """Cuts the middle out of a log that has grown beyond :data:`MOST_BYTES`; returns where, or None if it has not.
+
+    Its writers append: they go on behind what is kept. What they write in the very moment of the cut may be lost. An
+    error of the disk is none of a run: the next call tries again.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > MOST_BYTES:
+            return _cut(path)
+    return None
+
+
+def _cut(path: Path) -> int:
+    with path.open("r+b") as file:
+        first = file.read(_KEPT)
+        head = first.rfind(b"\n") + 1 or len(first)
+        size = file.seek(-_KEPT, os.SEEK_END) + _KEPT
+        last = file.read(_KEPT)
+        last = last[last.find(b"\n") + 1 :]
+        file.seek(head)
+        file.write(
+            b"[%d bytes are left out here, since the log had become too long]\n" % (size - head - len(last))
+        )
+        file.write(last)
+        file.truncate()
+    return head
+
+
+class Forgiving(io.FileIO):
+    """A file to which writing never fails: on a disk that is full or gone, what is written is lost."""
+
+    def write(self, data: Any, /) -> int:
+        """Writes what finds room."""
+        with contextlib.suppress(OSError):
+            super().write(data)
+        return memoryview(data).nbytes
+
+
+def forgive() -> None:
+    """Has what this process prints never fail: a full disk for logs is no fault of an environment that prints."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        lines = name == "stderr" or bool(os.environ.get("PYTHONUNBUFFERED"))
+        raw = io.BufferedWriter(Forgiving(number, "w", closefd=False))
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=lines)
+        setattr(sys, name, stream)
 
 
 class _LogFile(logging.FileHandler):
-    """A file of log lines; a disk that is full does not stop the run, nor fill the terminal."""
+    """A file of log lines, within bounds; a disk that is full does not stop the run, nor fill the terminal."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self._path = path
+        self._written = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line; looks at the size of the file now and then."""
+        super().emit(record)
+        self._written += 1
+        if self._written % _LOOK_EVERY == 0:
+            shortened(self._path)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drops the line."""

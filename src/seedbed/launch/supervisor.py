@@ -20,21 +20,49 @@ from seedbed.launch.launcher import Launcher
 _log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 RESTART_WINDOW_SECONDS = 600.0
+_NOT_READY = (
+    "it was not ready {seconds} s after its start: what it makes or compiles takes too long here (fewer instances, or "
+    "more cores)"
+)
 
 
 @dataclass
 class _Watched:
-    """One instance, and those that had its place before."""
+    """One instance, and those that had its place before.
+
+    Attributes:
+      begun: when it was started, in s (monotonic).
+      heard: since when it owed something, or when it owed nothing, as the head knew last; of no meaning if that was
+        before it was started.
+    """
 
     role: Role
     index: int
     instance: Instance
     begun: float
+    heard: float = 0.0
     restarts: deque[float] = field(default_factory=deque)
     fault: Fault | None = None
 
     def __str__(self) -> str:
         return f"{self.role.name} {self.index}"
+
+    @property
+    def there(self) -> bool:
+        """Whether the head has heard of it since it was started: it has compiled, and has made its environments."""
+        return self.heard > self.begun
+
+    def silent(self, owes: Mapping[int, float | None], now: float) -> float:
+        """Returns for how many seconds it has owed something, be it that it becomes ready."""
+        if self.index not in owes:
+            # One that the head no longer knows, and that lives, owes what it owed then.
+            return now - max(self.heard, self.begun)
+        since = owes[self.index]
+        if since is None:
+            self.heard = now if self.there else self.heard
+            return 0.0
+        self.heard = since
+        return now - max(since, self.begun)
 
 
 class Supervisor:
@@ -142,6 +170,7 @@ class Supervisor:
             while not self._stopping.is_set():
                 self._start_what_is_due()
                 self._watch()
+                self._launcher.look_after()
                 self._stopping.wait(WATCH_SECONDS)
         except BaseException as error:
             self._on_failure(error)
@@ -190,20 +219,15 @@ class Supervisor:
         None do in a role of which the head says nothing.
         None are late if this process itself stood still (Ctrl-Z) and what they gave may wait to be read.
         """
-        watched = self._watched[role.name]
         if not role.silent_after or role.name not in self._known:
             return {}
         owes, now, late = self._of(role).owes(), time.monotonic(), {}
         stood_still = now - self._looked > 10 * WATCH_SECONDS
-        for index, each in watched.items():
-            since = owes.get(index, each.begun)
-            if since is None:
-                continue
-            there = index in owes and since > each.begun
-            # One that starts may first have to wait for those that it dials.
-            starting = max(role.silent_after, role.starts_within + role.patience)
-            patience = role.silent_after if there else starting
-            if not stood_still and (silent := now - max(since, each.begun)) > patience:
+        # One that starts may first have to wait for those that it dials.
+        starting = max(role.silent_after, role.starts_within + role.patience)
+        for index, each in self._watched[role.name].items():
+            silent = each.silent(owes, now)
+            if not stood_still and silent > (role.silent_after if each.there else starting):
                 late[index] = silent
         return late
 
@@ -221,7 +245,8 @@ class Supervisor:
             self._note(line)
 
     def _kill(self, watched: _Watched, seconds: float) -> Fault:
-        reason = Fault(watched.role.late.replace("{seconds}", f"{seconds:.0f}"))
+        said = watched.role.late if watched.there else _NOT_READY
+        reason = Fault(said.replace("{seconds}", f"{seconds:.0f}"))
         if not watched.instance.kill():
             raise RunFailed(
                 f"{watched}: {reason}, and a thread cannot be killed and started again, as a process can "

@@ -272,11 +272,15 @@ def _require_equal_shares(agent: Agent, devices: int) -> None:
         )
 
 
-def require_finite(skipped_in_row: Any, most_skipped: int) -> None:
-    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped (of each of several agents)."""
+def require_finite(skipped_in_row: Any, most_skipped: int, *, cause: str | None = None) -> None:
+    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped (of each of several agents).
+
+    ``cause``: what was learned from and has spoilt them; None if that was fine.
+    """
     skipped = int(np.min(skipped_in_row))
     if skipped >= most_skipped:
+        remedy = "Try a lower --learning-rate" if cause is None else f"{cause}: mend the environment"
         raise RunFailed(
             f"learner: {skipped} updates in a row had a loss or gradient that is not finite and were skipped; "
-            "the last good weights are in the newest checkpoint. Try a lower --learning-rate."
+            f"the last good weights are in the newest checkpoint. {remedy}."
         )
