@@ -214,12 +214,12 @@ def test_an_environment_on_a_device_that_spoils_updates_is_named(
     options = ("after=25", f"place={place}")
     says = rf"the {field} of environment {ENVS - 1} is not finite"
     with pytest.raises(
-        RunFailed, match=rf"3 updates in a row .* walk: {says}, .*mend the environment"
+        RunFailed, match=rf"updates in a row .* walk: {says}, .*mend the environment"
     ) as found:
         run(
             tmp_path / "run",
             100,
-            env="gymnax:on_device_worlds:unpaid",
+            env="on_device_worlds:unpaid",
             env_options=options,
             max_skipped_updates=3,
         )

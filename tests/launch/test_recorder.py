@@ -43,7 +43,7 @@ def test_what_the_system_does_not_tell_is_missing(
     recorder, kept = recorder_of(tmp_path)
     recorder.write(run_of(), {})
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise failure
 
     with monkeypatch.context() as patch:
@@ -82,7 +82,7 @@ def test_a_run_outlives_a_full_disk_and_a_curve_that_cannot_be_drawn(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         append(self, data)
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise ValueError("no font")
 
     monkeypatch.setattr(AppendedFile, "append", full_for_a_while)

@@ -191,9 +191,9 @@ class Guarded:
             raise self._fault(f" failed in {name}(): {described(error)}") from error
 
     def _fault_of(self, fault: EnvironmentFault, environment: int) -> EnvironmentFault:
-        return self._fault(
-            f"{str(fault).removeprefix(self.spec.id)} (environment {self._first + environment})"
-        )
+        # Before the rest, whose end may be a line to be pasted.
+        said = str(fault).removeprefix(f"{self.spec.id}: ")
+        return self._fault(f": environment {self._first + environment}: {said}")
 
     def _fault(self, text: str) -> EnvironmentFault:
         fault = EnvironmentFault(self.spec.id + text)

@@ -135,7 +135,7 @@ class ProcessInstance:
     ) -> None:
         self.log = str(log)
         self._fault = log.with_suffix(".fault").absolute()
-        self._fault.unlink(missing_ok=True)
+        self._forget_fault()
         self._guard = guard
         command = [sys.executable, "-P", "-m", *words]
         with _opened(log) as output:
@@ -194,7 +194,11 @@ class ProcessInstance:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         self.kill()
-        self._fault.unlink(missing_ok=True)
+        self._forget_fault()
+
+    def _forget_fault(self) -> None:
+        with contextlib.suppress(OSError):  # there is none, or no folder for it any more
+            self._fault.unlink()
 
     def _kill_group(self) -> None:
         """Kills what the actor's environments have started and left behind."""

@@ -35,9 +35,10 @@ def _cut(path: Path) -> int:
     with path.open("r+b") as file:
         first = file.read(_KEPT)
         head = first.rfind(b"\n") + 1 or len(first)
-        size = file.seek(-_KEPT, os.SEEK_END) + _KEPT
-        last = file.read(_KEPT)
-        last = last[last.find(b"\n") + 1 :]
+        start = file.seek(-_KEPT - 1, os.SEEK_END)  # with the end of the line before, if one begins there
+        last = file.read()
+        size = start + len(last)
+        last = last[last.find(b"\n") + 1 :] or last
         file.seek(head)
         file.write(
             b"[%d bytes are left out here, since the log had become too long]\n" % (size - head - len(last))

@@ -204,7 +204,7 @@ def _record(**content: Any) -> bytes:
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
 
-    data = Event(wall_time=time.time(), **content).SerializeToString()
+    data: bytes = Event(wall_time=time.time(), **content).SerializeToString()
     size = struct.pack("<Q", len(data))
     checks = [struct.pack("<I", masked_crc32c(part)) for part in (size, data)]
     return size + checks[0] + data + checks[1]
