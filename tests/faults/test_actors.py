@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from harness import (
 
 from seedbed.acting.lag_control import FreeControl
 from seedbed.acting.unrolls import step_fields
+from seedbed.architectures import seed
 from seedbed.envs.make import spec_of
 from seedbed.errors import Refused, RunFailed, SpecError
 from seedbed.launch.train import resume, train
@@ -211,15 +213,25 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worlds")
-@pytest.mark.parametrize("world", ["hanging", "never_made_by_actors"])
-def test_an_environment_that_hangs_stops_the_run_after_its_restarts(world: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("world", "says"),
+    [
+        ("hanging", r"its environments \(worlds:hanging\) took more than [45] s .*--env-timeout.* "),
+        # Whatever takes so long there: it may have to compile.
+        (
+            "never_made_by_actors",
+            r"it was not ready [789] s after its start: what it makes or compiles takes",
+        ),
+    ],
+)
+def test_an_environment_that_hangs_stops_the_run_after_its_restarts(
+    world: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = seed.actors
+    monkeypatch.setattr(seed, "actors", lambda *args: replace(declared(*args), starts_within=2.0))
     env = f"worlds:{world}"
     config = tiny(env, tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4)
-    with pytest.raises(
-        RunFailed,
-        match=rf"actor 0: its environments \({env}\) took more than [45] s .*--env-timeout.* "
-        r"restarted 1 times .*--actor-restarts",
-    ):
+    with pytest.raises(RunFailed, match=rf"actor 0: {says}.*restarted 1 times .*--actor-restarts"):
         train(config)
     assert not [child for child in psutil.Process().children() if alive(child) and is_actor(child)]
     assert summary(tmp_path / "run")["actor_restarts"] == 1
@@ -355,7 +367,7 @@ def test_updates_that_are_not_finite_are_skipped_counted_and_end_the_run(tmp_pat
         train(config)
     left = summary(tmp_path / "run")
     assert left["skipped_updates"] == 3
-    assert left["weights_version"] > 3
+    assert left["weights_version"] >= 3
     assert left["stopped_because"].startswith("failed: learner")
     assert checkpoints(tmp_path / "run")
     with pytest.raises(RunFailed, match="not finite"):
