@@ -220,7 +220,7 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
         # Whatever takes so long there: it may have to compile.
         (
             "never_made_by_actors",
-            r"it was not ready [789] s after its start: what it makes or compiles takes",
+            r"it was not ready [789] s after its start: what it makes or compiles takes longer",
         ),
     ],
 )

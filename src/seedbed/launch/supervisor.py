@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 RESTART_WINDOW_SECONDS = 600.0
 _NOT_READY = (
-    "it was not ready {seconds} s after its start: what it makes or compiles takes too long here (fewer instances, or "
-    "more cores)"
+    "it was not ready {seconds} s after its start: what it makes or compiles takes longer here (--env-timeout allows "
+    "more, and fewer of its kind are faster)"
 )
 
 
