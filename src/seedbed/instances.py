@@ -1,4 +1,4 @@
-"""The instances of a program's roles: processes or threads, as they are watched, and as the run's head knows them."""
+"""The instances of a program's roles: processes or threads, as seen by the supervisor and by the run's head."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from seedbed.faults import Fault
 
 _log = logging.getLogger(__name__)
 GRACE_SECONDS = 3.0
-"""In which an instance may end by itself once the others are gone."""
+"""Time in which an instance may end by itself once its peers are gone."""
 START_SECONDS = 120.0
-"""In which an instance is to be ready: it imports, makes its environments, and compiles, on cores that may be busy."""
+"""Time in which an instance has to be ready: it imports, makes its environments and compiles, maybe on busy cores."""
 
 
 class Instance(Protocol):
-    """One instance that was started."""
+    """A started instance of a role: a process or a thread."""
 
     log: str
-    """Where its traceback is, and its last words."""
+    """Path of the log file that has its last words and its traceback."""
 
     def ended(self) -> Fault | None:
-        """Returns why it ended; None while it lives."""
+        """Returns the fault with which it ended; None while it lives."""
 
     def ask_to_end(self) -> None:
-        """Tells it that it is over, if it does not hear that otherwise."""
+        """Asks it to end, where the closing of its connection does not."""
 
     def kill(self) -> bool:
-        """Ends it at once; returns False if that is not possible."""
+        """Kills it at once; returns False if that is not possible."""
 
     def finish(self, seconds: float) -> None:
-        """Lets it end by itself for so long, then kills it."""
+        """Waits up to ``seconds`` for its end, then kills it."""
 
 
 def _owes_nothing() -> Mapping[int, float | None]:
@@ -46,10 +46,11 @@ class Instances:
     """The instances of one role, as the head knows them.
 
     Attributes:
-      owes: for each instance that is there, the time (monotonic, s) since when it owes something; None if it owes
-        nothing. One that is not there yet, since it makes its environments or compiles, is left out.
-      start: starts the instance with an index, where instances are threads of the head's own.
-      begins: contents of the checkpoint that the instance with an index begins with, of the type
+      owes: function that returns, by the index of each instance that has joined, the time (monotonic, s) since which
+        it owes the head a sign of life; None if it owes none. An instance that is not ready yet is left out: it may
+        still make its environments, or compile.
+      start: function that starts the instance with an index, where instances are threads of the head's process.
+      begins: function that returns the state with which the instance with an index resumes, as
         :class:`~seedbed.learning.checkpoint.Contents`; None if it needs none.
     """
 
@@ -62,10 +63,11 @@ class ThreadInstance:
     """An instance in a thread of this process, which cannot be killed.
 
     Args:
-      name: of the thread.
-      run: runs the instance to its end; it raises :class:`~seedbed.errors.ConnectionLost` when the others are gone.
-      log: where its traceback is.
-      over: set to ask it to end; None if it hears that by its connection.
+      name: name of the thread.
+      run: function that runs the instance to its end; it raises :class:`~seedbed.errors.ConnectionLost` when its peers
+        are gone.
+      log: path of the log file that has its traceback.
+      over: event that is set to ask it to end; None if the closing of its connection ends it.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class ThreadInstance:
             self._over.set()
 
     def kill(self) -> bool:
-        """See :class:`Instance`; it ends when its connection does."""
+        """Waits for the thread, which ends when its connection does; returns False if it has not ended in time."""
         self.finish(GRACE_SECONDS)
         return not self._thread.is_alive()
 

@@ -1,4 +1,4 @@
-"""The actor: one program that steps environments for whoever acts, over any carrier.
+"""The actor: one program that steps environments for a learner or a forward-pass server, over any carrier.
 
 It imports no JAX, unless the learner says that actors run the policy themselves.
 """
@@ -30,7 +30,7 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 15.0
 
 
 MakeAgent = Callable[[dict[str, Any], EnvSpec], Agent]
-"""The agent that a learner describes, for environments of this spec."""
+"""A function that makes the agent that a learner describes, for environments of the given spec."""
 
 
 def act(
@@ -43,20 +43,21 @@ def act(
     platform: str = "cpu",
     trust: Collection[str] | None = None,
 ) -> None:
-    """Joins, makes the environments that it is told to, and steps them until the conversation ends.
+    """Joins a learner, makes the environments that it assigns, and steps them until the conversation ends.
 
     Args:
       client: a fresh connection.
-      token: what the learner printed.
-      make_agent: makes the learner's agent, where actors run the policy.
-      index: the place to take among the actors; None to be given one.
-      envs: environments to step; None for as many as the learner's own actors.
-      platform: of JAX, on which the policy runs then.
+      token: the run's token, as the learner has printed it.
+      make_agent: function that makes the learner's agent, where actors run the policy.
+      index: index to take among the actors; None to be given one.
+      envs: number of environments to step; None for as many as the learner's own actors.
+      platform: JAX platform on which the policy runs, where actors run it.
       trust: names ``module:name`` that the learner may have this actor import; None for any.
 
     Raises:
       ConfigError: the agent cannot be made here, or there is no such platform.
-      Refused: the learner does not want this actor; its reason.
+      Refused: the learner does not admit this actor, for the reason in the message; or it names a module that ``trust``
+        lacks.
       ConnectionLost: the learner is gone.
       EnvironmentFault: an environment raised.
     """
@@ -94,7 +95,7 @@ def act(
             try:
                 environment.close()
             except Exception:
-                # The others are closed too, and what ended the actor is what it reports.
+                # Printed only: the other environments are closed too, and the first error is the one that is raised.
                 traceback.print_exc()
 
 
@@ -114,7 +115,7 @@ def _require_trust(assignment: Mapping[str, Any], trust: Collection[str] | None)
 
 
 def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, Any], notes: Notes) -> None:
-    """Lets one half step while the other waits for its actions; ends by an error."""
+    """Steps one half while the other waits for its actions, until the connection or an environment raises."""
     spec = lanes[0].spec
     rows = assignment["rows"]
     down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
@@ -128,7 +129,7 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
         reporter.report_if_due()
         while (reply := client.receive(wait=not stepping)) is not None:
             lane, (action,) = reply
-            # Where an unroll ends, it may have waited for room in the memory: that is no time of the policy's.
+            # Left out where an unroll ends: the reply may have waited for room in the memory, not for the policy.
             if (steps[lane] - assignment["overlap"]) % assignment["unroll_length"]:
                 reporter.waits.add(time.monotonic() - sent[lane])
             steps[lane] += 1
@@ -141,9 +142,10 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
 
 
 def run(context: Any) -> None:
-    """Acts for the one that the instance of a program dials, see :class:`seedbed.architectures.program.Context`.
+    """Runs an actor as an instance of a program; see :class:`seedbed.architectures.program.Context`.
 
-    Raises what :func:`act` raises, and :class:`~seedbed.errors.ConnectionLost` when the run is over.
+    It acts for the role that it dials. Raises as :func:`act` does: :class:`~seedbed.errors.ConnectionLost` when the run
+    is over.
     """
     (role,) = context.task.dials
 
@@ -161,10 +163,10 @@ def act_and_reconnect(
     """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
 
     Args:
-      address: where the learner listens.
-      invitation: what lets the actor in there.
-      say: takes one line for people.
-      **join: as for :func:`act`, but for the token.
+      address: address on which the learner listens.
+      invitation: token and fingerprint of the learner, for admission.
+      say: function that takes one line of progress for people.
+      **join: arguments of :func:`act`, except for client and token.
     """
     retry = FIRST_RETRY_SECONDS
     while True:
@@ -181,7 +183,7 @@ def act_and_reconnect(
             act(client, token=invitation.said_at(address), **join)
         except ConnectionLost as error:
             say(f"the learner is gone ({error}); waiting for it to come back")
-            # One that drops whoever comes is not asked every second for ever.
+            # A learner that drops every connection at once is not dialled every second for ever.
             lasted = time.monotonic() - begun > LONGEST_RETRY_SECONDS
             retry = FIRST_RETRY_SECONDS if lasted else retry
             time.sleep(retry)

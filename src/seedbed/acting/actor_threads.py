@@ -1,6 +1,6 @@
 """The actor threads of one process: each steps host environments of its own and acts for them on its accelerator.
 
-Threads that share an accelerator take turns on it without further ado: while one steps its environments, the policy
+Threads that share an accelerator take turns on it without coordination: while one steps its environments, the policy
 decides for another (Hessel et al. 2021, "Podracer architectures", section 3.2).
 """
 
@@ -36,27 +36,30 @@ _log = logging.getLogger(__name__)
 
 
 class Gate(Protocol):
-    """What every actor thread passes between two unrolls."""
+    """The point between two unrolls at which an actor thread hands over one and gets the weights of the next."""
 
     @property
     def closed(self) -> bool:
-        """Whether it is over."""
+        """True once the threads are to stop."""
 
     def weights(self, index: int, rounds: int, device: int) -> Weights | None:
-        """What the thread ``index`` acts with for its unroll number ``rounds``; waits for it. None if it is over."""
+        """Waits for the weights that the thread ``index`` acts with in its unroll number ``rounds``.
+
+        Returns None once the gate is closed.
+        """
 
     def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
-        """Takes an unroll. False if it is over and the unroll was not taken."""
+        """Takes an unroll; returns False if it was not taken because the gate is closed."""
 
 
 class LearnerGate:
-    """The gate where actor threads wait for their learner: for the weights of their next unroll, and for room.
+    """A gate at which actor threads wait for their learner: for the weights of their next unroll, and for room.
 
     Args:
       threads: number of threads.
-      store: where the weights come from.
-      hand_over: takes a complete unroll; False if there is no room.
-      rounds: the version that each round acts with; None where the lag is free.
+      store: store of the published weights.
+      hand_over: function that takes a complete unroll; returns False if there is no room.
+      rounds: schedule of the version that each round acts with; None where the lag is free.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class LearnerGate:
         self._closed = False
 
     def poke(self) -> None:
-        """Says that there are new weights, or room in the queue."""
+        """Wakes waiting threads: there are new weights, or there is room in the queue."""
         with self._news:
             self._news.notify_all()
 
@@ -111,7 +114,7 @@ class LearnerGate:
             return False
 
     def wait_blocked(self, timeout: float) -> bool:
-        """Waits, in lockstep, until all threads wait for weights; False when ``timeout`` s have passed."""
+        """Waits, in lockstep, until all threads wait for weights; returns False when ``timeout`` s have passed."""
         with self._news:
             return self._news.wait_for(self._blocked, timeout)
 
@@ -122,21 +125,21 @@ class LearnerGate:
 
 
 def seed_of(run_seed: int, index: int, epoch: int) -> int:
-    """The seed of the environments of the thread ``index`` (among those of all hosts), the ``epoch``-th there.
+    """Derives the seed of the environments of the ``epoch``-th thread at ``index`` among the threads of all hosts.
 
-    Two threads have the environments of one of SEED's actors with its two halves.
+    Two threads have the seeds of the two halves of one actor process.
     """
     return half_seeds(run_seed, index // 2, epoch, 2)[index % 2]
 
 
 class ActorThread:
-    """One thread of a :class:`ActorThreads`; it can be looked at from others.
+    """An actor thread, an :class:`~seedbed.instances.Instance`; its attributes may be read by other threads.
 
     Attributes:
-      log: where its last words are.
-      steps: decisions so far.
-      rounds: unrolls cut so far.
-      busy_since: when its environments began what they are doing, in s; None while they do nothing.
+      log: path of the log file that has its traceback.
+      steps: number of decisions so far.
+      rounds: number of unrolls cut so far.
+      busy_since: time (monotonic, s) at which its environments began to reset or step; None while they do neither.
       acts: whether its environments are made and reset.
     """
 
@@ -169,27 +172,27 @@ class ActorThread:
         doing = "waits" if self.busy_since is None else "steps"
         return f"<actor thread {self._index}: {doing}, step {self.steps}, round {self.rounds}>"
 
-    # What whoever watches it asks.
+    # Called by the supervisor.
 
     def ended(self) -> Fault | None:
-        """Why it ended; None while it lives."""
+        """Returns the fault with which it ended; None while it lives."""
         if self._thread.is_alive():
             return None
         return Fault.of(self._error) if self._error else Fault("ended")
 
     def ask_to_end(self) -> None:
-        """It hears it at its gate."""
+        """Does nothing: closing the gate ends the thread."""
 
     def kill(self) -> bool:
-        """Whether it has ended: a thread cannot be killed."""
+        """Returns whether it has ended: a thread cannot be killed."""
         return not self._thread.is_alive()
 
     def finish(self, seconds: float) -> None:
-        """Lets it end by itself for so long."""
+        """Waits up to ``seconds`` for its end."""
         self._thread.join(seconds)
 
     def state(self) -> dict[str, Any]:
-        """What brings it back; only while it waits for weights."""
+        """Returns the state of its lane, for an exact resumption; only while it waits for weights."""
         assignment = self._threads.assignment
         none = np.empty((0, assignment.envs, *assignment.spec.action.shape), assignment.spec.action.dtype)
         return {
@@ -201,10 +204,10 @@ class ActorThread:
         }
 
     def memory(self) -> Tree:
-        """The agent's state; only while the thread waits for weights."""
+        """Returns the agent's recurrent state; only while the thread waits for weights."""
         return self._rollout.state
 
-    # What the thread does.
+    # Run by the thread.
 
     def _run(self) -> None:
         try:
@@ -230,7 +233,7 @@ class ActorThread:
             self._replay(environment, self._script)
 
     def _replay(self, environment: Environment, script: Script) -> None:
-        """Brings the environments back to where they were; the episodes that end meanwhile were counted before."""
+        """Brings the environments back by replaying their actions; episodes that end meanwhile were counted before."""
         for action in script.actions:
             self._step(environment, action)
         self._finished = []
@@ -251,7 +254,7 @@ class ActorThread:
             self._actions.append(action)
 
     def _unroll(self, environment: Environment) -> bool:
-        """Acts for one unroll and passes it on; False if the threads are told to stop meanwhile."""
+        """Acts for one unroll and passes it on; returns False if the gate was closed meanwhile."""
         threads, rows = self._threads, self._threads.assignment.envs
         weights = threads.gate.weights(self._index, self.rounds, self._device)
         if weights is None:
@@ -263,7 +266,7 @@ class ActorThread:
             threads.ledger.decide(rows, resets_at(self._timestep))
             self.steps += 1
             self._step(environment, action)
-            # The last step of an unroll was worth making.
+            # A complete unroll is passed on even then.
             if threads.gate.closed and not self._rollout.full:
                 return False
         unroll = self._rollout.cut(self._timestep, weights.version)
@@ -279,15 +282,16 @@ class ActorThreads:
     """The actor threads of one process.
 
     Attributes:
-      assignment: what each is told; its ``envs`` are those of one thread.
-      program: what they run on their accelerators.
-      devices: the JAX devices that act; the threads share them in turn.
-      gate: where they come by weights, and hand over unrolls.
-      ledger: the books.
-      log: where their last words are.
-      first_epoch: of the first thread at each index.
-      resumable: by index, what a checkpoint kept: :meth:`ActorThread.state`, and ``state``, the agent's.
-      meters: what acting has done.
+      assignment: the run's assignment; its ``envs`` is the number of environments of one thread.
+      program: compiled policy that they run on their accelerators.
+      devices: the JAX devices that act; threads are divided among them by index.
+      gate: gate at which they get weights and hand over unrolls.
+      ledger: ledger in which steps are booked.
+      log: path of the log file that has their tracebacks.
+      first_epoch: epoch of the first thread at each index.
+      resumable: states in a checkpoint by index: :meth:`ActorThread.state`, and ``state``, the agent's recurrent state.
+      meters: meters of acting.
+      threads: the newest thread at each index.
     """
 
     assignment: Assignment
@@ -303,7 +307,7 @@ class ActorThreads:
     _epochs: dict[int, int] = field(default_factory=dict)
 
     def warm_up(self, weights: Sequence[Weights]) -> None:
-        """Compiles for every device; ``weights`` are on each of them."""
+        """Compiles for every device; ``weights`` holds a snapshot on each of them."""
         for device, those in zip(self.devices, weights, strict=True):
             warm_up(self.program, device, those)
 
@@ -316,24 +320,24 @@ class ActorThreads:
 
     @property
     def last_epoch(self) -> int:
-        """The highest epoch so far; a resumed run counts on from it."""
+        """Highest epoch so far; a resumed run counts on from it."""
         return max(self._epochs.values(), default=self.first_epoch)
 
     def owes(self) -> dict[int, float | None]:
-        """Returns since when each thread's environments have been at one step, in s; None while they are at none.
+        """Returns the time (monotonic, s) since which each thread's environments make one step; None between steps.
 
-        One whose environments are made is left out.
+        A thread whose environments are still made is left out.
         """
         return {index: each.busy_since for index, each in list(self.threads.items()) if each.acts}
 
     def alive(self) -> int:
-        """How many there are."""
+        """Returns the number of living threads."""
         return sum(each.ended() is None for each in list(self.threads.values()))
 
     def states(self) -> Mapping[int, dict[str, Any]]:
-        """By index, :meth:`ActorThread.state`; only while all wait for weights."""
+        """Returns each thread's :meth:`ActorThread.state`, by index; only while all wait for weights."""
         return {index: each.state() for index, each in self.threads.items()}
 
     def memories(self) -> dict[int, Tree]:
-        """By index, the agent's state; only while all wait for weights."""
+        """Returns the agent's recurrent state of each thread, by index; only while all wait for weights."""
         return {index: each.memory() for index, each in self.threads.items()}

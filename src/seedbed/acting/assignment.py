@@ -1,4 +1,4 @@
-"""What every actor of a run is told to do."""
+"""The assignment of an actor: its environments, their seeds, slots, numbers and exploration."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from seedbed.seeding import integer
 from seedbed.types import EnvSpec, Exploration
 
 EPOCHS_A_SESSION = 1 << 16
-"""Actors that may have one index between a start of a run and its resumption: more than were ever started again."""
+"""Bound on the actors at one index between a start of a run and its resumption; far above real restarts."""
 
 
 def lanes_of(envs: int) -> tuple[int, int]:
-    """How an actor's environments are split: ``(lanes, environments in each)``; a lone one is one lane."""
+    """Splits an actor's environments into ``(lanes, environments in each)``: two halves, or one lane of one.
+
+    Raises:
+      ConfigError: the number is odd and not 1.
+    """
     if envs > 1 and envs % 2:
         raise ConfigError(
             f"{envs} environments an actor cannot be split into halves (one steps while the other waits): "
@@ -25,8 +29,8 @@ def lanes_of(envs: int) -> tuple[int, int]:
 
 
 def half_seeds(run_seed: int, index: int, epoch: int, lanes: int) -> list[int]:
-    """A seed for the environments of each half of the actor ``index``, the ``epoch``-th at that index."""
-    # 30 bits: seeds of environments are to fit an int32.
+    """Derives a seed for the environments of each half of the actor ``index``, the ``epoch``-th at that index."""
+    # 30 bits: seeds of environments must fit an int32.
     return [
         integer(run_seed, f"environments/epoch {epoch}/half {half}", index, bits=30) for half in range(lanes)
     ]
@@ -34,23 +38,23 @@ def half_seeds(run_seed: int, index: int, epoch: int, lanes: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What every actor is told to do.
+    """The part of a run's settings from which all its actors take their environments and seeds.
 
     Attributes:
-      env: the environment's id.
-      options: its options, as they are written.
-      spec: what it must look like.
-      actors: how many actors this run starts itself.
-      envs: environments of each actor.
-      seed: the run's seed.
-      unroll_length: T.
-      overlap: transitions that an unroll shares with the one before.
-      evaluating: how many of the environments of this run's actors, the last ones, only evaluate.
-      token: what an actor must know to be let in.
-      keep_log: whether the actions are logged so that environments can be brought back.
-      lockstep: whether the lag is exact, which no actor from elsewhere could join.
-      host: which of the run's hosts this is.
-      hosts: how many there are; each starts as many actors.
+      env: id of the environment.
+      options: options of the environment, as they are written on the command line.
+      spec: spec that the environment must have.
+      actors: number of actors that this run starts itself, on each host.
+      envs: number of environments of each actor.
+      seed: seed of the run.
+      unroll_length: T, transitions in an unroll without its overlap.
+      overlap: number of transitions that an unroll shares with the one before.
+      evaluating: number of environments of this host's own actors, the last ones, that only evaluate.
+      token: secret that admits an actor.
+      keep_log: whether the actions are logged, so that environments can be brought back by replaying them.
+      lockstep: whether the lag is exact, so that no actor from elsewhere can join.
+      host: index of this host.
+      hosts: number of hosts; each starts as many actors.
     """
 
     env: str
@@ -69,12 +73,12 @@ class Assignment:
     hosts: int = 1
 
     def evaluates(self, slot: int) -> bool:
-        """Whether the environment ``slot`` only evaluates."""
+        """Returns whether the environment ``slot`` only evaluates."""
         planned = self.actors * self.envs
         return planned - self.evaluating <= slot < planned
 
     def exploration(self, slots: Iterable[int]) -> Exploration:
-        """Returns how much the environments of these slots explore, as lists."""
+        """Returns the exploration of the environments in these slots, as lists."""
         chosen = list(slots)
         return Exploration([self._rank(slot) for slot in chosen], [self.evaluates(slot) for slot in chosen])
 
@@ -85,23 +89,23 @@ class Assignment:
         number = number_of(slot, self.actors * self.envs - self.evaluating, self.host, self.hosts)
         if number < explorers:
             return number / max(explorers - 1, 1)
-        # Those that come from elsewhere are spread evenly, however many there will be (a golden-ratio sequence).
+        # Environments from elsewhere are spread evenly, for any number of them (a golden-ratio sequence).
         return (number - explorers + 1) * 0.6180339887498949 % 1.0
 
     def actor_number(self, index: int) -> int:
-        """The number, among the actors of all hosts, of this host's actor ``index``."""
+        """Returns the number of this host's actor ``index`` among the actors of all hosts."""
         return number_of(index, self.actors, self.host, self.hosts)
 
     def slot_number(self, slot: int) -> int:
-        """The number, among the environments of all hosts, of this host's environment ``slot``."""
+        """Returns the number of this host's environment ``slot`` among the environments of all hosts."""
         return number_of(slot, self.actors * self.envs, self.host, self.hosts)
 
 
 def number_of(index: int, planned: int, host: int, hosts: int) -> int:
-    """What the ``index``-th of a host is among those of all hosts, where each has ``planned`` from the start.
+    """Numbers the ``index``-th item of a host among the items of all hosts; numbers are unique.
 
-    Those come first, host by host, so that two hosts have what one host with twice as many has. What comes later takes
-    the numbers after them in turn; no two are equal.
+    The ``planned`` items of each host come first, host by host, so that two hosts number them as one host with twice
+    as many does. Items that come later take the numbers after them, the hosts in turn.
     """
     if index < planned:
         return host * planned + index

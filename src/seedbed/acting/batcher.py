@@ -1,9 +1,8 @@
-"""When does a batch of observations go to the accelerator? One pure function decides.
+"""The rule by which batches of observations go to the accelerator, as one pure function.
 
-Alternatives weighed: exactly full batches, as in SEED RL (one dead actor stalls everybody); whatever is there
+Alternatives weighed: exactly full batches, as in SEED RL (one dead actor stalls all others); all waiting lanes
 whenever the accelerator is free (many tiny batches while actors trickle in). So: a full batch goes at once, a
-partial one after a stated wait, and nobody waits for observations that cannot come, because every living lane
-is already here.
+partial one after a stated wait, and at once where every living lane waits, since no further observation can come.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchRule:
-    """When a batch is due.
+    """The sizes and times at which a batch is due.
 
     Attributes:
-      max_rows: environments in a full batch.
-      wait: seconds that a partial batch waits for more, counted from its first arrival.
+      max_rows: number of environments in a full batch.
+      wait: time in s that a partial batch waits for more lanes, from its first arrival.
     """
 
     max_rows: int
@@ -27,11 +26,11 @@ class BatchRule:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is due.
+    """The lanes that are due.
 
     Attributes:
-      take: how many of the waiting lanes go now, in order of arrival.
-      wait: seconds until the question should be asked again if nothing arrives; None for no need.
+      take: number of waiting lanes that go now, in order of arrival.
+      wait: time in s after which to decide again if no lane arrives; None if there is no need.
     """
 
     take: int
@@ -39,13 +38,13 @@ class Decision:
 
 
 def decide(waiting: Sequence[tuple[int, float]], busy_lanes: int, now: float, rule: BatchRule) -> Decision:
-    """Decides on the lanes that wait.
+    """Decides on the lanes of the next batch.
 
     Args:
-      waiting: ``(rows, arrival time in s)`` of each waiting lane, in order of arrival.
-      busy_lanes: living lanes that are still stepping, whose observations may come.
+      waiting: pairs ``(rows, arrival time in s)`` of the waiting lanes, in order of arrival.
+      busy_lanes: number of living lanes that are still stepping, whose observations may come.
       now: the time in s, on the clock of the arrivals.
-      rule: size and wait.
+      rule: size of a full batch, and wait of a partial one.
     """
     if not waiting:
         return Decision(0)
@@ -61,7 +60,7 @@ def decide(waiting: Sequence[tuple[int, float]], busy_lanes: int, now: float, ru
 
 
 def buckets(smallest: int, largest: int) -> tuple[int, ...]:
-    """The batch sizes that inference is compiled for: ``smallest``, its doublings, and ``largest``."""
+    """Returns the batch sizes that inference is compiled for: ``smallest``, its doublings, and ``largest``."""
     sizes = []
     size = max(1, smallest)
     while size < largest:
@@ -71,5 +70,5 @@ def buckets(smallest: int, largest: int) -> tuple[int, ...]:
 
 
 def bucket_for(rows: int, sizes: Sequence[int]) -> int:
-    """The smallest compiled size that holds ``rows``."""
+    """Returns the smallest compiled size that holds ``rows``."""
     return next(size for size in sizes if size >= rows)

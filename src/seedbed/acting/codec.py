@@ -1,6 +1,6 @@
-"""How an unroll and the weights travel, where actors run the policy themselves: as flat lists of arrays.
+"""The wire format of unrolls and weights, where actors run the policy themselves: flat lists of arrays.
 
-Their layouts follow from the agent and the environments alone, so both ends know them.
+The layouts follow from the agent and the environments alone, so both ends know them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from seedbed.transport.interface import Layout, Layouts
 from seedbed.types import Agent, EnvSpec, Tree, Unroll, Weights
 
 VERSION = Layout((((), "int64"),))
-"""One version: which weights are asked for, or are to be acted with next."""
+"""The layout of one version: of the weights that are asked for, or that the next unroll acts with."""
 
 
 class UnrollCodec:
-    """The complete unroll of one lane, with the priorities of its items if the agent has any.
+    """The codec of a lane's complete unroll, with the priorities of its items if the agent has any.
 
     Args:
-      agent: whose unrolls.
-      spec: of the environments.
-      rows: how many there are, ``n``.
+      agent: the agent whose unrolls travel.
+      spec: spec of the environments.
+      rows: number of environments in the lane, ``n``.
     """
 
     def __init__(self, agent: Agent, spec: EnvSpec, rows: int) -> None:
         data = agent.data
         example = example_unroll(agent, spec, data.overlap + data.unroll_length, rows)
-        # Actions as environments take them, whatever the policy's own dtype is.
+        # Actions in the dtype of the environments, which may not be the policy's.
         example = example._replace(action=example.action.astype(spec.action.dtype), weight=None)
         leaves, self._structure = jax.tree.flatten(example)
         fields = [(leaf.shape, leaf.dtype.name) for leaf in leaves]
@@ -43,12 +43,12 @@ class UnrollCodec:
         self.layout = Layout(tuple(fields))
 
     def pack(self, unroll: Unroll, priorities: NDArray[np.float32] | None) -> list[NDArray[Any]]:
-        """The arrays that travel."""
+        """Returns the arrays of a message; ``priorities`` float32 ``[items, n]``, or None."""
         arrays = jax.tree.leaves(unroll)
         return [*arrays, priorities] if priorities is not None else arrays
 
     def unpack(self, arrays: Sequence[NDArray[Any]]) -> tuple[Unroll, NDArray[np.float32] | None]:
-        """The unroll, and the priorities float32 ``[items, n]`` if there are any; copies, since what came is lent."""
+        """Returns copies of the unroll and, if the agent has any, of the priorities float32 ``[items, n]``."""
         copies = [array.copy() for array in arrays]
         priorities = copies.pop() if self._priorities else None
         unroll: Unroll = jax.tree.unflatten(self._structure, copies)
@@ -56,10 +56,10 @@ class UnrollCodec:
 
 
 class WeightsCodec:
-    """A snapshot of the parameters and its version.
+    """The codec of a snapshot: the parameters and their version.
 
     Args:
-      agent: whose parameters.
+      agent: the agent whose parameters travel.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -67,12 +67,12 @@ class WeightsCodec:
         self.layout = Layout((*VERSION.fields, *((leaf.shape, leaf.dtype.name) for leaf in leaves)))
 
     def pack(self, weights: Weights) -> list[NDArray[Any]]:
-        """The arrays that travel, on the host."""
+        """Returns the arrays of a message, on the host."""
         params = jax.device_get(jax.tree.leaves(weights.params))
         return [version_array(weights.version), *map(np.asarray, params)]
 
     def unpack(self, arrays: Sequence[NDArray[Any]], device: Any) -> Weights:
-        """The snapshot on ``device``; a copy, since what came is lent."""
+        """Returns a copy of the snapshot, on ``device``."""
         version, *params = arrays
         copies = [np.array(array) for array in params]
         tree: Tree = jax.device_put(jax.tree.unflatten(self._structure, copies), device)
@@ -80,29 +80,29 @@ class WeightsCodec:
 
 
 def lanes_of_unrolls(unroll: UnrollCodec, weights: WeightsCodec, lanes: int) -> list[Layouts]:
-    """What travels: unrolls up and versions down; on one lane more, versions up and weights down."""
+    """Returns the layouts: unrolls up and versions down; on one lane more, versions up and weights down."""
     return [*[Layouts(unroll.layout, VERSION)] * lanes, Layouts(VERSION, weights.layout)]
 
 
 def blind(unroll: Unroll) -> Unroll:
-    """What :attr:`seedbed.types.Agent.priorities` looks at: all but what is large."""
+    """Removes the large parts that :attr:`seedbed.types.Agent.priorities` does not read: observations and states."""
     return unroll._replace(timestep=unroll.timestep._replace(observation={}), state={})
 
 
 def version_array(version: int) -> NDArray[np.int64]:
-    """A version as it travels."""
+    """Returns a version as an array, int64 ``[]``."""
     return np.array(version, np.int64)
 
 
 class Introduction(NamedTuple):
-    """What an actor is told when it is ready: as JSON values, in the answer.
+    """The answer to an actor's ``ready``, as JSON values.
 
     Attributes:
-      seed: the run's.
-      epoch: how many actors had its place before.
-      numbers: of its environments among those of all hosts.
+      seed: seed of the run.
+      epoch: number of actors that had its index before.
+      numbers: number of each of its environments among the environments of all hosts.
       exploration: rank of each environment, and whether it only evaluates.
-      versions: by lane, of the weights that it begins with.
+      versions: version of the weights that each lane begins with.
     """
 
     seed: int

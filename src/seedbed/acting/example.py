@@ -1,4 +1,4 @@
-"""Unrolls of zeros: what a learner is compiled for before the first real one comes."""
+"""Unrolls of zeros, for which a learner is compiled before the first real one comes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seedbed.types import Agent, EnvSpec, Unroll
 
 
 def example_unroll(agent: Agent, spec: EnvSpec, length: int, rows: int) -> Unroll:
-    """``length`` transitions of ``rows`` environments, with the structure, shapes and dtypes of real ones.
+    """Makes an unroll of ``length`` transitions of ``rows`` environments, with the shapes and dtypes of real ones.
 
     It has weights where the agent's batches come from a replay.
     """

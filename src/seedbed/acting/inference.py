@@ -1,7 +1,7 @@
-"""The policy on one accelerator, with a slot for every environment it acts for.
+"""The policy on one accelerator, with a slot for every environment that it acts for.
 
-A slot is a row in two tables on the device: the agent's state now, and its state before the first step of the
-slot's open unroll. Both stay on the device; what travels to the host are actions and records.
+A slot is a row in two tables on the device: the agent's recurrent state now, and its state before the first step of
+the slot's open unroll. Both stay on the device; only actions and records travel to the host.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from seedbed.types import Agent, EnvSpec, Exploration, Tree
 
 
 class Inference:
-    """Acts for batches of slots; used by one thread.
+    """The policy for batches of slots; used by one thread.
 
     Args:
-      agent: whose ``act`` is run.
-      spec: of the environments.
-      capacity: slots; one more row serves as a bin for the padding of batches.
-      sizes: the batch sizes to compile for, ascending; batches are padded to the next one.
+      agent: the agent whose ``act`` is run.
+      spec: spec of the environments.
+      capacity: number of slots; the tables have one more row, for the padding of batches.
+      sizes: batch sizes to compile for, ascending; batches are padded to the next one.
       device: the JAX device.
-      key: the root of all randomness of acting. What is drawn depends on the slot, on the epoch of the actor
-        that holds it and on the lane's step count, never on what is batched together.
-      numbers: int32 ``[capacity]``, each slot's number among those of all hosts; None if there is one host.
-      exploration: of each slot, ``[capacity]``; None: all explore least.
+      key: root of all randomness of acting. Random numbers depend on the slot's number, on the epoch of the actor
+        that holds the slot and on the lane's step count, never on the other slots of a batch.
+      numbers: int32 ``[capacity]``, number of each slot among the slots of all hosts; None for a single host.
+      exploration: exploration of each slot, ``[capacity]``; None: all explore least.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class Inference:
         self._sizes = tuple(sizes)
         self._device = device
         numbers = np.arange(capacity, dtype=np.int32) if numbers is None else numbers
-        # On the host, as what every program is given: a slot may pass to somebody else.
+        # On the host, as arguments of every call: a slot may pass to another actor.
         self._numbers = np.append(numbers, np.int32(0))
         explored = exploration or Exploration(np.ones(capacity, np.float32), np.zeros(capacity, np.bool_))
         rank, evaluates = np.asarray(explored.rank, np.float32), np.asarray(explored.evaluates, np.bool_)
         self._exploration = Exploration(np.append(rank, np.float32(1.0)), np.append(evaluates, np.False_))
         self._key = jax.device_put(key, device)
-        # Committed to the device, as what every call gives back is: otherwise the first size compiles twice.
+        # Committed to the device, as the results of every call are: otherwise the first size compiles twice.
         initial = jax.device_put(self._initial(self._exploration), device)
         self._states = jax.tree.map(jnp.copy, initial)
         self._firsts = jax.tree.map(jnp.copy, initial)
         # Where unrolls overlap, the next one begins before the present one is cut.
         self._nexts = jax.tree.map(jnp.copy, initial) if agent.data.overlap else {}
-        # Of this object's own: what a decorator compiles is kept, with all tables, as long as the process lives.
+        # Wrapped per object: programs that a decorator compiles are kept, with all tables, for the life of the process.
         self._act = jax.jit(self._act_batch, donate_argnums=(1, 2, 3))
         self._reset = jax.jit(self._reset_slots, donate_argnums=0)
         self._gather = jax.jit(_rows)
@@ -75,7 +75,7 @@ class Inference:
         return self._sizes[-1]
 
     def _initial(self, exploration: Exploration) -> Tree:
-        """Returns the agent's states before the first step, for environments that explore so, ``[n]``."""
+        """Returns the agent's states before the first step, for environments with this exploration, ``[n]``."""
         state = self._agent.initial_state(exploration.rank.shape[0])
         if self._agent.explore is None:
             return state
@@ -84,7 +84,7 @@ class Inference:
     def _act_batch(
         self, params: Tree, states: Tree, firsts: Tree, nexts: Tree, key: Any, arrays: list[Any], columns: Any
     ) -> tuple[Any, Tree, Tree, Tree]:
-        """One batch. ``columns`` int32 ``[5, B]``: slot, epoch, step, whether an unroll begins (``Begins``), number."""
+        """Acts for one batch; ``columns`` int32 ``[5, B]`` are slot, epoch, step, begin (``Begins``) and number."""
         slot, epoch, step, begins, number = columns
         state = _rows(states, slot)
 
@@ -107,7 +107,7 @@ class Inference:
         return jax.tree.map(lambda table, rows: table.at[slots].set(rows), states, self._initial(exploration))
 
     def assign(self, slots: NDArray[np.int32], numbers: Sequence[int], exploration: Exploration) -> None:
-        """Gives the slots other environments from now on; see the class."""
+        """Assigns the slots ``[n]`` to other environments, with their numbers and exploration; see the class."""
         self._numbers[slots] = numbers
         self._exploration.rank[slots], self._exploration.evaluates[slots] = exploration
 
@@ -121,7 +121,7 @@ class Inference:
             self.first_states(nobody)
 
     def reset(self, slots: NDArray[np.int32]) -> None:
-        """Gives the slots the agent's initial state; call it when a new lane takes them."""
+        """Resets the slots ``[n]`` to the agent's initial state; to be called when a new lane takes them."""
         padded = self._padded(slots)
         self._states = self._reset(
             self._states, padded, Exploration(*(column[padded] for column in self._exploration))
@@ -133,9 +133,9 @@ class Inference:
         """Acts for several lanes at once.
 
         Args:
-          params: on this device.
-          batch: for each lane its step's arrays ``[n, ...]`` and its columns int32 ``[4, n]`` (slot, epoch,
-            step, begins an unroll).
+          params: parameters, on this device.
+          batch: pairs, one a lane, of its step's arrays ``[n, ...]`` and of its columns int32 ``[4, n]`` (slot, epoch,
+            step, begin of an unroll).
 
         Returns:
           Actions ``[sum of n, ...]`` and the record, as NumPy arrays on the host.
@@ -172,7 +172,7 @@ class Inference:
         return output
 
     def first_states(self, slots: NDArray[np.int32]) -> Tree:
-        """The agent's states ``[n, ...]`` before the first step of the slots' open unrolls, on the host.
+        """Returns the agent's states ``[n, ...]`` before the first step of the slots' open unrolls, on the host.
 
         To be called once for each unroll, when it is complete: where unrolls overlap, the next one is open then.
         """
@@ -183,13 +183,13 @@ class Inference:
         return jax.tree.map(lambda leaf: leaf[: len(slots)], rows)
 
     def tables(self) -> Tree:
-        """All slots' states, for a checkpoint."""
+        """Returns the states of all slots, for a checkpoint."""
         return jax.device_get({"states": self._states, "firsts": self._firsts, "nexts": self._nexts})
 
     def restore(self, tables: Tree) -> None:
-        """Puts back what :meth:`tables` gave."""
+        """Restores a result of :meth:`tables`."""
         tables = jax.device_put(tables, self._device)
-        # A copy of our own: the tables are donated to every call.
+        # Copied: the tables are donated to every call.
         self._states = jax.tree.map(jnp.copy, tables["states"])
         self._firsts = jax.tree.map(jnp.copy, tables["firsts"])
         self._nexts = jax.tree.map(jnp.copy, tables["nexts"])
@@ -204,7 +204,7 @@ def _move(tables: Tree, others: Tree, slots: Any) -> Tree:
 
 
 def row_keys(key: Any, slot: Any, epoch: Any, step: Any) -> Any:
-    """One key a row, of int32 ``[B]`` each: what every architecture acts with, so that all draw the same."""
+    """Derives ``[B]`` random keys from int32 ``[B]`` each, in the same way under every architecture."""
 
     def fold(*counters: Any) -> Any:
         folded = key

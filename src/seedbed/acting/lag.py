@@ -1,8 +1,8 @@
-"""The lag: how far the weights that act may be behind the newest ones.
+"""The policy lag: the number of updates by which the weights that act are behind the newest ones.
 
 Free: acting never waits for an update; the queue and the environments bound the lag. Exact: unrolls come in rounds,
 one of every lane, and round ``r`` acts with the weights after the updates on the first ``r - rounds`` rounds. Both
-answer the same questions; :mod:`seedbed.acting.lag_control` holds lanes to it.
+classes have the same methods; :mod:`seedbed.acting.lag_control` makes lanes keep the lag.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Literal
 from seedbed.errors import ConfigError
 
 Setting = int | Literal["free"]
-"""The lag as it is given: a number of rounds, or free."""
+"""The lag as it is given on the command line: a number of rounds, or ``free``."""
 
 
 @dataclass(frozen=True)
 class FreeLag:
-    """Acting goes on with the newest weights and waits for no update."""
+    """A free lag: acting goes on with the newest weights and waits for no update."""
 
     exact = False
     setting: Literal["free"] = "free"
 
     def snapshots_kept(self, batches: int) -> int:
-        """Versions of the weights that are kept: the newest."""
+        """Returns the number of versions of the weights that are kept: the newest one."""
         del batches
         return 1
 
     def queue_capacity(self, unrolls: int, asked: int) -> int:
-        """Unrolls that may wait for the learner: as many as asked for."""
+        """Returns the number of unrolls that may wait for the learner: as many as asked for."""
         del unrolls
         return asked
 
     def ahead(self, asked: int) -> int:
-        """Batches that are assembled ahead of time: as many as asked for."""
+        """Returns the number of batches that are assembled ahead of time: as many as asked for."""
         return asked
 
     def every(self, asked: int) -> int:
-        """Updates after which weights are published, or steps after which they are fetched: as many as asked for."""
+        """Returns the updates between publications, or the steps between fetches, of weights: as many as asked for."""
         return asked
 
     def __str__(self) -> str:
@@ -47,9 +47,9 @@ class FreeLag:
 
 @dataclass(frozen=True)
 class ExactLag:
-    """Acting is ``rounds`` rounds of unrolls ahead of learning, exactly.
+    """An exact lag: acting is ``rounds`` rounds of unrolls ahead of learning.
 
-    Its runs are reproducible, so it admits no actors from elsewhere, replaces none, and batches nothing ahead.
+    Runs are reproducible, so no actors from elsewhere are admitted, none is replaced, and no batch is made ahead.
     """
 
     rounds: int
@@ -57,25 +57,25 @@ class ExactLag:
 
     @property
     def setting(self) -> int:
-        """The lag as it is given."""
+        """The lag as it is given on the command line."""
         return self.rounds
 
     def snapshots_kept(self, batches: int) -> int:
-        """Versions of the weights that are kept; a round has ``batches`` batches, each with a version of its own."""
+        """Returns the number of versions of the weights that are kept, where a round makes ``batches`` versions."""
         return 1 + (self.rounds + 1) * batches
 
     def queue_capacity(self, unrolls: int, asked: int) -> int:
-        """Unrolls that may wait for the learner; a round has ``unrolls``."""
+        """Returns the number of unrolls that may wait for the learner, where a round has ``unrolls``."""
         del asked
         return unrolls * (self.rounds + 1)
 
     def ahead(self, asked: int) -> int:
-        """Batches that are assembled ahead of time: none."""
+        """Returns the number of batches that are assembled ahead of time: 0."""
         del asked
         return 0
 
     def every(self, asked: int) -> int:
-        """Updates after which weights are published: each batch's."""
+        """Returns 0: weights are published after every batch, and fetched for every round."""
         del asked
         return 0
 
@@ -87,19 +87,19 @@ Lag = FreeLag | ExactLag
 
 
 def lag_of(setting: Setting) -> Lag:
-    """Returns the lag that is meant by ``free`` or a number of rounds."""
+    """Makes the lag of a setting: ``free`` or a number of rounds."""
     return FreeLag() if setting == "free" else ExactLag(setting)
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds of unrolls and the updates on them, under an exact lag.
+    """The schedule of rounds of unrolls and of the updates on them, under an exact lag.
 
     Attributes:
-      lag: the lag.
-      updates: updates on the unrolls of one round.
-      filling: rounds at the beginning that are not learned from: they fill a replay.
-      base: the version that round 0 acts with.
+      lag: the exact lag.
+      updates: number of updates on the unrolls of one round.
+      filling: number of rounds at the beginning that only fill a replay, before the first update.
+      base: version of the weights that round 0 acts with.
     """
 
     lag: ExactLag
@@ -113,10 +113,10 @@ class Rounds:
 
 
 def batches_per_round(rows: int, batch_size: int) -> int:
-    """Returns the number of batches that use up one round of ``rows`` unrolls.
+    """Returns the number of batches in one round of ``rows`` unrolls.
 
     Raises:
-      ConfigError: it is not a whole number.
+      ConfigError: the number is not whole, or there are no unrolls.
     """
     if rows == 0:
         raise ConfigError("an exact lag needs actors that this run starts itself: use --actors 1 or more")

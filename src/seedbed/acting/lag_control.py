@@ -1,8 +1,8 @@
-"""The control of lanes by the lag: which weights each acts with, and when its unrolls are passed on.
+"""The control of lanes by the lag: the weights that each lane acts with, and the moment its unrolls are passed on.
 
-With a free lag each lane is served as soon as a batch is due, with the newest weights; a lane whose complete unroll
-finds no room in the queue is held. With an exact lag unrolls come in rounds, one of every lane, and a round waits for
-its weights: all that is batched together is fixed beforehand, so the run is reproducible whatever the machine does.
+Under a free lag each lane is served as soon as a batch is due, with the newest weights; a lane whose complete unroll
+finds no room in the queue is held. Under an exact lag unrolls come in rounds, one of every lane, and a round waits for
+its weights: the content of every batch is fixed beforehand, so the run is reproducible at any timing of the machine.
 """
 
 from __future__ import annotations
@@ -20,34 +20,38 @@ from seedbed.types import Weights
 from seedbed.weights.store import WeightStore
 
 HandOver = Callable[[Delivery], bool]
-"""Takes a complete unroll; False if there is no room."""
+"""A function that takes a complete unroll; returns False if there is no room."""
 
 
 class LagControl(Protocol):
-    """Decides with which weights lanes act, and when their unrolls are passed on."""
+    """The decision on the weights that lanes act with, and on when their unrolls are passed on."""
 
     def version(self, lane: Lane) -> int:
-        """The version of the weights that the lane's next unroll acts with, were it to begin now."""
+        """Returns the version of the weights that the lane's next unroll would act with if it began now."""
 
     def hand_over(self, lane: Lane) -> bool:
-        """Passes the lane's outbox on; False if it has to stay."""
+        """Passes the lane's outbox on; returns False if it has to stay."""
 
     def blocked(self, lanes: Sequence[Lane]) -> bool:
-        """Whether all lanes wait for weights that are not published: acting is at rest."""
+        """Returns whether acting is at rest: all lanes wait for weights that are not published."""
 
 
 class BatchControl(LagControl, Protocol):
-    """Decides, too, who is served next."""
+    """A lag control that also chooses the lanes of the next batch."""
 
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
-        """The lanes to serve now, in the order of their rows; and when to ask again, in s (None: on news)."""
+        """Chooses lanes at the time ``now`` (monotonic, s).
+
+        Returns the lanes of the next batch, in the order of their rows, and the time in s after which to ask again
+        (None: when a message comes).
+        """
 
     def weights(self, lanes: Sequence[ServedLane]) -> Weights:
-        """The weights that these lanes, just chosen, act with."""
+        """Returns the weights that these lanes, just chosen, act with."""
 
 
 class FreeControl:
-    """Each lane at its own pace; see the module."""
+    """The lag control of a free lag, each lane at its own pace; see the module."""
 
     def __init__(self, store: WeightStore, device: int, hand_over: HandOver) -> None:
         self._store = store
@@ -55,21 +59,21 @@ class FreeControl:
         self._hand_over = hand_over
 
     def version(self, lane: Lane) -> int:
-        """The newest."""
+        """Returns the newest version."""
         return self._store.newest(self._device).version
 
     def hand_over(self, lane: Lane) -> bool:
-        """As soon as there is room."""
+        """Passes the outbox on at once; returns False if there is no room."""
         return self._hand_over(lane.delivery())
 
     def blocked(self, lanes: Sequence[Lane]) -> bool:
-        """Never: acting waits for no update."""
+        """Returns False: acting waits for no update."""
         del lanes
         return False
 
 
 class FreeBatches(FreeControl):
-    """Each lane at its own pace, in batches that ``rule`` makes."""
+    """The batch control of a free lag: each lane at its own pace, in batches that ``rule`` makes."""
 
     def __init__(self, rule: BatchRule, store: WeightStore, device: int, hand_over: HandOver) -> None:
         super().__init__(store, device, hand_over)
@@ -86,12 +90,12 @@ class FreeBatches(FreeControl):
         return waiting[: decision.take], decision.wait
 
     def weights(self, lanes: Sequence[ServedLane]) -> Weights:
-        """The newest."""
+        """Returns the newest weights."""
         return self._store.newest(self._device)
 
 
 class RoundBuffer:
-    """Collects one unroll of every lane and passes them on in the order of the lanes; thread-safe."""
+    """A buffer that collects one unroll of every lane and passes them on in the order of the lanes; thread-safe."""
 
     def __init__(self, lanes: int, hand_over: HandOver) -> None:
         self._lanes = lanes
@@ -100,9 +104,9 @@ class RoundBuffer:
         self._collected: dict[int, dict[tuple[int, int], Delivery]] = {}
 
     def add(self, number: int, order: tuple[int, int], delivery: Delivery) -> bool:
-        """Takes an unroll of round ``number`` from the lane at ``order``.
+        """Takes an unroll of round ``number`` from the lane at ``order``; passes the round on once it is complete.
 
-        Always True: the lag bounds what is collected.
+        Returns True always: the lag bounds the number of unrolls in the buffer.
         """
         with self._lock:
             parts = self._collected.setdefault(number, {})
@@ -115,12 +119,12 @@ class RoundBuffer:
 
 
 class ExactControl:
-    """All lanes in rounds, ahead of learning by the lag; see the module.
+    """The batch control of an exact lag: all lanes in rounds, ahead of learning by the lag; see the module.
 
     Args:
-      rounds: the version that each round acts with.
+      rounds: schedule of the version that each round acts with.
       halves: number of lanes on this device, by half of the actors.
-      store: where the weights come from.
+      store: store of the published weights.
       device: index of the device in the store.
       collect: buffer of rounds, shared by the services of all devices.
     """
@@ -135,11 +139,11 @@ class ExactControl:
         self._collect = collect
 
     def version(self, lane: Lane) -> int:
-        """The version that the lane's present round acts with."""
+        """Returns the version that the lane's present round acts with."""
         return self._rounds.version(lane.rounds)
 
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
-        """See :class:`BatchControl`: a half whose lanes have all arrived, once its weights are published."""
+        """Chooses a half whose lanes have all arrived and whose weights are published; see :class:`BatchControl`."""
         for half, size in self._halves.items():
             group = [lane for lane in lanes if lane.half == half and lane.arrived is not None]
             if group and len(group) == size and self._store.exactly(self.version(group[0]), self._device):
@@ -147,17 +151,17 @@ class ExactControl:
         return [], None
 
     def blocked(self, lanes: Sequence[Lane]) -> bool:
-        """Whether every lane has arrived at the start of a round whose weights are not published."""
+        """Returns whether every lane has arrived at the start of a round whose weights are not published."""
         return len(lanes) == sum(self._halves.values()) and all(
             lane.at_rest and not self._store.exactly(self.version(lane), self._device) for lane in lanes
         )
 
     def weights(self, lanes: Sequence[ServedLane]) -> Weights:
-        """Those of the round."""
+        """Returns the weights of the lanes' round."""
         weights = self._store.exactly(self.version(lanes[0]), self._device)
         assert weights is not None
         return weights
 
     def hand_over(self, lane: Lane) -> bool:
-        """Once the round is complete, in the order of the lanes."""
+        """Puts the outbox into the buffer of rounds, which passes it on once the round is complete."""
         return self._collect.add(lane.rounds, lane.order, lane.delivery())

@@ -1,4 +1,4 @@
-"""A lane: one half of one actor's environments, the unit that travels, acts and cuts unrolls."""
+"""A lane: one half of an actor's environments, which are stepped, acted for and cut into unrolls together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from seedbed.types import TimeStep, Unroll
 
 @dataclass(frozen=True)
 class Member:
-    """Who an actor is: ``index`` among the actors, ``epoch`` (how many came before it at that index)."""
+    """An actor that has joined.
+
+    Attributes:
+      index: index of the actor among the actors of this host.
+      epoch: number of actors that had this index before.
+      peer: the server's end of its conversation.
+      local: whether it is one of the run's own actors.
+    """
 
     index: int
     epoch: int
@@ -28,11 +35,12 @@ class Member:
 
 @dataclass
 class Script:
-    """The actions a lane took before the run was interrupted: played again, they bring its environments back.
+    """The actions of a lane before the run was interrupted: replayed, they bring its environments back.
 
     Attributes:
-      actions: ``[steps, n, ...]``.
-      digest: checksum of the step that followed the last of them.
+      actions: logged actions ``[steps, n, ...]``.
+      digest: checksum of the step that followed the last action.
+      played: number of actions that were replayed so far.
     """
 
     actions: NDArray[Any]
@@ -41,7 +49,7 @@ class Script:
 
 
 def digest_of(arrays: Sequence[NDArray[Any]]) -> int:
-    """A checksum of one step, by which a replayed environment is recognised."""
+    """Computes the CRC-32 of one step's arrays, by which a replayed environment is verified."""
     value = 0
     for array in arrays:
         value = zlib.crc32(np.ascontiguousarray(array).tobytes(), value)
@@ -50,23 +58,23 @@ def digest_of(arrays: Sequence[NDArray[Any]]) -> int:
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class Lane:
-    """What acting knows of one lane; owned by the thread that serves it.
+    """The state of one lane; owned by the thread that serves it. Times are monotonic, in s.
 
     Attributes:
-      member: the actor it belongs to.
-      half: which half of it.
-      slots: int32 ``[n]``.
-      meter: returns and lengths of its episodes.
-      steps: decisions so far.
-      rounds: unrolls cut so far.
-      arrived: when what waits for a reply came, in s; None while the environments step.
-      owed_since: since when the actor owes something, in s; None while it waits for a reply.
-      outbox: a complete unroll that found no room yet.
-      priorities: float32 ``[items, n]``, those of the outbox, if the actor has computed them.
+      member: the actor that the lane belongs to.
+      half: index of the lane among the actor's lanes: 0 or 1.
+      slots: int32 ``[n]``, slot of each environment.
+      meter: meter of the returns and lengths of its episodes.
+      steps: number of decisions so far.
+      rounds: number of unrolls cut so far.
+      arrived: time at which the message that waits for a reply came; None while the environments step.
+      owed_since: time since which the actor owes a message; None while it waits for a reply.
+      outbox: a complete unroll that is not handed over yet.
+      priorities: float32 ``[items, n]``, priorities of the outbox's items, if the actor has computed them.
       finished: returns and lengths of the episodes that ended since the last unroll was handed over.
-      evaluating: how many of its environments, the last ones, only evaluate.
-      evaluating_apart: whether some environments of the run do.
-      counted: steps of the outbox in the books.
+      evaluating: number of its environments, the last ones, that only evaluate.
+      evaluating_apart: whether some environments of the run only evaluate.
+      counted: number of steps of the outbox that the ledger counts.
     """
 
     member: Member
@@ -86,28 +94,29 @@ class Lane:
 
     @property
     def open_steps(self) -> int:
-        """Decisions of all its environments that are in no complete unroll, in the books."""
+        """Number of decisions of its environments that the ledger counts as open: in no complete unroll."""
         return 0
 
     @property
     def at_rest(self) -> bool:
-        """Whether it stands between two unrolls, and the one before was handed over."""
+        """True between two unrolls, once the one before was handed over."""
         return self.arrived is not None and self.outbox is None
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place among all lanes, the same whatever came first."""
+        """The pair of the actor's index and the half, which orders lanes independently of their arrival."""
         return (self.member.index, self.half)
 
     @property
     def rows(self) -> int:
-        """n, its environments."""
+        """Number of its environments, n."""
         return len(self.slots)
 
     def meet(self, timestep: TimeStep) -> list[tuple[float, int]]:
-        """Takes a step ``[n, ...]`` of the stream; returns ``(return, length)`` of the episodes that it finished.
+        """Counts a step ``[n, ...]`` of the stream; returns ``(return, length)`` of the episodes that ended with it.
 
-        Where some environments only evaluate, theirs alone: those that explore are not what the agent can do.
+        Where some environments of the run only evaluate, episodes of the others are left out: exploration lowers their
+        returns.
         """
         finished = self.meter.add(timestep)
         if not self.evaluating_apart:
@@ -119,7 +128,7 @@ class Lane:
         ]
 
     def delivery(self) -> Delivery:
-        """The outbox, as it is handed over."""
+        """Returns the outbox in the form in which it is handed over."""
         assert self.outbox is not None
         streams = self.slots.astype(np.int64) | np.int64(self.member.epoch) << 32
         trains = np.arange(self.rows) < self.rows - self.evaluating
@@ -128,7 +137,7 @@ class Lane:
         )
 
     def handed_over(self) -> None:
-        """Says that the outbox was taken."""
+        """Empties the outbox after it was taken."""
         self.outbox, self.priorities, self.finished, self.counted = None, None, [], 0
 
     def __repr__(self) -> str:
@@ -139,12 +148,12 @@ class Lane:
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class ServedLane(Lane):
-    """A lane whose steps are decided here.
+    """A lane whose actions are decided by the thread that serves it.
 
     Attributes:
       open: its open unroll.
-      log: the actions of all rounds, kept if the run is to be resumed exactly.
-      script: what is still to be replayed.
+      log: actions of all rounds, kept where checkpoints resume exactly; None otherwise.
+      script: actions to be replayed after a resumption; None once the environments are back.
     """
 
     open: OpenUnroll
@@ -162,17 +171,17 @@ class ServedLane(Lane):
         return super().at_rest and self.open.untouched
 
     def columns(self) -> NDArray[np.int32]:
-        """What inference needs beside the step, see :func:`columns`."""
+        """Returns the inputs of inference beside the step, int32 ``[4, n]``; see :func:`columns`."""
         return columns(self.slots, self.member.epoch, self.steps, self.open)
 
 
 def columns(slots: NDArray[np.int32], epoch: int, step: int, unroll: OpenUnroll) -> NDArray[np.int32]:
-    """int32 ``[4, n]``: slot, epoch, step, and which unroll begins with that (as ``Begins`` has it)."""
+    """Returns int32 ``[4, n]``: slot, epoch, step, and the unroll that begins with the step, as a ``Begins``."""
     filled = np.empty((4, len(slots)), np.int32)
     filled[0], filled[1], filled[2], filled[3] = slots, epoch, step, unroll.begins
     return filled
 
 
 def arrival(lane: Lane) -> tuple[float, tuple[int, int]]:
-    """By what lanes are sorted that are served first come, first served; those that wait come first."""
+    """Returns the sort key of lanes for first come, first served; waiting lanes sort before stepping ones."""
     return (np.inf if lane.arrived is None else lane.arrived, lane.order)

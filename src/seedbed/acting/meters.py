@@ -1,4 +1,4 @@
-"""What acting has done since somebody last looked: batches of the policy, waits for actions, bytes that travelled."""
+"""The meters of acting: batches of the policy, waits for actions, bytes that travelled."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from seedbed.metrics.final_info import FinalInfo
 
 _SHORTEST, _LONGEST = 1e-6, 1e3
 _WIDTH = math.log(1.05)
-"""Neighbouring buckets are 5% apart, which is how exact a quantile is."""
+"""Width of a bucket, as a logarithm: neighbouring buckets are 5% apart, which is the accuracy of a quantile."""
 _BUCKETS = math.ceil(math.log(_LONGEST / _SHORTEST) / _WIDTH)
 _MOST = 1 << 40
 
 
 _SERVED = ("batches", "rows", "padded", "seconds", "up", "down")
-"""What is counted where the policy runs."""
+"""Names of the counters of a process that runs the policy."""
 
 
 class Latencies:
-    """How long actors waited for actions, in buckets; owned by one thread."""
+    """A histogram of the times that actors waited for actions; owned by one thread."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -34,7 +34,7 @@ class Latencies:
         self._counts[bucket] = self._counts.get(bucket, 0) + count
 
     def merge(self, counts: Mapping[str, Any]) -> None:
-        """Adds what :meth:`take` gave; raises :class:`Refused` on anything else."""
+        """Adds a result of :meth:`take`; raises :class:`Refused` on anything else."""
         for bucket, count in counts.items():
             known = len(bucket) <= 4 and bucket.isdecimal() and int(bucket) <= _BUCKETS
             if not (known and type(count) is int and 0 <= count < _MOST):
@@ -43,12 +43,12 @@ class Latencies:
             self._counts[int(bucket)] = self._counts.get(int(bucket), 0) + count
 
     def take(self) -> dict[str, int]:
-        """The counts by bucket, as JSON values; begins anew."""
+        """Returns the counts by bucket, as JSON values, and resets them."""
         counts, self._counts = self._counts, {}
         return {str(bucket): count for bucket, count in counts.items()}
 
     def quantile(self, share: float) -> float | None:
-        """The wait, in s, that ``share`` of all waits are no longer than; None if there were none."""
+        """Returns the quantile of the waits at ``share`` (from 0 to 1), in s; None if there were none."""
         left = share * sum(self._counts.values())
         for bucket in sorted(self._counts):
             left -= self._counts[bucket]
@@ -62,7 +62,18 @@ class Latencies:
 
 @dataclass
 class Meters:
-    """What acting has done since the meters were last read (bytes: since it began); guarded by its lock."""
+    """The counters of acting since they were last read (of bytes: since its start); guarded by a lock.
+
+    Attributes:
+      batches: number of batches of the policy.
+      rows: number of environments in these batches, in sum.
+      padded: number of environments that full batches would have had, in sum.
+      seconds: time in s that the policy took for them.
+      latencies: times that actors waited for actions.
+      up, down: bytes of arrays that came from actors, and that went to them.
+      info: statistics of environments at the ends of episodes.
+      lock: lock that guards the others.
+    """
 
     batches: int = 0
     rows: int = 0
@@ -89,19 +100,19 @@ class Meters:
             self.down += down
 
     def tell(self, info: Mapping[str, Any]) -> None:
-        """Counts what environments told at the ends of episodes, as :class:`FinalInfo` gives it."""
+        """Adds statistics of environments at the ends of episodes, a result of :meth:`FinalInfo.take`."""
         with self.lock:
             self.info.merge(info)
 
     def report(self, told: Mapping[str, Any]) -> None:
-        """Counts what an actor reports of itself, or what a forward-pass server hands on.
+        """Adds the report of an actor, or of a forward-pass server.
 
         Args:
-          told: ``waits``, as :meth:`Latencies.take` gives them, and ``info``, as :meth:`FinalInfo.take` does; of a
-            server all that :meth:`hand_on` gives.
+          told: report with ``waits``, a result of :meth:`Latencies.take`, and ``info``, a result of
+            :meth:`FinalInfo.take`; a server's is a result of :meth:`hand_on`.
 
         Raises:
-          Refused: that is no report.
+          Refused: ``told`` is no report.
         """
         waits, served, info = told.get("waits"), told.get("served", {}), told.get("info", {})
         if not isinstance(waits, dict):
@@ -117,14 +128,14 @@ class Meters:
                 setattr(self, name, getattr(self, name) + number)
 
     def hand_on(self) -> dict[str, Any]:
-        """All of it as JSON values, for :meth:`report` elsewhere; begins anew."""
+        """Returns all counters as JSON values, for :meth:`report` in another process, and resets them."""
         with self.lock:
             served = {name: getattr(self, name) for name in _SERVED}
             self.batches, self.rows, self.padded, self.seconds, self.up, self.down = 0, 0, 0, 0.0, 0, 0
             return {"waits": self.latencies.take(), "served": served, "info": self.info.take()}
 
     def take(self) -> dict[str, float]:
-        """By metric name, without what there is nothing of: means and quantiles since the last call, and bytes."""
+        """Returns means and quantiles since the last call, and bytes, by the names of metrics, without empty ones."""
         with self.lock:
             taken = self.info.means()
             if self.up:
@@ -142,6 +153,6 @@ class Meters:
 
 
 def _counts(name: str, number: object) -> bool:
-    """Whether a forward-pass server can have counted that."""
+    """Returns whether ``number`` is possible for the counter ``name`` of a forward-pass server."""
     kinds = (int, float) if name == "seconds" else (int,)
     return name in _SERVED and type(number) in kinds and 0 <= number < _MOST  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""What environments tell people about themselves: their warnings, kept until they can be handed on."""
+"""The warnings of an actor's environments, kept until they are sent to the learner."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 from collections import deque
 
 _MOST, _LONGEST = 8, 2000
-"""Notes that are kept, and characters of one."""
+"""Largest number of notes that are kept, and of characters in one."""
 
 
 class Notes(logging.Handler):
-    """Keeps the warnings of :mod:`seedbed.envs` that were logged since they were last taken."""
+    """A log handler that keeps the warnings of :mod:`seedbed.envs` until they are taken."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -18,29 +18,29 @@ class Notes(logging.Handler):
         logging.getLogger("seedbed.envs").addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps one."""
+        """Keeps a warning."""
         self._kept.append(record.getMessage())
 
     @property
     def waiting(self) -> bool:
-        """Whether there are any."""
+        """True while there are warnings to take."""
         return bool(self._kept)
 
     def take(self) -> list[str]:
-        """Those since the last time."""
+        """Returns the warnings since the last call."""
         taken = []
         while self._kept:
             taken.append(self._kept.popleft())
         return taken
 
     def close(self) -> None:
-        """Listens no more."""
+        """Removes the handler from its logger."""
         logging.getLogger("seedbed.envs").removeHandler(self)
         super().close()
 
 
 def notes_of(message: dict[str, object]) -> list[str]:
-    """The notes in an actor's report, as far as they are what :meth:`Notes.take` gives."""
+    """Returns the notes in an actor's report; values that :meth:`Notes.take` cannot have returned are left out."""
     told = message.get("notes", [])
     if not isinstance(told, list):
         return []

@@ -1,7 +1,7 @@
-"""The actor that holds a copy of the policy: it decides for its environments itself, and sends whole unrolls.
+"""The actor that holds a copy of the policy: decides for its environments itself, and sends whole unrolls.
 
-Everything about a step is what central inference does with it: the same slots, keys and unrolls, so that both compute
-the same. What differs is where.
+Its slots, random keys and unrolls are the same as under central inference, so that both compute the same actions; only
+the place of the computation differs.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from seedbed.types import Agent, Exploration, Unroll, Weights
 
 @dataclass(eq=False)
 class _Half:
-    """One lane of the actor.
+    """A lane of the actor.
 
     Attributes:
-      number: of the lane.
-      environment: its environments.
-      slots: int32 ``[n]``, theirs among those of the actor.
+      number: index of the lane.
+      environment: batch of the lane's environments.
+      slots: int32 ``[n]``, slots of its environments among the slots of the actor.
       open: the unroll that it fills.
-      told: the version that its next unroll begins with; None while it is not known.
-      weights: what it acts with.
-      steps: decisions so far.
+      told: version of the weights that its next unroll begins with; None while it is not known.
+      weights: the weights that it acts with.
+      steps: number of decisions so far.
     """
 
     number: int
@@ -60,14 +60,14 @@ class _Half:
 
 
 class PolicyActor:
-    """Acts for the environments of one actor; used by one thread.
+    """The loop of one actor that runs the policy for its environments; used by one thread.
 
     Args:
-      client: where unrolls go and weights come from.
-      agent: whose ``act`` is run.
-      environments: one lane each, not reset yet.
-      seeds: theirs.
-      introduction: what the learner has told.
+      client: connection to the learner, for unrolls and weights.
+      agent: the agent whose ``act`` is run.
+      environments: batches of environments, one for each lane, not reset yet.
+      seeds: seed of each batch of environments.
+      introduction: the learner's answer to ``ready``.
       device: the JAX device that acts.
     """
 
@@ -118,7 +118,7 @@ class PolicyActor:
 
     @property
     def _control_lane(self) -> int:
-        """The lane that fetches weights."""
+        """Index of the lane that fetches weights."""
         return len(self._halves)
 
     def warm_up(self) -> None:
@@ -129,7 +129,7 @@ class PolicyActor:
         self._priorities_of(unroll)
 
     def play(self, notes: Notes) -> None:
-        """Acts until the conversation ends, which raises."""
+        """Acts until the conversation ends, which raises :class:`~seedbed.errors.ConnectionLost`."""
         self._client.open(lanes_of_unrolls(self._codec, self._snapshots, len(self._halves)))
         self.warm_up()
         for half, seed in zip(self._halves, self._seeds, strict=True):
@@ -148,7 +148,7 @@ class PolicyActor:
                 self._decide(half, reporter.waits.add)
 
     def _take(self, lane: int, arrays: list[NDArray[Any]]) -> None:
-        """Takes a reply: what a lane begins with, or a snapshot."""
+        """Takes a reply: the version that a lane's next unroll begins with, or a snapshot."""
         if lane < self._control_lane:
             self._halves[lane].told = int(arrays[0])
             return
@@ -156,12 +156,12 @@ class PolicyActor:
         assert self._asked is not None
         for half in self._halves:
             if half.told is not None and self._asked <= half.told <= weights.version:
-                half.told = weights.version  # a newer one, where the one that it was told of is gone
+                half.told = weights.version  # a newer one, where the version that it was told is gone
         self._asked = None
         self._held[weights.version] = weights
 
     def _begin_what_can(self) -> None:
-        """Lets every lane begin its unroll whose weights are here, and asks for the others'."""
+        """Begins the unrolls of all lanes whose weights are here, and asks for weights that are missing."""
         for half in self._halves:
             if half.told is None:
                 continue
@@ -200,7 +200,7 @@ def _zeros(layout: Layout) -> list[NDArray[Any]]:
 
 
 def device_of(platform: str) -> Any:
-    """The first JAX device of a platform; raises :class:`ConfigError` if there is none."""
+    """Returns the first JAX device of a platform; raises :class:`ConfigError` if there is none."""
     try:
         return jax.local_devices(backend=platform)[0]
     except RuntimeError as error:
@@ -218,16 +218,20 @@ def play(
     platform: str,
     notes: Notes,
 ) -> None:
-    """Acts with a copy of the agent's policy until the conversation ends, which raises.
+    """Acts with a copy of the agent's policy until the conversation ends.
 
     Args:
-      client: after ``ready``.
-      agent: as the learner has it.
-      environments: one lane each, not reset yet.
-      seeds: theirs.
-      answer: to ``ready``: an :class:`~seedbed.acting.codec.Introduction`.
-      platform: of JAX, on which the policy runs.
-      notes: of the environments.
+      client: connection to the learner, after ``ready`` was answered.
+      agent: the learner's agent.
+      environments: batches of environments, one for each lane, not reset yet.
+      seeds: seed of each batch of environments.
+      answer: answer to ``ready``, an :class:`~seedbed.acting.codec.Introduction`.
+      platform: JAX platform on which the policy runs.
+      notes: warnings of the environments.
+
+    Raises:
+      ConfigError: JAX has no such platform.
+      ConnectionLost: the conversation has ended.
     """
     device = device_of(platform)
     PolicyActor(client, agent, environments, seeds, Introduction(**answer), device).play(notes)

@@ -1,4 +1,4 @@
-"""What an actor reports of itself. It imports no JAX."""
+"""The reports of an actor to its learner. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ REPORT_SECONDS = 1.0
 
 
 class Reporter:
-    """Tells the learner every second while the actor acts.
+    """A sender of an actor's metrics and notes, once a second.
 
     Args:
-      client: the connection.
-      notes: of the actor's environments.
-      environments: the lanes of the actor.
+      client: connection to the learner.
+      notes: warnings of the actor's environments.
+      environments: environments of the actor, one batch for each lane.
 
     Attributes:
-      waits: how long its environments waited for actions.
+      waits: times that its environments waited for actions.
     """
 
     def __init__(self, client: Client, notes: Notes, environments: Sequence[Environment]) -> None:
@@ -36,7 +36,7 @@ class Reporter:
         self._due = time.monotonic() + REPORT_SECONDS
 
     def report_if_due(self) -> None:
-        """Sends the report once a second, and notes at once."""
+        """Sends a report if the last one is a second old, or if there are notes."""
         now = time.monotonic()
         if now < self._due and not self._notes.waiting:
             return

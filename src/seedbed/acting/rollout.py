@@ -1,7 +1,7 @@
-"""The policy for one batch of host environments, on one accelerator, where its unrolls grow and stay.
+"""The policy for one batch of host environments, on one accelerator, on which its unrolls are built and stay.
 
-What goes up are observations, what comes down are actions. (SEED's inference serves lanes of many actors together and
-cuts unrolls on the host: see :mod:`seedbed.acting.inference`.)
+Observations go to the accelerator, actions come back. (Central inference, :mod:`seedbed.acting.inference`, serves lanes
+of many actors together and cuts unrolls on the host.)
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from seedbed.types import Agent, EnvSpec, TimeStep, Tree, Unroll, Weights
 
 
 class Growing(NamedTuple):
-    """The open unroll on the device, time-major; rows that were not written yet hold nothing of meaning.
+    """The open unroll on the device, time-major; steps that were not written yet hold meaningless values.
 
     Attributes:
-      timestep: ``[T+1, B, ...]``.
-      action: ``[T, B, ...]``.
-      record: tree of ``[T, B, ...]``.
+      timestep: time steps ``[T+1, B, ...]``.
+      action: actions ``[T, B, ...]``.
+      record: tree of recorded outputs of the policy, ``[T, B, ...]``.
     """
 
     timestep: TimeStep
@@ -35,14 +35,14 @@ class Growing(NamedTuple):
 
 
 class CompiledPolicy:
-    """What rollouts run on their accelerators, compiled once for all of one size; used by many threads.
+    """The programs that rollouts run on their accelerators, compiled once for all of one size; used by many threads.
 
     Args:
-      agent: whose ``act`` is run.
-      spec: of the environments.
-      rows: B, environments of each rollout.
-      key: the root of all randomness of acting, as for :class:`~seedbed.acting.inference.Inference`: what is drawn
-        depends on an environment's slot, its actor's epoch and the step.
+      agent: the agent whose ``act`` is run.
+      spec: spec of the environments.
+      rows: B, number of environments of each rollout.
+      key: root of all randomness of acting, as for :class:`~seedbed.acting.inference.Inference`: random numbers depend
+        on an environment's slot, its actor's epoch and the step.
     """
 
     def __init__(self, agent: Agent, spec: EnvSpec, rows: int, key: Any) -> None:
@@ -53,17 +53,17 @@ class CompiledPolicy:
         example = example_unroll(agent, spec, self.length, rows)
         self._example = Growing(example.timestep, example.action, example.record)
         self.key = key
-        """Given to :attr:`act` and not part of it: runs with other seeds are the same program."""
+        """The random key; an argument of :attr:`act`, so that runs with other seeds are the same program."""
         self.act: Any = jax.jit(self._act, donate_argnums=2)
         self.finish: Any = jax.jit(self._finish, donate_argnums=0)
 
     def initial_state(self, device: Any) -> Tree:
-        """The agent's state before the first step, on ``device``."""
-        # A copy: what an agent gives may share arrays.
+        """Makes the agent's recurrent state before the first step, on ``device``."""
+        # A copy: arrays of an agent's initial state may be shared.
         return jax.tree.map(jnp.copy, jax.device_put(self._agent.initial_state(self.rows), device))
 
     def empty(self, device: Any) -> Growing:
-        """An unroll with nothing in it, on ``device``."""
+        """Makes an unroll of zeros, on ``device``."""
         with jax.default_device(device):
             zeros: Growing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._example)
         return zeros
@@ -78,7 +78,7 @@ class CompiledPolicy:
         arrays: list[Any],
         counters: Any,
     ) -> tuple[Any, Tree, Growing]:
-        """Decides for one step, at place ``t`` of the unroll; ``counters`` int32 ``[3]``: epoch, step, t."""
+        """Decides for one step, at index ``t`` of the unroll; ``counters`` int32 ``[3]``: epoch, step, t."""
         epoch, step, at = counters
         timestep = timestep_of(self.spec, arrays)
         keys = row_keys(key, slots, jnp.full_like(slots, epoch), jnp.full_like(slots, step))
@@ -93,13 +93,13 @@ class CompiledPolicy:
 
 
 class Rollout:
-    """Acts for one batch of environments; used by one thread.
+    """The actions for one batch of environments, and its open unroll; used by one thread.
 
     Args:
-      program: what it runs.
-      device: where.
-      slots: int32 ``[B]``, the numbers of its environments.
-      epoch: how many had these slots before.
+      program: compiled policy that it runs.
+      device: the JAX device on which it runs.
+      slots: int32 ``[B]``, numbers of its environments.
+      epoch: number of rollouts that had these slots before.
     """
 
     def __init__(self, program: CompiledPolicy, device: Any, slots: NDArray[np.int32], epoch: int) -> None:
@@ -118,7 +118,7 @@ class Rollout:
 
     @property
     def full(self) -> bool:
-        """Whether T steps are decided, so that the next one completes the unroll."""
+        """True once T steps are decided, so that the next step completes the unroll."""
         return self.decided == self._program.length
 
     def act(self, params: Tree, timestep: TimeStep, step: int) -> NDArray[Any]:
@@ -127,15 +127,15 @@ class Rollout:
         action, self.state, self._growing = self._program.act(
             params, self.state, self._growing, self._key, self._slots, step_arrays(timestep), counters
         )
-        # Waited for: the environments may write over what they showed once they are stepped.
+        # Waited for: environments may overwrite their observations once they are stepped.
         decided = np.asarray(jax.device_get(action), self._program.spec.action.dtype)
         self.decided += 1
         return decided
 
     def cut(self, timestep: TimeStep, version: int) -> Unroll:
-        """The complete unroll, on the device but for the weights' version; ``timestep`` is its last step.
+        """Returns the complete unroll, whose last step is ``timestep``; begins the next one with that step.
 
-        That step begins the next unroll.
+        All of it is on the device, except for the versions of the weights.
         """
         done = jax.block_until_ready(self._program.finish(self._growing, step_arrays(timestep)))
         versions = np.full((self._program.length, self._program.rows), version, np.int32)
@@ -144,13 +144,13 @@ class Rollout:
         return unroll
 
     def restore(self, state: Tree) -> None:
-        """Puts back the agent's :attr:`state` at the beginning of an unroll."""
+        """Restores the agent's recurrent :attr:`state`, at the beginning of an unroll."""
         self.state = jax.tree.map(jnp.copy, jax.device_put(state, self._device))
         self._begin()
 
 
 def warm_up(program: CompiledPolicy, device: Any, weights: Weights) -> None:
-    """Compiles everything for ``device``, so that no environment waits for it."""
+    """Compiles all programs for ``device``, so that no environment waits for it."""
     rollout = Rollout(program, device, np.zeros(program.rows, np.int32), 0)
     timestep = _zeros(program)
     rollout.act(weights.params, timestep, 0)

@@ -13,7 +13,7 @@ from seedbed.weights.store import WeightStore
 
 
 def memory_name(index: int) -> str:
-    """Returns the name of the tree in a checkpoint that holds a thread's state of the agent."""
+    """Returns the name of the tree in a checkpoint that holds the agent's recurrent state of a thread."""
     return f"memory_{index}"
 
 
@@ -21,9 +21,9 @@ class ThreadSource:
     """A :class:`~seedbed.learning.source.Source` of actor threads.
 
     Args:
-      threads: the threads.
-      gate: where they wait for the learner.
-      store: where their weights come from.
+      threads: the actor threads.
+      gate: gate at which they wait for the learner.
+      store: store of the published weights.
     """
 
     def __init__(self, threads: ActorThreads, gate: LearnerGate, store: WeightStore) -> None:
@@ -34,7 +34,7 @@ class ThreadSource:
         self.instances = {"actor": Instances(owes=threads.owes, start=threads.start)}
 
     def open(self, addresses: list[str]) -> list[str]:
-        """Compiles for every device; nobody joins."""
+        """Compiles for every device; returns no addresses, since no actor joins. The supervisor starts the threads."""
         del addresses
         self.threads.warm_up([self._store.newest(index) for index in range(len(self.threads.devices))])
         return []
@@ -48,14 +48,14 @@ class ThreadSource:
         return {(index, 0): state for index, state in self.threads.states().items()}
 
     def tables(self) -> dict[str, Tree]:
-        """Returns the agent's states, by the name of their tree in a checkpoint."""
+        """Returns the agent's recurrent states, by the name of their tree in a checkpoint."""
         return {memory_name(index): jax.device_get(tree) for index, tree in self.threads.memories().items()}
 
     @property
     def last_epoch(self) -> int:
-        """The highest epoch of a thread so far."""
+        """Highest epoch of a thread so far."""
         return self.threads.last_epoch
 
     def meters(self) -> dict[str, float]:
-        """Returns metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""
         return {**self.threads.meters.take(), "actors": self.threads.alive()}

@@ -13,19 +13,19 @@ from seedbed.types import EnvSpec, TimeStep, Tree, Unroll, leaves, map_leaves, r
 
 
 def step_arrays(timestep: TimeStep) -> list[NDArray[Any]]:
-    """The arrays of one time step in the order in which they travel: observation, reward, three flags."""
+    """Returns the arrays of one time step in the order in which they travel: observation, reward, three flags."""
     observations = [np.asarray(leaf) for _, leaf in leaves(timestep.observation)]
     return [*observations, timestep.reward, timestep.terminated, timestep.truncated, timestep.first]
 
 
 def step_fields(spec: EnvSpec, rows: int) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Shapes and dtypes of :func:`step_arrays` for ``rows`` environments; what a step's layout is made of."""
+    """Returns shapes and dtypes of :func:`step_arrays` for ``rows`` environments: the fields of a step's layout."""
     observations = tuple(((rows, *leaf.shape), leaf.dtype) for _, leaf in leaves(spec.observation))
     return (*observations, ((rows,), "float32"), *(((rows,), "bool"),) * 3)
 
 
 def timestep_of(spec: EnvSpec, arrays: Sequence[Any]) -> TimeStep:
-    """The time step whose :func:`step_arrays` are ``arrays``; they keep whatever leading axes they have."""
+    """Makes the time step whose :func:`step_arrays` are ``arrays``, with any leading axes."""
     *observations, reward, terminated, truncated, first = arrays
     return TimeStep(rebuild(spec.observation, observations), reward, terminated, truncated, first)
 
@@ -44,14 +44,15 @@ class Delivery(NamedTuple):
     """A complete unroll, as it leaves acting.
 
     Attributes:
-      unroll: ``[T+1, B, ...]``.
-      episodes: returns and lengths in steps of those that ended since the last one.
-      streams: int64 ``[B]``, which environment each row is; another number after every restart. None where batches
-        are the unrolls as they come.
-      end: decisions in these streams up to the unroll's last step.
-      trains: bool ``[B]``, False for those that only evaluate, which are the last ones; None: all are trained on.
-      counted: its transitions in the books.
-      priorities: float32 ``[items, B]``, where the actor has computed them; see :attr:`seedbed.types.Agent.priorities`.
+      unroll: the unroll, ``[T+1, B, ...]``.
+      episodes: returns and lengths in steps of the episodes that ended since the delivery before.
+      streams: int64 ``[B]``, number of each row's stream of steps; an environment has a new one after every restart.
+        None where batches are the unrolls as they come.
+      end: number of decisions in these streams up to the unroll's last step.
+      trains: bool ``[B]``, False for environments that only evaluate, the last ones; None: all are trained on.
+      counted: number of its transitions that the ledger counts.
+      priorities: float32 ``[items, B]``, priorities of its items, if the actor has computed them; see
+        :attr:`seedbed.types.Agent.priorities`.
     """
 
     unroll: Unroll
@@ -64,7 +65,7 @@ class Delivery(NamedTuple):
 
 
 class Begins(enum.IntEnum):
-    """Which unroll begins with a step that is about to be decided: then the agent's state is kept for it."""
+    """The unroll that begins with the step to be decided next, and for which the agent's state is then kept."""
 
     NONE = 0
     THIS = 1
@@ -76,13 +77,13 @@ class OpenUnroll:
 
     Steps are observed and decided in turn. After ``length`` decisions the next observation completes it: it is cut
     *before* the policy sees that observation, so that a learner in lockstep can train on it first and the
-    policy that acts next has seen every transition before it.
+    policy that acts next can have been trained on every transition before it.
 
     Args:
-      spec: of the environments.
-      rows: how many there are.
-      length: transitions in an unroll.
-      overlap: how many of them were the end of the unroll before; the first unroll has all of its own.
+      spec: spec of the environments.
+      rows: number of environments.
+      length: number of transitions in an unroll.
+      overlap: number of these transitions that an unroll shares with the one before; the first unroll shares none.
     """
 
     def __init__(self, spec: EnvSpec, rows: int, length: int, overlap: int = 0) -> None:
@@ -104,23 +105,23 @@ class OpenUnroll:
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing was decided since the last one was cut."""
+        """True while no step was decided since the last unroll was cut."""
         return self.decided == self._shared
 
     @property
     def transitions(self) -> int:
-        """Actions held, over all rows, that were in no unroll before."""
+        """Number of actions held, over all rows, that were in no unroll before."""
         return (self.decided - self._shared) * self._rows
 
     @property
     def begins(self) -> Begins:
-        """Whether this unroll begins with the step that is decided next, or the one after it."""
+        """The unroll that begins with the step that is decided next: this one, the one after it, or none."""
         if self.decided == 0:
             return Begins.THIS
         return Begins.NEXT if self.overlap and self.decided == self.length - self.overlap else Begins.NONE
 
     def observe(self, arrays: Sequence[NDArray[Any]]) -> bool:
-        """Takes the step that followed the last decision; True if that completes the unroll."""
+        """Takes the step that followed the last decision; returns whether that completes the unroll."""
         for mine, given in zip(self._steps, arrays, strict=True):
             mine[self.decided] = given
         return self.decided == self.length
@@ -132,21 +133,21 @@ class OpenUnroll:
 
     @property
     def ended(self) -> int:
-        """The number of rows that show the final observation of an episode: a decision there only resets."""
+        """Number of rows that show the final observation of an episode: a decision there only resets."""
         return resets_at(timestep_of(self._spec, self.observed))
 
     def no_actions(self) -> NDArray[Any]:
-        """An empty log of actions, ``[0, rows, ...]``."""
+        """Returns an empty log of actions, ``[0, rows, ...]``."""
         return self._actions[:0].copy()
 
     def shared(self) -> list[NDArray[Any]]:
-        """What it has from the unroll before, for a checkpoint: steps, actions, versions and record."""
+        """Returns the part shared with the unroll before, for a checkpoint: steps, actions, versions and record."""
         record = [] if self._record is None else [leaf for _, leaf in leaves(self._record)]
         kept = [array[: self._shared] for array in (*self._steps, self._actions, self._versions, *record)]
         return [array.copy() for array in kept]
 
     def restore(self, shared: Sequence[NDArray[Any]], record: Tree) -> None:
-        """Puts back what :meth:`shared` gave; ``record`` is one of the same structure, of which only that is used."""
+        """Restores a result of :meth:`shared`; only the structure of ``record`` is used."""
         self.decided = self._shared = len(shared[0])
         if not self._shared:
             return
@@ -160,7 +161,7 @@ class OpenUnroll:
         self._record = rebuild(record, rows)
 
     def decide(self, action: NDArray[Any], record: Tree, version: int) -> None:
-        """Keeps what was decided for the observed step: ``[rows, ...]`` each, and the weights' version."""
+        """Keeps the decision for the observed step: action and record ``[rows, ...]``, and the weights' version."""
         if self._record is None:
             self._record = map_leaves(lambda x: np.empty((self.length, *x.shape), x.dtype), record)
         self._actions[self.decided] = action
@@ -170,7 +171,7 @@ class OpenUnroll:
         self.decided += 1
 
     def cut(self, state: Tree) -> Unroll:
-        """Hands over the complete unroll, with the ``state`` before its first step.
+        """Returns the complete unroll, with the agent's ``state`` ``[rows, ...]`` before its first step.
 
         Its last step, and the overlap before it, begin the next one.
         """

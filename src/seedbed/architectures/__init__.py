@@ -1,4 +1,4 @@
-"""Where the stages stand: one architecture a file, with its diagram on top; the other files are what several share."""
+"""Architectures, which place the parts of a run: one file each, with its diagram on top, and shared files."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@
     │      └───────── actions ──────────┘ └──── weights ─────┘       │
     └────────────────────────────────────────────────────────────────┘
 
-All environments act, then all wait for the update. That is SEED's parts on one spot: one actor in the learner's
-process, whose environments each give an unroll to every batch, and a lag of 0.
+All environments act, then all wait for the update. A2C consists of SEED's parts in one process: one actor in the
+learner's process, whose environments each contribute one unroll to every batch, and a lag of 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class A2CSettings(TrainingDeviceSettings):
 
 
 def place(config: RunConfig) -> RunConfig:
-    """Puts SEED's parts where they make an A2C."""
+    """Returns the settings of SEED with which its parts form A2C."""
     batch_size = config.settings.batch_size
     return replace(config, arch=SEED.name, transport="inproc", lag=0, actors=1, envs_per_actor=batch_size)
 

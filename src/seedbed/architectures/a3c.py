@@ -12,11 +12,12 @@
     │                    × actors                 parameters       × shards        │
     └──────────────────────────────────────────────────────────────────────────────┘
 
-A thread takes the newest parameters, acts with them for T steps, and gives the gradient of what it saw to the shared
-ones, as it comes: others have changed them meanwhile, which is the gradient's staleness. Nobody waits for anybody.
+A thread fetches the newest parameters, acts with them for T steps, and applies the gradient of these steps to the
+shared parameters at once. Other threads have changed them meanwhile, which is the gradient's staleness. No thread waits
+for another.
 
-The paper's threads write without locks. Here a shard takes one gradient after the other: an update is a compiled
-program with an input and an output, and what it leaves is the same whichever way threads are switched.
+The paper's threads write without locks. Here a shard applies one gradient after the other: an update is a compiled
+program with an input and an output, and its result does not depend on how threads are scheduled.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ class A3CSettings(ShardSettings, InferenceDeviceSettings, InstanceSettings):
 
 
 class A3CRun(Asynchronous):
-    """One run of A3C: everything but what starts and watches its threads.
+    """One run of A3C, whose threads the supervisor starts and watches.
 
     Args:
-      setup: what the run is built from.
+      setup: ingredients of the run.
 
     Attributes:
-      threads: act and learn.
-      gate: where they fetch parameters and push gradients.
+      threads: threads that act and learn.
+      gate: the threads' access to the shared parameters.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -110,11 +111,11 @@ class A3CRun(Asynchronous):
 
     @property
     def instances(self) -> Mapping[str, Instances]:
-        """The threads."""
+        """The threads, as the supervisor watches them."""
         return {"actor": Instances(owes=self.threads.owes, start=self.threads.start)}
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Compiles."""
+        """Compiles acting and the gradient; nothing listens."""
         del addresses, dialled
         fetched = self._shards.fetch()
         self.threads.warm_up([_weights(fetched)])
@@ -128,28 +129,28 @@ class A3CRun(Asynchronous):
         self.gate.close()
 
     def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
-        """See :class:`~seedbed.learning.run.Run`; a gradient that is under way is pushed."""
+        """See :class:`~seedbed.learning.run.Run`; a gradient that is being computed is still pushed."""
         stand_down()
         self.gate.close()
         stop()
         return True
 
-    # What the threads do.
+    # Called by the threads.
 
     def _gradient_of(self, fetched: Fetched, unroll: Unroll) -> Gradient:
         version = np.int32(_weights(fetched).version)
         return self._gradient(fetched.params, None, self._key, version, self._put(unroll))
 
     def _tell(self) -> None:
-        """Lets the run look whether it is over."""
+        """Wakes the run's thread, which checks whether the run is over."""
         with self._news:
             self._metrics = self._metrics or {}
             self._news.notify_all()
 
     def _learned(self, delivery: Delivery, found: Gradient | None, receipts: Sequence[Receipt]) -> None:
-        """Books an unroll and its gradient, which was not pushed if it was not finite, or could not be computed."""
+        """Counts an unroll and its gradient; without receipts if the gradient was not finite, or not computed."""
         taken = any(receipt.taken for receipt in receipts)
-        # What was acted with is what the gradient was computed at.
+        # The gradient is computed at the parameters that acted, so its staleness is the policy lag too.
         for tally in (self.books.policy_lag, self.staleness):
             tally.add([receipt.staleness for receipt in receipts])
         with self._news:
@@ -171,44 +172,44 @@ class A3CRun(Asynchronous):
         except RunFailed as error:
             self.fail(error)
 
-    # What others read.
+    # Read by the session.
 
     @property
     def train_state(self) -> TrainState:
-        """Parameters, optimizer and counters, as the shards have them."""
+        """Parameters, optimizer state and counters, read from the shards."""
         whole = self._shards.whole()
         version, skipped = jnp.int32(whole.version), jnp.int32(self.skipped)
         return TrainState(whole.params, whole.opt_state, self._key, version, skipped, jnp.zeros_like(skipped))
 
     @property
     def version(self) -> int:
-        """Gradients that the shards have taken."""
+        """Number of gradients that the shards have taken, including skipped ones."""
         return max(shard.part.version for shard in self._shards.shards)
 
     @property
     def skipped(self) -> int:
-        """Gradients that were not finite, or would have led to parameters that are not."""
+        """Number of gradients that were skipped: not finite themselves, or leading to parameters that are not."""
         return self._not_finite + max(shard.part.skipped for shard in self._shards.shards)
 
     def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""
         return {**super().meters(), **self.threads.meters.take(), "actors": self.threads.alive()}
 
     def snapshot(self, *, alone: bool = False) -> Contents:
-        """Parameters, optimizer and counters; the threads go on."""
+        """Returns parameters, optimizer state and counters; the threads go on."""
         del alone
-        # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
+        # The counters first: steps that are learned from meanwhile are in the parameters, and not counted twice.
         meta = {**self.books.kept(self.version), "exact": False, "last_epoch": self.threads.last_epoch}
         return Contents({"train": self.train_state}, meta)
 
 
 class OpenSteps:
-    """How many steps may still be begun, so that a run of so many steps does not go beyond them.
+    """The steps that threads have begun, bounded so that a run does not exceed its number of steps.
 
     Args:
-      ledger: the books.
-      unroll: steps that a thread makes with the parameters it has fetched.
-      most: of the run; None for any.
+      ledger: counts of the run's steps.
+      unroll: number of steps that a thread makes with the parameters it has fetched.
+      most: number of steps of the whole run; None for no limit.
     """
 
     def __init__(self, ledger: Ledger, unroll: int, most: int | None) -> None:
@@ -218,10 +219,14 @@ class OpenSteps:
         self._begun: set[int] = set()
 
     def begin(self, index: int) -> bool:
-        """Whether the thread ``index`` may make an unroll; one that it had begun before is over."""
+        """Ends the thread's unroll before; returns whether it may begin another one.
+
+        Args:
+          index: number of the thread.
+        """
         self._begun.discard(index)
         books = self._ledger.counts()
-        # If no episode ends in what is begun; those that do leave steps for others to make.
+        # The count assumes that no episode ends in a begun unroll; an end leaves a step for other threads.
         begun = carried_out(books) - books["open"] + len(self._begun) * self._unroll
         if self._most is not None and begun >= self._most:
             return False
@@ -234,10 +239,11 @@ class LearningGate:
 
     Args:
       shards: the shared parameters.
-      gradient: of an unroll, at the parameters that acted.
-      learned: told of every unroll, its gradient (None if that failed), and what became of it; from any thread.
-      waits: told when a thread finds that all steps are made.
-      steps: those that may be made.
+      gradient: function that computes the gradient of an unroll at the parameters that acted.
+      learned: callback for every unroll with its gradient (None if that failed) and the shards' receipts; from any
+        thread.
+      waits: callback for a thread that finds all steps made or begun.
+      steps: the bound on begun steps.
     """
 
     def __init__(
@@ -281,7 +287,7 @@ class LearningGate:
         return _weights(self._copies[index])
 
     def pass_on(self, index: int, rounds: int, delivery: Delivery) -> bool:
-        """See :class:`seedbed.acting.actor_threads.Gate`; learns from the unroll."""
+        """See :class:`seedbed.acting.actor_threads.Gate`; pushes the gradient of the unroll."""
         del rounds
         fetched = self._copies.pop(index)
         try:
@@ -298,7 +304,7 @@ class LearningGate:
 
 
 def _weights(fetched: Fetched) -> Weights:
-    """The parameters, of the version of the shard that is least far."""
+    """Returns the fetched parameters as weights; their version is that of the shard that is furthest behind."""
     return Weights(fetched.params, min(fetched.versions))
 
 
@@ -307,7 +313,7 @@ def _steps(frames: int | None, spec: EnvSpec) -> int | None:
 
 
 def refuses(plan: DataPlan) -> str | None:
-    """Refuses agents that learn more than once, or later, from an unroll."""
+    """Returns the reason to refuse agents that learn from an unroll more than once, or later; None for others."""
     if plan.on_policy:
         return acts_and_queues(plan)
     return (
@@ -316,7 +322,7 @@ def refuses(plan: DataPlan) -> str | None:
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses settings that do not go together."""
+    """Returns the reason why settings do not go together; None if they do."""
     place = config.placement
     if agent.prepare is not None:
         return "a3c's threads give gradients alone, and --scale-rewards keeps statistics of whole batches: leave it out"
@@ -330,7 +336,7 @@ def check(config: RunConfig, agent: Agent) -> str | None:
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the process of the shared parameters and its threads."""
+    """Returns the roles of a run: the process of the shared parameters, and its threads."""
     del spec
     return Program((learner(config, agent), threads(config)))
 

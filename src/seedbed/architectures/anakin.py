@@ -11,8 +11,8 @@
     │                 └─────── weights ◄──────── └───────────────┘ │   last episodes
     └──────────────────────────────────────────────────────────────┘ ──────────────►
 
-Nothing travels: environments are JAX functions, and each of them gives one unroll to every batch, so the batch size is
-the number of environments. What is learned from is always what the newest weights did (a lag of 0).
+Nothing travels: environments are JAX functions, and each of them contributes one unroll to every batch, so the batch
+size is the number of environments. Every update learns from steps of the newest weights (a lag of 0).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 _WINDOW = 100
 _CALL_SECONDS = 1.0
 _TREES_OF_VARIANTS = "members_"
-"""Prefix of their trees in a checkpoint, unchanged since version 0.1."""
+"""Prefix of the variants' trees in a checkpoint, unchanged since version 0.1."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class AnakinSettings(HostSettings, PopulationSettings, TrainingDeviceSettings):
     """Placement of Anakin's program."""
 
     batches_per_call: int = 8
-    """Batches that one call of the compiled program acts for and learns from."""
+    """Batches of acting and learning in one call of the compiled program."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,15 +72,15 @@ class AnakinSettings(HostSettings, PopulationSettings, TrainingDeviceSettings):
 
 
 class Acting(NamedTuple):
-    """What acting goes on from, each with a leading axis ``[B]`` of environments.
+    """The state of acting; every leaf has a leading axis ``[B]`` of environments.
 
     Attributes:
-      slot: int32, the environment's number.
-      stage: where the environment stands.
-      timestep: what it shows now, not acted on yet.
-      memory: the agent's state.
-      step: int32, decisions so far.
-      sums: its open episode.
+      slot: int32 ``[B]``, number of the environment.
+      stage: state of the environment.
+      timestep: newest time step, not acted on yet.
+      memory: recurrent state of the agent.
+      step: int32 ``[B]``, number of decisions so far.
+      sums: return and length of the open episode.
     """
 
     slot: Any
@@ -92,7 +92,13 @@ class Acting(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """Everything that the program carries from one batch to the next; lives on the devices."""
+    """The state that the program carries from one batch to the next; it stays on the devices.
+
+    Attributes:
+      train: state of learning.
+      acting: state of acting.
+      last: returns and lengths of the last episodes.
+    """
 
     train: TrainState
     acting: Acting
@@ -100,11 +106,12 @@ class Carry(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the environments have done in some batches (of each agent, where there are several).
+    """The counts of the environments over some batches; of each variant, where there are several.
 
     Attributes:
-      resets: uint32, transitions that only reset.
-      spoilt: int32 ``[fields]``, see :func:`~seedbed.envs.on_device.spoilt.spoilt_by`.
+      resets: number of transitions that only reset, uint32.
+      spoilt: environments that gave bad numbers, int32 ``[fields]``; see
+        :func:`~seedbed.envs.on_device.spoilt.spoilt_by`.
     """
 
     resets: Any
@@ -112,14 +119,14 @@ class Seen(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What an agent has of its own, of those that are trained side by side; constant over the run.
+    """The inputs of one variant, one of the agents that are trained side by side; constant over the run.
 
-    It is given to the program and not part of it: runs with other seeds are the same program.
+    They are arguments of the program and not compiled into it: runs with other seeds share one program.
 
     Attributes:
-      learner: its key for parameters and updates, as raw data, uint32.
-      acting: its key for actions, as raw data, uint32.
-      values: numbers of the agent that are swept, by name.
+      learner: random key for parameters and updates, as raw data, uint32.
+      acting: random key for actions, as raw data, uint32.
+      values: swept settings of the agent, by name; float32 scalars.
     """
 
     learner: Any
@@ -131,11 +138,11 @@ class Anakin:
     """One run of Anakin.
 
     Args:
-      config: the run's settings.
-      agent: what is computed.
-      spec: of the environments.
-      agent_with: makes the agent with other values for some of its numbers, which are traced.
-      checkpoint: where to go on from; None to begin.
+      config: settings of the run.
+      agent: the agent.
+      spec: spec of the environments.
+      agent_with: function that makes the agent with other values of some settings, which are traced.
+      checkpoint: checkpoint to go on from; None to begin.
 
     Raises:
       ConfigError: the environment is not native, the devices do not exist or cannot share the batch, a setting cannot
@@ -163,12 +170,12 @@ class Anakin:
         self._devices = pick_everywhere("training", config.placement.training_devices)
         self._update = Update(agent, self._devices)
         self._steps_a_batch = self._num_envs * agent.data.unroll_length
-        # Environments that began together end together: fewer than all of them would be a biased sample.
+        # Environments that began together end together: a window below their number would be a biased sample.
         self._window = max(_WINDOW, self._num_envs)
         self._variants = variants(config)
         self._several = len(self._variants) > 1
         each = [Episodes(self._window) for _ in self._variants]
-        # One for all hosts, which are one program.
+        # One instance for all hosts, since they run one program.
         self.books = Books(episodes=EpisodesOfSeveral(each) if self._several else each[0])
         self._batch_seconds: float | None = None
         self._resets = 0  # of all agents together
@@ -181,7 +188,7 @@ class Anakin:
         self._look()
 
     def _compile_parts(self) -> None:
-        """Makes what will be called."""
+        """Makes the functions of the program, not compiled yet."""
         own = [_own(variant) for variant in self._variants]
         if self._several:
             self._own: Own = jax.tree.map(lambda *leaves: np.stack(leaves), *own)
@@ -195,7 +202,7 @@ class Anakin:
         whole = self._update.whole
         places: Any = (whole, NamedSharding(self._update.mesh, share), whole)
         self._places = Carry(*places)
-        # On several hosts a call may fail because another is gone, and what it began with is all that is left then.
+        # On several hosts a call may fail because another host is lost; its input has to be kept for a checkpoint.
         donated = 1 if jax.process_count() == 1 else ()
         self._call: Any = jax.jit(
             self._batches, donate_argnums=donated, out_shardings=(self._places, whole, whole)
@@ -203,7 +210,7 @@ class Anakin:
         self._begin_all: Any = jax.jit(begin, out_shardings=self._places)
 
     def _require_sweepable(self) -> None:
-        """Raises :class:`ConfigError` if a swept number decides what is computed, so that no one program has all."""
+        """Raises :class:`ConfigError` if a swept setting changes the computation itself, and cannot be traced."""
         for name, values in self._own.values.items():
             one = self._own._replace(values={name: values})
             seeds = np.zeros((len(self._variants), self._num_envs), np.uint32)
@@ -219,12 +226,12 @@ class Anakin:
     # The program.
 
     def _all_seeds(self) -> np.ndarray[Any, Any]:
-        """The environments' seeds ``[B]``, or ``[variants, B]`` where there are several agents."""
+        """Returns the seeds of the environments, uint32 ``[B]``, or ``[variants, B]`` for several agents."""
         seeds = [self._seeds(variant.seed) for variant in self._variants]
         return np.stack(seeds) if self._several else seeds[0]
 
     def _seeds(self, seed: int) -> np.ndarray[Any, Any]:
-        """Those of one actor with all the environments, so that SEED with one actor has the same worlds."""
+        """Returns the seeds of one actor with all the environments: SEED with one actor has the same seeds."""
         lanes, rows = (1, self._num_envs) if self._num_envs % 2 else lanes_of(self._num_envs)
         halves = half_seeds(seed, 0, self._epoch, lanes)
         return np.concatenate([environment_seeds(half, rows) for half in halves]).astype(np.uint32)
@@ -247,7 +254,19 @@ class Anakin:
     def _unroll(
         self, key: Any, params: Tree, version: Any, before: Acting
     ) -> tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]]:
-        """T steps of the environments of one device, the record of the step after, and ``[T, B]`` sums and ends."""
+        """Steps the environments of one device T times.
+
+        Args:
+          key: key for actions.
+          params: parameters of the policy.
+          version: int32, version of the parameters.
+          before: state of acting before the steps.
+
+        Returns:
+          The state of acting after the steps; the unroll, ``[T + 1, B]`` time steps and ``[T, B]`` actions; the agent's
+          record of the last time step, if the agent prepares batches, else None; and sums and ends of the episodes,
+          ``[T, B]``.
+        """
 
         def act(acting: Acting) -> tuple[ActOutput, Tree]:
             keys = row_keys(key, acting.slot, jnp.full_like(acting.slot, self._epoch), acting.step)
@@ -268,12 +287,12 @@ class Anakin:
             lambda all_but_last, last: jnp.concatenate([all_but_last, last[None]]), timesteps, after.timestep
         )
         versions = jnp.full(actions.shape[:2], version, jnp.int32)
-        # Who looks at it before learning learns with the weights that have acted.
+        # The preparation of batches needs the outputs of the weights that have acted.
         last = act(after)[0].record if self._agent.prepare else None
         return after, Unroll(timesteps, actions, records, before.memory, versions), last, episodes
 
     def _act(self, own: Own, carry: Carry) -> tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]]:
-        """:meth:`_unroll`, each device for its environments."""
+        """Runs :meth:`_unroll` on every device, with its share of the environments."""
         _, update = self._learner_of(own)
         across, whole, over_time = PartitionSpec(DEVICES), PartitionSpec(), PartitionSpec(None, DEVICES)
         act = jax.shard_map(
@@ -289,7 +308,7 @@ class Anakin:
         return acted
 
     def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree, Seen]:
-        """Acts for one batch and learns from it; counts what it has seen, too."""
+        """Acts for one batch and learns from it; returns its metrics and the counts of its environments, too."""
         _, update = self._learner_of(own)
         acting, unroll, last, (sums, ended) = self._act(own, carry)
         train, metrics = update.passes(carry.train, unroll, last)
@@ -297,11 +316,13 @@ class Anakin:
         return Carry(train, acting, finish(carry.last, sums, ended)), metrics, seen
 
     def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree, Seen]:
-        """``count`` batches (no constant, so that it is compiled for any).
+        """Acts for and learns from ``count`` batches; ``count`` is traced, so that one program serves all numbers.
 
-        Returns means of their metrics, newest counts, and what was seen.
+        Returns:
+          The state after them; their metrics, means over the batches or newest counts, averaged over the variants; and
+          the counts of the environments, of each variant.
         """
-        one_batch = jax.jit(self._one_batch)  # so that its shape and its use are traced once
+        one_batch = jax.jit(self._one_batch)  # so that its shape and its call are traced once
         shape = jax.eval_shape(one_batch, own, carry)[1:]
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
 
@@ -314,17 +335,17 @@ class Anakin:
 
         carry, metrics, seen = jax.lax.fori_loop(0, count, one_more, (carry, *nothing))
         metrics = jax.tree.map(lambda leaf: leaf / count if _is_mean(leaf) else leaf, metrics)
-        # One that learns no more must not hide how the others do.
+        # A variant that has diverged must not hide the metrics of the others.
         return (
             carry,
             jax.tree.map(partial(jnp.nanmean, axis=0), metrics) if self._several else metrics,
             seen,
         )
 
-    # Life.
+    # The methods of a run.
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Compiles."""
+        """Compiles the program; nothing listens."""
         del addresses, dialled
         self._call = self._call.lower(self._own, self._carry, np.int32(1)).compile()
         return []
@@ -333,17 +354,17 @@ class Anakin:
         """Learns: yields the metrics of each call; ends when ``stop`` is set.
 
         Raises:
-          RunFailed: too many updates in a row were not finite (of every agent, where there are several).
+          RunFailed: too many updates in a row were not finite (for several agents: of all of them).
         """
         while not stop.is_set():
             count, begun = self._count(), time.monotonic()
-            # Waited for: what fails on the device fails here.
+            # Waited for, so that an error of the device is raised here.
             self._carry, metrics, seen = jax.block_until_ready(
                 self._call(self._own, self._carry, np.int32(count))
             )
             self._batch_seconds = (time.monotonic() - begun) / count
-            # Counts are those of one agent: where there are several, of the mean one. Rounded as a whole, so that they
-            # do not depend on how many batches a call has.
+            # Counts are those of one agent; of several agents, their mean. The total is rounded, not each call, so that
+            # counts do not depend on the number of batches in a call.
             before = self._resets // len(self._variants)
             self._resets += int(np.sum(seen.resets, dtype=np.int64))
             self._book(count, self._resets // len(self._variants) - before)
@@ -356,14 +377,13 @@ class Anakin:
             yield metrics
 
     def _look(self) -> None:
-        # On the host, and copies: if the program fails, what it carried is gone with it, and a buffer that is looked at
-        # cannot be donated.
+        # Copies on the host: if the program fails its state is lost, and a buffer that is referenced cannot be donated.
         train = self._carry.train
         self.version = int(np.max(train.updates))
         self._skipped = np.array(train.skipped, ndmin=1)
 
     def _count(self) -> int:
-        """Batches in the next call: about a second of them, and no more than the frame budget has left."""
+        """Returns the number of batches in the next call: about a second of them, within the remaining frame budget."""
         count = self._config.placement.batches_per_call
         if not self._config.deterministic:
             seconds = self._batch_seconds
@@ -393,7 +413,7 @@ class Anakin:
 
     @property
     def skipped(self) -> int:
-        """Updates that were skipped; of the best agent, where there are several."""
+        """Number of skipped updates; of several agents, the best one's."""
         return int(
             self._skipped[
                 self.books.episodes.best if isinstance(self.books.episodes, EpisodesOfSeveral) else 0
@@ -402,7 +422,7 @@ class Anakin:
 
     @property
     def train_state(self) -> TrainState:
-        """Parameters, optimizer and counters; of the best agent, where there are several."""
+        """Parameters, optimizer state and counters; of several agents, the best one's."""
         if not isinstance(self.books.episodes, EpisodesOfSeveral):
             return self._carry.train
         state: TrainState = jax.tree.map(itemgetter(self.books.episodes.best), self._carry.train)
@@ -410,18 +430,18 @@ class Anakin:
 
     @property
     def frames_per_step(self) -> int:
-        """Environment frames in one agent step."""
+        """Number of environment frames in one agent step."""
         return self._spec.frames_per_step
 
     def fail(self, error: BaseException) -> None:
-        """Nothing stands beside the program that could fail."""
+        """Raises the error: no other thread or process has a part in the run."""
         raise error
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Does nothing: there are no threads or processes to stop."""
 
     def acting_alone(self) -> Callable[[], int]:
-        """What acts for one batch at every call, learns nothing from it, and returns its steps; for timing."""
+        """Returns a function that acts for one batch, without learning, and returns its number of steps; for timing."""
         act = jax.jit(self._act)
 
         def once() -> int:
@@ -431,34 +451,34 @@ class Anakin:
 
         return once
 
-    # What hosts tell each other: nothing but the time, since one program runs on all of them.
+    # Hosts exchange only the time of a batch, since one program runs on all of them.
 
     @property
     def instances(self) -> Mapping[str, Instances]:
-        """There is this process alone."""
+        """No instances: the run is this process alone."""
         return {}
 
     def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
-        """Nobody learns but the run's own thread."""
+        """Returns False: only the run's own thread learns."""
         del stand_down, stop
         return False
 
     def report(self) -> dict[str, Any]:
-        """How long a batch takes here."""
+        """Returns the seconds of a batch on this host."""
         return {"batch_seconds": self._batch_seconds}
 
     def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """The slowest host says how long a batch takes: all have to make calls of the same length."""
+        """Takes the slowest host's seconds of a batch: all hosts have to make calls of the same length."""
         self._batch_seconds = max(report["batch_seconds"] for report in reports)
 
-    # What others read.
+    # Read by the session.
 
     def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""
         return self.books.progress(self.version, self.frames_per_step)
 
     def variants(self) -> list[dict[str, Any]]:
-        """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
+        """Returns the name, skipped updates and episodes of each agent trained side by side; empty for a single one."""
         if not isinstance(self.books.episodes, EpisodesOfSeveral):
             return []
         return [
@@ -471,9 +491,11 @@ class Anakin:
     # Checkpoints.
 
     def snapshot(self, *, alone: bool = False) -> Contents:
-        """Everything that the next update depends on.
+        """Returns everything that the next update depends on.
 
-        ``alone``: without the environments, of which another host had its share; new ones begin from it.
+        Args:
+          alone: whether another host is lost, with its share of the environments: the contents then leave out all
+            environments, and a resumed run begins new ones.
         """
         meta = {
             **self.books.kept(self.version),
@@ -487,12 +509,12 @@ class Anakin:
             del carry["acting"]
         if not self._several:
             return Contents(carry, meta)
-        # Whoever plays with the agent finds the best of them where the only one would be.
+        # Programs that play with the agent read the tree "train", which holds the best one.
         variants = {f"{_TREES_OF_VARIANTS}{name}": part for name, part in carry.items()}
         return Contents({"train": self.train_state, **variants}, meta)
 
     def _everywhere(self, carry: Carry) -> Carry:
-        """The carry on the host; of several hosts, on each of them, with the environments of all."""
+        """Returns the carry as host arrays; on every one of several hosts, with the environments of all."""
         if jax.process_count() > 1:
             whole = jax.jit(lambda acting: acting, out_shardings=self._update.whole)
             carry = carry._replace(acting=whole(carry.acting))
@@ -500,7 +522,7 @@ class Anakin:
         return on_host
 
     def _worlds(self) -> dict[str, Any]:
-        """What a resumed run has to have in common with the run before."""
+        """Returns the settings in which a resumed run has to agree with its checkpoint."""
         return {
             "environment": self._config.env,
             "options": list(self._config.env_options),
@@ -519,7 +541,7 @@ class Anakin:
         self.books.restore(meta, open_steps=True)
         self._resets = int(meta.get("resets", 0))  # 0.1 kept none
         self._epoch = meta["epoch"] + (not meta["exact"])
-        # By its shapes alone: two of them might not fit into the devices' memory.
+        # Only shapes: two carries might not fit into the devices' memory.
         like: Carry = jax.eval_shape(self._begin_all, self._own, self._all_seeds())
         prefix = _TREES_OF_VARIANTS if self._several else ""
 
@@ -539,7 +561,7 @@ def _own(variant: Variant) -> Own:
 
 
 def _spread(tree: Tree, sharding: Any) -> Tree:
-    """Arrays of which every host has the whole, on the devices of all hosts."""
+    """Returns arrays that every host holds whole as arrays sharded over the devices of all hosts."""
 
     def put(leaf: Any) -> Any:
         return jax.make_array_from_callback(leaf.shape, sharding, lambda index: np.asarray(leaf[index]))
@@ -548,18 +570,18 @@ def _spread(tree: Tree, sharding: Any) -> Tree:
 
 
 def _show(episodes: Episodes, last: LastEpisodes) -> None:
-    # The count on the device begins anew at 2**32.
+    # The count on the device wraps round at 2**32.
     ended = (int(last.count) - episodes.count) % 2**32
     episodes.show(last.returns, last.lengths, episodes.count + ended)
 
 
 def _is_mean(leaf: Any) -> bool:
-    """Whether a metric is a mean; what counts is a whole number."""
+    """Returns whether a metric is a mean, by its dtype: counts are integers."""
     return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def build(setup: Setup) -> Anakin:
-    """Compiles nothing yet: puts program and state together."""
+    """Builds the program and its state; compiles nothing yet."""
     return Anakin(
         setup.config, setup.agent, setup.spec, agent_with=setup.agent_with, checkpoint=setup.checkpoint
     )

@@ -11,9 +11,10 @@
     └──────────────────────────────┘    weights     │              │ rities│ learner   │
                × actors                             └──────────────────────────────────┘
 
-It is IMPALA's diagram with a replay in the place of the queue. Actors explore each by its own share of random actions,
-compute the first priorities of what they send from what they recorded when they acted, and fetch the newest weights
-every so many steps. R2D2's actors send sequences in the same way (Kapturowski et al. 2019, section 2.3).
+The diagram is IMPALA's, with a replay in the place of the queue. Each actor explores with its own share of random
+actions, computes the initial priorities of its transitions from the values that it recorded while acting, and fetches
+the newest weights every so many steps. R2D2's actors send sequences in the same way (Kapturowski et al. 2019, section
+2.3).
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ class ApexSettings(FetchSettings, LearnerSettings, TrainingDeviceSettings, Remot
 
 
 def build(setup: Setup) -> LearnerLoop:
-    """Puts together everything but the actors: IMPALA's parts, and the agent's replay is their memory."""
+    """Builds the head: IMPALA's parts, with the agent's replay as their memory."""
     return learning_from_actors(setup, fetch_steps=fetch_steps(setup.config, setup.spec))
 
 
 def fetch_steps(config: RunConfig, spec: EnvSpec) -> int:
-    """Returns the steps of an environment between two fetches of the weights."""
+    """Returns the number of steps of an environment between two fetches of the weights."""
     given: int | None = config.placement.fetch_steps
     return -(-FETCH_FRAMES // spec.frames_per_step) if given is None else given
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the roles of a run: IMPALA's."""
+    """Returns the roles of a run, which are IMPALA's."""
     return program_with(config, agent, spec, fetch_steps(config, spec))
 
 

@@ -1,4 +1,4 @@
-"""What A3C, Gorila and DistBelief have in common: updates are made elsewhere, as gradients come."""
+"""The common part of A3C, Gorila and DistBelief: asynchronous updates, made as gradients come by threads or workers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _POLL_SECONDS = 0.2
 
 
 class Asynchronous(ABC):
-    """Base of a :class:`~seedbed.learning.run.Run` whose own thread watches others learn."""
+    """Base class of a :class:`~seedbed.learning.run.Run` whose own thread only watches; workers or threads learn."""
 
     @property
     @abstractmethod
     def instances(self) -> Mapping[str, Instances]:
-        """The instances of the roles that learn; see the protocol."""
+        """The instances of the roles that learn, see :class:`~seedbed.learning.run.Run`."""
 
     def __init__(self, setup: Setup) -> None:
         self._config, self._agent, self._spec = setup.config, setup.agent, setup.spec
@@ -37,7 +37,7 @@ class Asynchronous(ABC):
         self._dropped = 0
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Yields the newest metrics as they come, None while none do; ends when ``stop`` is set.
+        """Yields the newest metrics as they come, and None now and then while there are none, until ``stop`` is set.
 
         Raises:
           RunFailed: a part of the run failed.
@@ -51,32 +51,35 @@ class Asynchronous(ABC):
 
     @abstractmethod
     def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
-        """Ends learning, so that parameters, books and version are of one moment; see the protocol."""
+        """Ends learning, so that parameters, books and version are of one moment.
+
+        See :class:`~seedbed.learning.run.Run`.
+        """
 
     def report(self) -> dict[str, Any]:
-        """There is one host."""
+        """Returns nothing: there is one host."""
         return {}
 
     def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """There is one host."""
+        """Does nothing: there is one host."""
         del reports
 
     def variants(self) -> list[dict[str, Any]]:
-        """There is one agent."""
+        """Returns an empty list: there is one agent."""
         return []
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run with this error; from any thread."""
+        """Ends the run with this error; may be called from any thread."""
         self._failure.report(error)
 
     @property
     def frames_per_step(self) -> int:
-        """Environment frames in one agent step."""
+        """Number of environment frames in one agent step."""
         return self._spec.frames_per_step
 
     @abstractmethod
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Compiles, and lets workers in, if they join; see :class:`~seedbed.learning.run.Run`."""
+        """Compiles, and admits workers if they are processes; see :class:`~seedbed.learning.run.Run`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -85,24 +88,24 @@ class Asynchronous(ABC):
     @property
     @abstractmethod
     def train_state(self) -> TrainState:
-        """Parameters, optimizer and counters, as the shards have them."""
+        """Parameters, optimizer state and counters, read from the shards."""
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """Gradients that the shards have taken."""
+        """Number of gradients that the shards have taken, including skipped ones."""
 
     @property
     @abstractmethod
     def skipped(self) -> int:
-        """Gradients that were not finite, or would have led to parameters that are not."""
+        """Number of gradients that were skipped: not finite themselves, or leading to parameters that are not."""
 
     @abstractmethod
     def snapshot(self, *, alone: bool = False) -> Contents:
-        """Parameters, optimizer and counters; those who learn go on."""
+        """Returns parameters, optimizer state and counters; learning goes on."""
 
     def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""
         staleness = self.staleness.take()
         return {
             **self.books.progress(self.version, self.frames_per_step),

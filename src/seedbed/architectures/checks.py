@@ -1,4 +1,4 @@
-"""Refusals that several architectures share, each a reason in words or None."""
+"""Compatibility checks that several architectures share; each returns the reason for a refusal, or None."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def acts_and_samples(plan: DataPlan) -> str | None:
 
 
 def too_far_behind(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses a lag, and more environments than a batch has unrolls, for agents that learn on policy; and rounds that
-    do not come out even."""
+    """Refuses on-policy agents with a lag above 0 or more environments than a batch has unrolls, and uneven rounds."""
     if not agent.data.on_policy:
         return uneven_rounds(config, agent)
     newest = f"{agent.name} learns only from what its newest weights did"
@@ -52,7 +51,7 @@ def too_far_behind(config: RunConfig, agent: Agent) -> str | None:
 
 
 def uneven_rounds(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses an exact lag under which rounds and batches do not come out even."""
+    """Refuses an exact lag if rounds of acting do not divide evenly into batches."""
     place = config.placement
     if not config.lag.exact:
         return None
@@ -64,7 +63,7 @@ def uneven_rounds(config: RunConfig, agent: Agent) -> str | None:
 
 
 def no_actors(config: RunConfig, noun: str) -> str | None:
-    """Refuses a run without actors where none can come from elsewhere."""
+    """Refuses a run without actors, for architectures that remote actors cannot join."""
     return (
         None
         if config.placement.actors
@@ -73,19 +72,19 @@ def no_actors(config: RunConfig, noun: str) -> str | None:
 
 
 def not_exact(config: RunConfig, reason: str) -> str | None:
-    """Refuses ``--deterministic``."""
+    """Refuses ``--deterministic``, for the given reason."""
     return f"{reason}: leave --deterministic out" if config.deterministic else None
 
 
 def processes_alone(config: RunConfig, nouns: str) -> str | None:
-    """Refuses threads where the parts are processes."""
+    """Refuses the in-process transport, for architectures whose parts are processes."""
     if config.placement.transport != "inproc":
         return None
     return f"transport is inproc, but {nouns} are processes: use --transport shm or --transport grpc"
 
 
 def meaningless(config: RunConfig) -> str | None:
-    """Refuses settings that mean nothing for the run's agent."""
+    """Refuses settings that have no effect with the run's agent."""
     for part in fields(config.placement):
         given = getattr(config.placement, part.name)
         if given != part.default and not has_meaning(part, type(config.settings)):
@@ -96,7 +95,7 @@ def meaningless(config: RunConfig) -> str | None:
 def too_heavy(config: RunConfig, agent: Agent) -> str | None:
     """Refuses weights that do not fit into a message, before anything is compiled.
 
-    Workers of a parameter server take from a shard, once, what its optimizer keeps too.
+    With a parameter server the optimizer's state is counted too, since a shard sends it once.
     """
     place = config.placement
     shards = place.shards if isinstance(place, ShardSettings) else 0

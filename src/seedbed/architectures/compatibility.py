@@ -1,4 +1,4 @@
-"""Which agent and which settings go with which architecture, and why the others do not."""
+"""Compatibility of agents and settings with architectures, with a reason for each refusal."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def load_architecture(name: str) -> Architecture:
 
 
 def why_never(arch: str, plan: DataPlan) -> str | None:
-    """Returns why an architecture cannot run an agent that wants such data, however both are set; None if it can."""
+    """Returns the reason why an architecture runs agents with this data plan under no settings; None if it does."""
     return load_architecture(arch).refuses(plan)
 
 
 def runs_under(plan: DataPlan) -> list[str]:
-    """Returns the names of the architectures that can run an agent that wants such data."""
+    """Returns the names of the architectures that run agents with this data plan."""
     return [arch for arch in ARCHITECTURES.names if why_never(arch, plan) is None]
 
 
 def why_not(config: RunConfig, agent: Agent) -> str | None:
-    """Returns why the configuration's architecture cannot run ``agent`` as it is set; None if it can."""
+    """Returns the reason why the configuration's architecture cannot run ``agent`` with these settings, or None."""
     if (reason := why_never(config.arch, agent.data)) is not None:
         there = listed(runs_under(agent.data), "or")
         return f"{agent.name} does not run under {config.arch}: {reason}; use --arch {there}"
@@ -38,6 +38,6 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
 
 
 def require_fit(config: RunConfig, agent: Agent) -> None:
-    """Raises :class:`ConfigError` with the reason if they do not go together."""
+    """Raises :class:`ConfigError` with the reason if the configuration's architecture cannot run ``agent``."""
     if (reason := why_not(config, agent)) is not None:
         raise ConfigError(reason)

@@ -1,4 +1,4 @@
-"""Which JAX devices act and which train."""
+"""Choice of the JAX devices that act and train."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from seedbed.errors import ConfigError
 
 
 def pick(role: str, indices: Sequence[int]) -> list[Any]:
-    """The devices with these indices; raises :class:`ConfigError` that lists what there is."""
+    """Returns this host's devices with the given indices.
+
+    Args:
+      role: ``training`` or ``inference``, for the error message.
+      indices: indices into :func:`jax.local_devices`.
+
+    Raises:
+      ConfigError: no index is given, one is given twice, or a device does not exist; the message lists the devices.
+    """
     devices = jax.local_devices()
     if not indices:
         raise ConfigError(f"no {role} devices: give at least one index, for instance --{role}-devices 0")
@@ -27,7 +35,11 @@ def pick(role: str, indices: Sequence[int]) -> list[Any]:
 
 
 def pick_everywhere(role: str, indices: Sequence[int]) -> list[Any]:
-    """The devices with these indices on every host, host by host; raises :class:`ConfigError` as :func:`pick` does."""
+    """Returns the devices with the given indices on every host, host by host.
+
+    Raises:
+      ConfigError: the indices are wrong on this or another host, as for :func:`pick`.
+    """
     mine = pick(role, indices)
     if jax.process_count() == 1:
         return mine

@@ -9,9 +9,9 @@
     └──────────────────────────────────────────┘ parameters      └────────────────┘
                     × actors                                          × shards
 
-Nobody acts: the data set does not depend on the parameters. Each replica goes over its own part of it, in an order of
-its own. At first one of them learns alone (the paper's warm start): gradients of parameters that know nothing yet
-differ most from those of a moment later.
+There is no acting: the data set does not depend on the parameters. Each replica reads its own part of it, in an order
+of its own. At first one replica learns alone (the paper's warm start), since gradients become stale fastest while the
+parameters are untrained.
 """
 
 from __future__ import annotations
@@ -67,7 +67,16 @@ class DistBeliefSettings(ShardProcessSettings, InstanceSettings, TransportSettin
 
 
 def open_dataset(config: RunConfig, spec: EnvSpec, *, verify: bool) -> Dataset:
-    """The run's data set; raises :class:`~seedbed.errors.DatasetError` if it is none, or of other environments."""
+    """Opens the run's data set.
+
+    Args:
+      config: settings of the run.
+      spec: spec of the environments.
+      verify: whether to verify the checksums of its files.
+
+    Raises:
+      DatasetError: the folder holds no data set, or one of other environments.
+    """
     assert config.placement.dataset is not None, "check() sees to it"
     dataset = Dataset.open(config.placement.dataset, verify=verify)
     dataset.require(spec)
@@ -77,21 +86,32 @@ def open_dataset(config: RunConfig, spec: EnvSpec, *, verify: bool) -> Dataset:
 def batches_of(
     dataset: Dataset, index: int, config: RunConfig, agent: Agent, position: Mapping[str, Any] | None
 ) -> Batches:
-    """What a replica reads; raises :class:`~seedbed.errors.DatasetError` if it cannot go on at its position."""
+    """Returns the batches of one replica, from its part of the data set.
+
+    Args:
+      dataset: the whole data set.
+      index: number of the replica.
+      config: settings of the run.
+      agent: the agent.
+      position: position at which to go on; None for the beginning.
+
+    Raises:
+      DatasetError: the part is too small, or cannot be read from that position on.
+    """
     shard = dataset.shard(index, config.placement.actors)
     return shard.batches(agent.data, agent.initial_state, seed=config.seed, position=position)
 
 
 class Replica:
-    """One replica: what is in its process.
+    """One replica: the parts in its process.
 
     Args:
-      config: the run's settings.
-      agent: what is computed.
-      spec: of the environments that the data set is of.
-      server: who applies its gradients.
-      index: its place among the replicas.
-      position: where it goes on in its part of the data set; None at its beginning.
+      config: settings of the run.
+      agent: the agent.
+      spec: spec of the data set's environments.
+      server: parameter server that applies its gradients.
+      index: number of the replica.
+      position: position in its part of the data set at which to go on; None for the beginning.
     """
 
     def __init__(
@@ -122,7 +142,7 @@ class Replica:
         self.learner.warm_up(example_unroll(agent, spec, agent.data.trained_length, agent.data.batch_size))
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Learns until ``stop`` is set: yields metrics after each batch, and None while another warms up.
+        """Learns until ``stop`` is set: yields metrics after each batch, and None while the first replica warms up.
 
         Raises:
           RunFailed: too many gradients in a row were not finite.
@@ -140,7 +160,7 @@ class Replica:
         return self.learner.newest < self._config.placement.warm_start
 
     def enough(self, steps: int) -> bool:
-        """Whether so many steps are made; the first replica goes on until the others can begin."""
+        """Returns whether ``steps`` steps are made; the first replica goes on until the others can begin."""
         return carried_out(self.ledger.counts()) >= steps and not (self._index == 0 and self._warming_up)
 
     def _learn(self, batch: Unroll) -> Mapping[str, Any]:
@@ -154,7 +174,7 @@ class Replica:
         return metrics
 
     def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """What is reported, and not reported again."""
+        """Returns the next report to the head; statistics of pushed gradients are reported once."""
         return {
             "books": self.ledger.counts(),
             "episodes": [],
@@ -166,14 +186,14 @@ class Replica:
 
 
 def refuses(plan: DataPlan) -> str | None:
-    """Refuses agents that act."""
+    """Returns the reason to refuse agents that act; None for agents that learn from a data set."""
     return (
         None if plan.dataset else "its replicas learn from a data set, and from nothing that the agent does"
     )
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses settings that do not go together."""
+    """Returns the reason why settings do not go together; None if they do."""
     if config.placement.dataset is None:
         return "distbelief learns from a data set: add --dataset DIR (seedbed collect RUN makes one)"
     if config.placement.actors == 0:
@@ -186,19 +206,19 @@ def check(config: RunConfig, agent: Agent) -> str | None:
 
 
 def updates(config: RunConfig, transitions: float) -> float:
-    """Returns the updates that so many transitions of the data set allow: gradients are pushed several at a time."""
+    """Returns the number of updates for ``transitions`` of the data set; ``n_push`` gradients make one update."""
     return own_share(config, transitions) / float(config.placement.n_push)
 
 
 def build(setup: Setup) -> ParameterServerRun:
-    """Puts together everything but the processes.
+    """Builds the head.
 
     Raises:
-      DatasetError: there is no such data set, it is damaged, of other environments, or too small.
+      DatasetError: there is no such data set, or it is damaged, of other environments, or too small.
     """
     config = setup.config
     positions = setup.checkpoint.meta["positions"] if setup.checkpoint else {}
-    # Looked at once, and here: replicas begin with what has been read without a fault.
+    # Verified once, here: replicas begin with a data set that has been read without a fault.
     dataset = open_dataset(config, setup.spec, verify=True)
     for index in range(config.placement.actors):
         batches_of(dataset, index, config, setup.agent, positions.get(str(index)))
@@ -206,14 +226,14 @@ def build(setup: Setup) -> ParameterServerRun:
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the shards, the head that watches, and the replicas."""
+    """Returns the roles of a run: shards, head and replicas."""
     del spec
     place, entry = config.placement, "seedbed.architectures.distbelief:replicate"
     return with_shards(config, agent, REPLICA, entry, n_push=place.n_push, n_fetch=place.n_fetch)
 
 
 def replicate(context: Context) -> None:
-    """Runs one replica until the head is gone, which raises."""
+    """Runs one replica, until the loss of the head raises :class:`~seedbed.errors.ConnectionLost`."""
     push_gradients(context, _begin)
 
 
@@ -221,7 +241,7 @@ def replicate(context: Context) -> None:
 def _begin(
     context: Context, shards: RemoteShards, job: Mapping[str, Any]
 ) -> Iterator[tuple[Work, Callable[[], None]]]:
-    """Begins to read."""
+    """Yields the replica, and a check of its health that never fails."""
     yield (
         Replica(
             context.config,

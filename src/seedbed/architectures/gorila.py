@@ -1,4 +1,4 @@
-"""Gorila: workers that act, remember and learn, and a parameter server (Nair et al. 2015, sections 3 and 4).
+"""Gorila: workers that act and learn from a replay, and a parameter server (Nair et al. 2015, sections 3 and 4).
 
 ::
 
@@ -9,9 +9,9 @@
     └──────────────────────────────────────────────────────┘ parameters└────────────────┘
                          × actors                                           × shards
 
-Each worker is a whole learner (the paper's bundled mode), but for its last step: the gradients of all of them go to the
-server, whose shards apply them as they come. The replay, and what is explored, are each worker's own. This process
-computes nothing: it watches, counts and writes checkpoints.
+Each worker is a whole learner (the paper's bundled mode), except for the last step: all workers send their gradients to
+the parameter server, whose shards apply them as they come. Each worker has its own replay and its own exploration. The
+head computes nothing: it watches, counts and writes checkpoints.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from seedbed.transport.connect import connect
 from seedbed.types import Agent, EnvSpec
 
 STALENESS_PER_WORKER = 4
-"""Gradients of every worker that a shard may have taken since the parameters of a gradient."""
+"""Default bound on a gradient's staleness, in gradients of every worker that its shard has taken meanwhile."""
 OUTLIER_DEVIATIONS = 5.0
-"""Above the mean of losses, one whose gradient is not pushed; the paper says "several"."""
+"""Standard deviations above the mean loss beyond which a gradient is not pushed; the paper says "several"."""
 
 
 @dataclass(frozen=True)
@@ -67,33 +67,34 @@ class GorilaSettings(ShardProcessSettings, LearnerSettings, BatchingSettings, Tr
 
 
 def place(config: RunConfig) -> RunConfig:
-    """Bounds the staleness of gradients, where the settings do not."""
+    """Returns the settings with a bound on the staleness of gradients, if the user has given none."""
     if config.placement.max_staleness is not None:
         return config
     return replace(config, max_staleness=STALENESS_PER_WORKER * config.placement.actors)
 
 
 def worker_config(config: RunConfig) -> RunConfig:
-    """Returns the settings of one worker: SEED's parts in one process, with one actor."""
+    """Returns the settings of one worker, which consists of SEED's parts in one process, with one actor."""
     evaluating = config.placement.eval_envs // config.placement.actors
     return replace(config, arch=SEED.name, transport="inproc", actors=1, eval_envs=evaluating)
 
 
 class GorilaWorker:
-    """One worker: everything in its process.
+    """One worker: the parts in its process.
 
     Args:
-      config: the run's settings, not placed yet.
-      agent: the agent that is trained.
-      spec: of the environments.
-      server: applies its gradients.
-      index: its index among the workers.
-      epoch: number of workers that had that index before.
+      config: settings of the run, before :func:`worker_config`.
+      agent: the agent.
+      spec: spec of the environments.
+      server: parameter server that applies its gradients.
+      index: number of the worker.
+      epoch: number of earlier workers with the same index.
 
     Attributes:
-      learner: pushes gradients.
-      loop: SEED's parts around it.
-      token: secret of its own actor.
+      learner: learner that pushes gradients.
+      source: source of the unrolls, with the policy.
+      loop: SEED's parts around the learner.
+      token: token by which its own actor joins.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class GorilaWorker:
             server,
             Outliers(OUTLIER_DEVIATIONS if deviations is None else deviations),
         )
-        # As if each were a host: their environments, and their shares of exploration, are those of one large actor.
+        # Each worker counts as a host, so that environments and exploration are divided as among several hosts.
         assignment = with_changes(assignment_of(placed, agent, spec, self.token), host=index, hosts=workers)
         devices = pick("inference", placed.placement.inference_devices)
         parts = make_parts(
@@ -137,9 +138,10 @@ class GorilaWorker:
         self.updates = self.loop.updates
 
     def _fetch(self) -> bool:
-        """Fetches while there is nothing to learn from yet.
+        """Fetches parameters while the replay is being filled, so that the worker acts with the others' progress.
 
-        So a worker that fills its replay first acts with the parameters that the others have learned.
+        Returns:
+          Whether it has fetched; it does not under an exact lag.
         """
         if self._lag.exact:
             return False
@@ -147,7 +149,7 @@ class GorilaWorker:
         return True
 
     def enough(self, steps: int) -> bool:
-        """Whether so many steps are made."""
+        """Returns whether ``steps`` steps are made."""
         return carried_out(self.loop.books.ledger.counts()) >= steps
 
     def _count(self, episodes: Iterable[tuple[float, int]]) -> None:
@@ -155,7 +157,7 @@ class GorilaWorker:
             self._ended.extend(episodes)
 
     def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what is reported, and not reported again."""
+        """Returns the next report to the head; episodes and statistics of pushed gradients are reported once."""
         with self._telling:
             ended, self._ended = self._ended, []
         return {
@@ -168,7 +170,7 @@ class GorilaWorker:
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses settings that do not go together."""
+    """Returns the reason why settings do not go together; None if they do."""
     place = config.placement
     return (
         not_exact(
@@ -193,20 +195,20 @@ def _unequal_evaluation(eval_envs: int, workers: int) -> str | None:
 
 
 def updates(config: RunConfig, transitions: float) -> float:
-    """Returns the gradients that so many acted transitions allow: each worker fills a replay of its own first."""
+    """Returns the number of gradients for ``transitions`` acted ones; each worker fills its own replay first."""
     filling = config.placement.actors * config.settings.transitions_before_learning
     learned: float = (transitions - filling) * config.settings.updates_a_transition
     return learned
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the shards, the head that watches, and the workers."""
+    """Returns the roles of a run: shards, head and workers."""
     del spec
     return with_shards(config, agent, "worker", "seedbed.architectures.gorila:work")
 
 
 def work(context: Context) -> None:
-    """Runs one worker until the head is gone, which raises."""
+    """Runs one worker, until the loss of the head raises :class:`~seedbed.errors.ConnectionLost`."""
     push_gradients(context, _begin)
 
 
@@ -214,7 +216,10 @@ def work(context: Context) -> None:
 def _begin(
     context: Context, shards: RemoteShards, job: Mapping[str, Any]
 ) -> Iterator[tuple[Work, Callable[[], None]]]:
-    """Begins to act, in a thread; with what raises :class:`RunFailed` if its environments have failed, or hang."""
+    """Starts the worker's actor in a thread; yields the worker, and a check of its environments.
+
+    The check raises :class:`RunFailed` if the environments have failed, or hang.
+    """
     index, epoch = context.task.index, job["epoch"]
     mine = GorilaWorker(context.config, context.agent, context.spec, server=shards, index=index, epoch=epoch)
     [address] = mine.loop.open([f"inproc:worker-{os.getpid()}-{index}-{epoch}"])

@@ -11,8 +11,8 @@
                × actors                            └──────────────────────────────────┘
 
 Actors hold a copy of the policy. Each fetches the newest weights when it begins an unroll, if they have changed, and
-acts with them to its end: by then the learner has gone on, which V-trace corrects. Recurrent states, frame stacks and
-open unrolls stay with the actors.
+acts with them to the unroll's end: by then the learner has made further updates, a lag that V-trace corrects. Recurrent
+states, frame stacks and open unrolls stay with the actors.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ class ImpalaSettings(
 
 
 def build(setup: Setup) -> LearnerLoop:
-    """Puts together everything but the actors."""
+    """Builds the head: the learner, and the service that takes unrolls."""
     return learning_from_actors(setup, fetch_steps=setup.config.placement.fetch_steps or 0)
 
 
 def learning_from_actors(
     setup: Setup, *, fetch_steps: int = 0, publish_every: int = 0, servers: int = 0
 ) -> LearnerLoop:
-    """Puts together a learner whose actors run the policy themselves.
+    """Builds a learner whose actors run the policy themselves.
 
     Args:
-      setup: what the run is built from.
-      fetch_steps: steps between two fetches of the weights, where the lag is free.
-      publish_every: updates after which weights are published; 0: whenever they are due.
+      setup: ingredients of the run.
+      fetch_steps: steps between two fetches of the weights, under a free lag.
+      publish_every: updates between two publications of the weights; 0: whenever they are due.
       servers: number of forward-pass servers between the actors and this process.
     """
     place = setup.config.placement
     lanes = place.actors * lanes_of(place.envs_per_actor)[0]
-    # The weights that actors fetch are read from one device that trains.
+    # Actors fetch weights from the first of the training devices.
     devices = pick("training", place.training_devices)[:1]
     parts = make_parts(setup, devices, lanes=lanes, publish_every=publish_every)
     return parts.loop(_unrolls_of_actors(parts, lanes, parts.lag.every(fetch_steps), servers))
 
 
 def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int, servers: int) -> ServedActors:
-    """Returns the source that takes whole unrolls in, and gives weights out."""
+    """Returns the source of unrolls that actors send whole, with the service that gives them weights."""
     config, agent = parts.setup.config, parts.setup.agent
     control: LagControl = FreeControl(parts.store, 0, parts.hand_over)
     if parts.lag.exact:
@@ -89,7 +89,7 @@ def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int, servers: int)
         parts.store,
         policy=to_json(config),
         fetch_steps=fetch_steps,
-        # A replay is made for inserts of so many rows.
+        # A replay is made for inserts of at most so many rows.
         largest=config.placement.largest_batch if agent.data.replay else None,
         ledger=parts.books.ledger,
         meters=parts.meters,
@@ -99,7 +99,7 @@ def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int, servers: int)
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses settings that do not go together."""
+    """Returns the reason why settings do not go together; None if they do."""
     fetch_steps = config.placement.fetch_steps
     if fetch_steps is not None and config.lag.exact:
         return (
@@ -117,12 +117,12 @@ def check(config: RunConfig, agent: Agent) -> str | None:
 
 
 def program_with(config: RunConfig, agent: Agent, spec: EnvSpec, fetch_steps: int = 0) -> Program:
-    """Returns the learner, and the actors that send it whole unrolls and fetch its weights.
+    """Returns the roles of a learner, and of actors that send it whole unrolls and fetch its weights.
 
     Args:
-      config: the run's settings.
-      agent: the agent that is trained.
-      spec: of the environments.
+      config: settings of the run.
+      agent: the agent.
+      spec: spec of the environments.
       fetch_steps: steps of an environment between two fetches; 0: whenever there are newer weights.
     """
     rows = lanes_of(config.placement.envs_per_actor)[1]
@@ -134,7 +134,7 @@ def program_with(config: RunConfig, agent: Agent, spec: EnvSpec, fetch_steps: in
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the roles of a run."""
+    """Returns the roles of a run: learner and actors."""
     return program_with(config, agent, spec, config.placement.fetch_steps or 0)
 
 

@@ -1,4 +1,4 @@
-"""The record that an architecture is: what it reads, which agents it runs, and how its parts are put together."""
+"""The interface of architectures: a record of settings, compatibility, declared program and builder."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ def _no_variants(values: Mapping[str, Any]) -> Agent:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a run is built from.
+    """The ingredients of a run.
 
     Attributes:
-      config: the run's settings.
-      agent: the agent that is trained.
-      spec: of the environments.
-      token: secret that actors, workers and shards have to know.
-      gate: lets actors from elsewhere in; None where none may come.
-      log: the log of the run's own process.
-      checkpoint: the state to go on from; None to begin.
-      agent_with: makes the agent with other values for some of its numbers, which may be traced.
-      first_epoch: of the first actor at each index, or a higher one if the checkpoint has come further.
-      on_join, on_leave: called with actors that come and go (from other threads).
-      on_note: called with a line that environments have for people.
+      config: settings of the run.
+      agent: the agent.
+      spec: spec of the environments.
+      token: secret by which actors, workers and shards are admitted.
+      gate: admission of remote actors; None if none may join.
+      log: log of the run's own process.
+      checkpoint: checkpoint to go on from; None to begin.
+      agent_with: function that makes the agent with other values of some settings, which may be traced.
+      first_epoch: least epoch of the first actor at each index; a checkpoint may demand a higher one.
+      on_join: callback for an actor that has joined; called from other threads.
+      on_leave: callback for an actor that has left, with the reason; called from other threads.
+      on_note: callback for each line of an environment for the user.
     """
 
     config: RunConfig
@@ -54,19 +55,19 @@ class Setup:
 
 
 def runs_any(plan: DataPlan) -> str | None:
-    """Refuses no agent."""
+    """Accepts every agent: returns None."""
     del plan
     return None
 
 
 def nothing_to_check(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses no settings."""
+    """Accepts all settings: returns None."""
     del config, agent
     return None
 
 
 def as_configured(config: RunConfig) -> RunConfig:
-    """Leaves the parts where the settings put them."""
+    """Returns the settings unchanged."""
     return config
 
 
@@ -77,7 +78,7 @@ def head_alone(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
 
 
 def own_share(config: RunConfig, transitions: float) -> float:
-    """Returns the updates that so many acted transitions allow, where each is learned from by one learner."""
+    """Returns the number of updates for ``transitions`` acted ones, under one learner."""
     learned: float = (
         transitions - config.settings.transitions_before_learning
     ) * config.settings.updates_a_transition
@@ -86,21 +87,21 @@ def own_share(config: RunConfig, transitions: float) -> float:
 
 @dataclass(frozen=True)
 class Architecture:
-    """*Where the parts run*: one file each, one row in :mod:`seedbed.registry`.
+    """An architecture: *where the parts run*. Each has one file, and one row in :mod:`seedbed.registry`.
 
     Attributes:
-      name: as in ``--arch``.
+      name: name for ``--arch``.
       Settings: frozen dataclass of the settings that it reads, made of groups of :mod:`seedbed.config.placement`.
-      build: ``setup -> run``, puts together everything that stands in the run's own process, the head.
-      program: ``(config, agent, spec) -> program``, all roles of the run, declared.
-      refuses: ``plan -> reason``, why an agent that wants such data can never run here; None if it can.
-      check: ``(config, agent) -> reason``, why these settings do not go together; None if they do.
-      place: ``config -> config``, the settings of the architecture whose parts it puts elsewhere; the record of the
-        run keeps what was asked for.
-      policy: where the policy runs, by which the stages of a run are timed alone; None: they cannot be.
-      always_exact: whether every checkpoint holds the environments, so that a resumed run goes on as it was.
-      updates: ``(config, transitions) -> updates``, updates that so many acted transitions allow: learning rates are
-        annealed over them.
+      build: ``setup -> run``, builder of the parts in the run's own process, the head.
+      program: ``(config, agent, spec) -> program``, declaration of all roles of a run.
+      refuses: ``plan -> reason``, the reason why agents with this data plan can never run here; None if they can.
+      check: ``(config, agent) -> reason``, the reason why these settings do not go together; None if they do.
+      place: ``config -> config``, conversion to the settings with which the run is built, for an architecture made of
+        another one's parts; the run folder keeps the original settings.
+      policy: place of the policy, by which the stages of a run are timed alone; None: they cannot be.
+      always_exact: whether every checkpoint holds the environments, so that a resumed run continues exactly.
+      updates: ``(config, transitions) -> updates``, number of updates for a number of acted transitions, over which
+        learning rates are annealed.
     """
 
     name: str

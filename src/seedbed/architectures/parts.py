@@ -1,4 +1,4 @@
-"""The parts of a run with one learner that are made alike whoever acts."""
+"""The parts of a run with one learner that do not depend on the kind of actors: learner, memory, weights, counts."""
 
 from __future__ import annotations
 
@@ -34,15 +34,19 @@ class Parts:
     """The parts of one run; :meth:`loop` puts them together.
 
     Attributes:
-      setup: what the run is built from.
-      lag: of the run.
-      rounds: the version that each round acts with; None where the lag is free.
-      settings: of the loop.
-      learner, memory, store, books, failure: see :class:`~seedbed.learning.loop.LearnerLoop`.
-      beginning: where the run begins.
-      hand_over: takes complete unrolls.
-      assignment: what actors are told.
-      meters: of acting.
+      setup: ingredients of the run.
+      lag: lag of the run.
+      rounds: schedule of rounds and weight versions under an exact lag; None under a free one.
+      settings: settings of the loop.
+      learner: learner that makes the updates.
+      memory: queue or replay between acting and learning.
+      store: published weights.
+      books: counts of steps and episodes.
+      failure: first failure of any part.
+      beginning: state in which the run begins: new, or restored from a checkpoint.
+      hand_over: function that takes complete unrolls.
+      assignment: assignment for actors.
+      meters: meters of acting.
     """
 
     setup: Setup
@@ -60,13 +64,24 @@ class Parts:
     meters: Meters = field(default_factory=Meters)
 
     def exact_control(self, device: int, actors: int, collect: RoundBuffer) -> ExactControl:
-        """Returns the control of the lanes of so many actors on a device, under an exact lag."""
+        """Returns the lag control of the lanes on one device, under an exact lag.
+
+        Args:
+          device: index of the device in the weight store.
+          actors: number of actors whose lanes are on the device.
+          collect: buffer of the unrolls of a round.
+        """
         assert self.rounds is not None
         halves = dict.fromkeys(range(lanes_of(self.setup.config.placement.envs_per_actor)[0]), actors)
         return ExactControl(self.rounds, halves=halves, store=self.store, device=device, collect=collect)
 
     def served(self, services: Sequence[Service[Any]], **more: Any) -> ServedActors:
-        """Returns the source of actors that join over a transport; ``more`` as it takes it."""
+        """Returns the source of actors that join over a transport.
+
+        Args:
+          services: services of the actors, one for each acting device.
+          **more: further arguments of :class:`~seedbed.serving.source.ServedActors`.
+        """
         setup = self.setup
         registry = ActorRegistry(
             self.assignment,
@@ -93,9 +108,10 @@ class Parts:
         """Returns the run.
 
         Args:
-          source: acts.
-          assemble: puts unrolls together to a batch on the devices that train; None where they come from the host.
-          while_idle: called while no batch comes; returns whether there are newer weights to publish.
+          source: source of the unrolls.
+          assemble: function that joins unrolls into a batch on the training devices; None if unrolls are host arrays.
+          while_idle: function that is called while no batch is ready, and returns whether there are newer weights to
+            publish.
         """
         return LearnerLoop(
             self.setup.agent,
@@ -124,17 +140,17 @@ def make_parts(
     assignment: Assignment | None = None,
     count: Callable[[Iterable[tuple[float, int]]], None] | None = None,
 ) -> Parts:
-    """Makes the parts, and restores those that a checkpoint has.
+    """Makes the parts, and restores the state that a checkpoint holds.
 
     Args:
-      setup: what the run is built from.
-      devices: JAX devices that read the weights.
-      lanes: number of lanes that hand unrolls over, each of an equal share of the environments.
-      learner: makes the updates; None for one on the devices that train, of all hosts.
-      stream: number of this learner among those of the run, each of which draws numbers of its own; None: the host's.
-      publish_every: updates after which weights are published; 0: whenever they are due.
-      assignment: what actors are told; None: that of this host.
-      count: takes the episodes that ended; None: the books count them.
+      setup: ingredients of the run.
+      devices: JAX devices to which the weights are published.
+      lanes: number of lanes, each with an equal share of the environments.
+      learner: learner that makes the updates; None for one on the training devices of all hosts.
+      stream: index of this learner's random stream among the run's learners; None for the host's index.
+      publish_every: updates between two publications of the weights; 0: whenever they are due.
+      assignment: assignment for actors; None for that of this host.
+      count: function that takes the returns and lengths of ended episodes; None: the books count them.
 
     Raises:
       ConfigError: a setting does not fit the agent, this machine or the checkpoint.
@@ -212,7 +228,12 @@ def make_parts(
 
 
 def restored_tables(parts: Parts, like: Callable[[], dict[str, Tree]]) -> dict[str, Tree]:
-    """Returns the agent's states that a checkpoint kept, with the structures of ``like()``; none if it kept none."""
+    """Returns the agent's recurrent states from the checkpoint, by name; empty if the checkpoint has none.
+
+    Args:
+      parts: parts of the run.
+      like: function that returns trees with the shapes and dtypes of the states, by name.
+    """
     checkpoint = parts.setup.checkpoint
     if checkpoint is None or not parts.beginning.lanes:
         return {}
@@ -222,14 +243,14 @@ def restored_tables(parts: Parts, like: Callable[[], dict[str, Tree]]) -> dict[s
 def assignment_of(
     config: RunConfig, agent: Agent, spec: EnvSpec, token: str, *, envs: int | None = None
 ) -> Assignment:
-    """Returns what the actors of a host are told.
+    """Returns the assignment for the actors of a host.
 
     Args:
-      config: the run's settings.
-      agent: the agent that is trained.
-      spec: of the environments.
-      token: secret that lets actors in where they come over a transport.
-      envs: environments of each actor, where the settings do not say it.
+      config: settings of the run.
+      agent: the agent.
+      spec: spec of the environments.
+      token: secret by which actors are admitted over a transport.
+      envs: number of environments of each actor; None to take it from the settings.
     """
     place = config.placement
     of_actors = isinstance(place, EnvironmentSettings)

@@ -1,7 +1,7 @@
-"""The program of a run: every process and every group of threads that it consists of, declared before anything starts.
+"""The program of a run: its processes and groups of threads, declared before anything starts.
 
-A launcher starts the instances of its roles, a supervisor watches them, and bench, planner and pages read it; none of
-them knows an architecture.
+A launcher starts the instances of its roles, a supervisor watches them, and bench, planner and pages read it. None of
+these knows any architecture.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 Unit = Literal["step", "unroll", "update", "gradient"]
-"""What traffic is counted by: one environment's step, one environment's unroll, an update of the weights (for each
-instance), or a gradient (of one instance)."""
+"""The unit in which traffic is counted: one environment's step, one environment's unroll, an update of the weights (for
+each instance), or a gradient (of one instance)."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What travels in one direction.
+    """The traffic in one direction of a conversation.
 
     Attributes:
-      what: its name for people.
-      direction: up, from the role that dials to the one that is dialled; or down.
-      bytes: payload of one unit, without headers and padding.
-      per: the unit.
+      what: name of its contents, for the user.
+      direction: ``up``, from the role that dials to the role that is dialled, or ``down``.
+      bytes: payload of one unit in bytes, without headers and padding.
+      per: unit in which it is counted.
     """
 
     what: str
@@ -52,14 +52,20 @@ class Edge:
 
     Attributes:
       to: name of the role that is dialled.
-      traffic: what travels.
+      traffic: traffic of the conversation.
     """
 
     to: str
     traffic: tuple[Traffic, ...] = ()
 
     def bytes_for(self, direction: str, units: Mapping[str, float], instances: int) -> float:
-        """Returns the bytes in one direction for so many units, where ``instances`` dial."""
+        """Returns the bytes in one direction.
+
+        Args:
+          direction: ``up`` or ``down``.
+          units: numbers of units, by unit.
+          instances: number of instances that dial; each is sent every update.
+        """
         return sum(
             each.bytes * units.get(each.per, 0.0) * (instances if each.per == "update" else 1)
             for each in self.traffic
@@ -69,11 +75,11 @@ class Edge:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one instance of a role needs.
+    """The resources of one instance of a role.
 
     Attributes:
-      cores: processor cores that it keeps busy.
-      accelerators: devices that act or train; on a machine without any they are its processor.
+      cores: number of CPU cores that it keeps busy.
+      accelerators: number of devices that act or train; on a machine without accelerators, its CPU takes their place.
     """
 
     cores: float = 1.0
@@ -82,25 +88,25 @@ class Resources:
 
 @dataclass(frozen=True)
 class Role:
-    """The instances of a program that do the same.
+    """A role: a group of instances of a program that do the same.
 
     Attributes:
-      name: for people, and for the roles that dial it.
-      count: number of instances; of each host, where there are several.
-      entry: ``module:function``, called with a :class:`Context`, runs one instance; None for the head, and for roles
-        whose instances are threads that the head starts itself.
-      needs: of one instance.
-      dials: the conversations that an instance begins.
-      listens: whether an instance has an address of its own, where others dial it.
+      name: name for the user, and for the roles that dial it.
+      count: number of instances, on each host.
+      entry: ``module:function`` that is called with a :class:`Context` and runs one instance; None for the head, and
+        for roles whose instances are threads that the head starts itself.
+      needs: resources of one instance.
+      dials: conversations that an instance begins.
+      listens: whether an instance has an address of its own, at which others dial it.
       near: role whose machine an instance should share, so that shared memory takes the place of the network.
-      restarts: of one instance within ten minutes; None: the run ends when one dies.
-      silent_after: seconds that an instance may owe something before it is ended; 0: it is not watched. What it owes
-        is known from the head, see :class:`seedbed.instances.Instances`.
-      starts_within: seconds in which an instance has to be ready, beside its ``patience``.
+      restarts: number of restarts of one instance within ten minutes, at most; None: the run ends when one dies.
+      silent_after: seconds that an instance may owe something before it is ended; 0: it is not watched. The head knows
+        the debts, see :class:`seedbed.instances.Instances`.
+      starts_within: seconds in which an instance has to be ready, in addition to its ``patience``.
       patience: seconds for which an instance waits for the roles that it dials.
-      late: the reason that is given for an instance that was silent for so many ``{seconds}``.
-      elastic: whether more may come, and some may go, while the run goes on.
-      accelerated: whether its JAX runs where the head's does; otherwise on the processor.
+      late: reason for ending an instance that was silent for ``{seconds}``, for the user.
+      elastic: whether instances may join and leave while the run goes on.
+      accelerated: whether its JAX uses the same platform as the head's; otherwise the CPU.
     """
 
     name: str
@@ -124,12 +130,12 @@ class Program:
     """All roles of a run, in the order in which they are started.
 
     Attributes:
-      roles: those before the head are dialled by it; those after it dial it, or each other.
-      head: the role whose process holds the run.
-      hosts: number of heads, each with its share of the instances.
+      roles: all roles; the head dials the roles before it, and the roles after it dial the head or one another.
+      head: name of the role whose process holds the run.
+      hosts: number of hosts, each with a head and instances of its own.
 
     Raises:
-      ConfigError: a role dials one that there is not, or two have the same name.
+      ConfigError: a role names one that does not exist, or two have the same name.
     """
 
     roles: tuple[Role, ...]
@@ -159,12 +165,12 @@ class Program:
 
     @property
     def before(self) -> tuple[Role, ...]:
-        """The roles that stand before the head: it dials them."""
+        """The roles before the head, which dials them."""
         return self.roles[: self._position]
 
     @property
     def after(self) -> tuple[Role, ...]:
-        """The roles that come after the head: they dial it, or one another."""
+        """The roles after the head, which dial it or one another."""
         return self.roles[self._position + 1 :]
 
     @property
@@ -174,12 +180,12 @@ class Program:
 
     @property
     def is_dialled(self) -> bool:
-        """Whether anything travels between different roles."""
+        """True if anything travels between different roles."""
         return any(edge.to != role.name for role, edge in self.edges)
 
     @property
     def has_instances(self) -> bool:
-        """Whether others than the head act or learn."""
+        """True if the program has instances of other roles than the head."""
         return len(self.roles) > 1
 
     def to_json(self) -> dict[str, Any]:
@@ -189,18 +195,18 @@ class Program:
 
 @dataclass(frozen=True)
 class Task:
-    """What one instance is told, as JSON values.
+    """The task of one instance, as JSON values.
 
     Attributes:
       role: name of the role.
-      index: of the instance among those of the role.
-      entry: of the role.
-      run: the run's settings.
-      spec: of the environments.
+      index: number of the instance within the role.
+      entry: entry of the role.
+      run: settings of the run.
+      spec: spec of the environments.
       dials: addresses of the roles that it dials, in the order of their instances.
-      patience: seconds for which it waits for them.
-      listens: its own address; None if nobody dials it.
-      folder: a place of its own that outlives it; what it begins with stands there.
+      patience: seconds for which it waits for these roles.
+      listens: its own address; None if it is not dialled.
+      folder: folder of its own, which outlives it and holds the checkpoint that it begins with.
     """
 
     role: str
@@ -214,20 +220,20 @@ class Task:
     folder: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON values."""
+        """Returns the task as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the entry of a role is called with.
+    """The argument of a role's entry.
 
     Attributes:
-      task: what the instance is told.
-      token: secret that the others want to hear.
-      over: set when the instance is to end.
-      make_config: makes the run's settings of their JSON values.
-      make_agent: makes the agent; it imports JAX.
+      task: task of the instance.
+      token: secret by which the other instances admit this one.
+      over: event that is set when the instance is to end.
+      make_config: function that makes the run's settings from their JSON values.
+      make_agent: function that makes the agent; it imports JAX.
     """
 
     task: Task
@@ -238,31 +244,31 @@ class Context:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The run's settings."""
+        """Settings of the run."""
         return self.make_config(self.task.run)
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """Of the environments."""
+        """Spec of the environments."""
         from seedbed.types import EnvSpec
 
         return EnvSpec.from_json(self.task.spec)
 
     @cached_property
     def agent(self) -> Agent:
-        """The agent that is trained."""
+        """The agent; made at first use, which imports JAX."""
         return self.make_agent(self.config, self.spec)
 
     def address_of(self, role: str) -> str:
-        """Returns the address of the one instance of a role that this instance talks to."""
+        """Returns the address of the instance of a role that this instance dials."""
         addresses = self.task.dials[role]
         return addresses[self.task.index % len(addresses)]
 
     def dial(self, role: str) -> Client:
-        """Returns a connection to :meth:`address_of` a role, which may still be starting.
+        """Returns a connection to the instance at :meth:`address_of`, which may still be starting.
 
         Raises:
-          ConnectionLost: it is not there in time, or this instance is to end.
+          ConnectionLost: the instance does not listen in time, or this one is to end.
         """
         address, deadline = self.address_of(role), time.monotonic() + self.task.patience
         while True:

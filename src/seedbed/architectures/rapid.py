@@ -11,9 +11,9 @@ Deep Reinforcement Learning", section 3.2).
     └──────────────────┘   actions    └──────────────────────┘   weights   └─────────┬────────────────────┘
             × actors                      × forward_servers                   gradients, all-reduced
 
-Rollout workers only step environments, as under SEED; the policy runs on machines of its own, always with the newest
-weights that were published; each optimizer learns from what its own rollout workers did, and averages its gradients
-with the others' at every update.
+Rollout workers only step environments, as under SEED. The policy runs on machines of its own, always with the newest
+published weights. Each optimizer learns from the unrolls of its own rollout workers, and averages its gradients with
+the other optimizers' at every update.
 """
 
 from __future__ import annotations
@@ -80,22 +80,22 @@ class RapidSettings(
 
     @property
     def slots(self) -> int:
-        """Environments of the rollout workers; none come from elsewhere."""
+        """Number of environments of all rollout workers; remote ones cannot join."""
         return self.planned
 
 
 def build(setup: Setup) -> LearnerLoop:
-    """Puts together one optimizer: everything but rollout workers and forward-pass servers.
+    """Builds the head, one optimizer.
 
-    To its registry both together are actors that run the policy themselves.
+    To it, rollout workers and forward-pass servers together are actors that run the policy themselves.
     """
     place = setup.config.placement
-    pick("inference", place.inference_devices)  # or an error now, and not of a server
+    pick("inference", place.inference_devices)  # so that a wrong index is an error here, not of a server
     return learning_from_actors(setup, publish_every=place.publish_updates, servers=place.forward_servers)
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the optimizer, the forward-pass servers that dial it, and the rollout workers that dial them."""
+    """Returns the roles of a run: optimizer, forward-pass servers that dial it, and rollout workers that dial these."""
     place = config.placement
     rows = lanes_of(place.envs_per_actor)[1]
     weights = snapshots(agent, place.publish_updates if not config.lag.exact else 1)
@@ -117,7 +117,12 @@ def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
 
 
 def serve(context: Context) -> None:
-    """Runs one forward-pass server until it is told to end, or the optimizer is gone; raises what ended acting."""
+    """Runs one forward-pass server until it is told to end.
+
+    Raises:
+      ConnectionLost: the optimizer is gone.
+      Exception: the error with which acting ended.
+    """
     failed: list[BaseException] = []
 
     def fail(error: BaseException) -> None:
@@ -146,17 +151,17 @@ def serve(context: Context) -> None:
 
 
 class ForwardServer:
-    """Runs the policy for some rollout workers of one optimizer.
+    """A server that runs the policy for some rollout workers of one optimizer.
 
     Args:
-      config: the run's settings, those of this optimizer's host.
-      agent: whose policy.
-      spec: of the environments.
-      index: of the server among the host's; it takes every ``forward_servers``-th rollout worker from this one on.
-      optimizer: the address of its registry.
-      token: what the optimizer wants to be told.
-      on_failure: called with the exception that ended acting.
-      on_lost: called with how the optimizer was lost.
+      config: settings of the run, on this optimizer's host.
+      agent: the agent.
+      spec: spec of the environments.
+      index: number of the server on this host; it serves every ``forward_servers``-th rollout worker from this one on.
+      optimizer: address of the optimizer.
+      token: token by which the optimizer admits the server.
+      on_failure: callback for the exception that ended acting.
+      on_lost: callback for the loss of the optimizer, with the reason.
     """
 
     def __init__(
@@ -177,10 +182,10 @@ class ForwardServer:
         device = devices[index % len(devices)]
         workers = len(range(index, place.actors, place.forward_servers))
         rows = lanes_of(place.envs_per_actor)[1]
-        # Whoever comes back finds room, also where those before have not been missed yet.
+        # A worker that joins again finds free slots, also before its earlier ones are released.
         capacity = 2 * workers * place.envs_per_actor
         full = max(place.inference_batch or workers * rows, rows)
-        # In lockstep lanes are at most so many rounds apart, and every round has weights of its own.
+        # In lockstep, lanes are at most so many rounds apart, and every round has its own weights.
         store = WeightStore([device], keep=lag.rounds + 3 if isinstance(lag, ExactLag) else 1)
         control: ForwardControl
         sizes: tuple[int, ...]
@@ -189,7 +194,7 @@ class ForwardServer:
         else:
             control = Newest(BatchRule(full, place.inference_wait_ms / 1e3), store)
             sizes = buckets(min(rows, full), full)
-        # It listens before its servers start.
+        # An in-process optimizer listens before its servers start.
         patience = 0.0 if optimizer.startswith("inproc:") else _CONNECT_SECONDS
         self._connect = partial(connect, optimizer, timeout=patience)
         inference = Inference(agent, spec, capacity, sizes, device, key(config.seed, "acting"))
@@ -209,14 +214,14 @@ class ForwardServer:
         self._reporter: ServerReporter | None = None
 
     def open(self, address: str) -> str:
-        """Begins to serve; returns the address that rollout workers can reach."""
+        """Starts serving; returns the address for rollout workers."""
         self._forward.start()
         self._reporter = ServerReporter(self._connect, self._token, self._index, self._tell, self._on_lost)
         self._server = listen(address, self._relay)
         return self._server.address
 
     def _tell(self) -> dict[str, Any] | None:
-        """What is reported; nothing while the thread that acts does not come round."""
+        """Returns the next report to the optimizer; None while the acting thread makes no progress."""
         if not self._forward.beats():
             return None
         return {"heard": self._relay.heard(), **self._meters.hand_on()}
@@ -231,7 +236,7 @@ class ForwardServer:
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses settings that do not go together."""
+    """Returns the reason why settings do not go together; None if they do."""
     place = config.placement
     if place.actors < place.forward_servers:
         return (

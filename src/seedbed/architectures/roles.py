@@ -1,4 +1,4 @@
-"""Roles that several architectures declare alike."""
+"""Roles that several architectures declare in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACTOR = "actor"
 
 
 def learner(config: RunConfig, agent: Agent, *edges: Edge, name: str = LEARNER) -> Role:
-    """Returns the head: the process that learns, with all devices that its settings name."""
+    """Returns the role of the head: the process that learns, with all devices in its settings."""
     place = config.placement
     devices: set[int] = set()
     for group in ("training_devices", "inference_devices"):
@@ -39,7 +39,14 @@ def learner(config: RunConfig, agent: Agent, *edges: Edge, name: str = LEARNER) 
 
 
 def actors(config: RunConfig, to: str, traffic: Iterable[Traffic], *, patience: float = 5.0) -> Role:
-    """Returns the actors that dial the role ``to``, each a process with a batch of environments."""
+    """Returns the role of actors, each a process with a batch of environments.
+
+    Args:
+      config: settings of the run.
+      to: role that they dial.
+      traffic: traffic of that conversation.
+      patience: seconds for which an actor waits for that role.
+    """
     place = config.placement
     return Role(
         _ACTOR,
@@ -56,7 +63,7 @@ def actors(config: RunConfig, to: str, traffic: Iterable[Traffic], *, patience: 
 
 
 def threads(config: RunConfig) -> Role:
-    """Returns the actors that are threads of the head."""
+    """Returns the role of actors that are threads of the head."""
     place = config.placement
     lag = config.lag if isinstance(place, LearnerSettings) else None
     return Role(
@@ -70,7 +77,7 @@ def threads(config: RunConfig) -> Role:
 
 
 def late_step(config: RunConfig) -> str:
-    """Returns what is said of an actor whose environments hang."""
+    """Returns the reason for ending an actor whose environments hang; ``{seconds}`` in it is filled in later."""
     return f"its environments ({config.env}) took more than {{seconds}} s for one step (--env-timeout allows more)"
 
 
@@ -80,12 +87,12 @@ def with_shards(
     """Returns the program of a parameter server: shards, the head that watches, and workers that push gradients.
 
     Args:
-      config: the run's settings.
-      agent: the agent that is trained.
+      config: settings of the run.
+      agent: the agent.
       noun: name of the workers' role.
-      entry: of the workers.
-      edges: more conversations of theirs.
-      **pushes: ``n_push`` and ``n_fetch``.
+      entry: entry of the workers.
+      *edges: further conversations of the workers.
+      **pushes: ``n_push`` and ``n_fetch`` of :func:`~seedbed.architectures.traffic.gradients`.
     """
     place, traffic = config.placement, gradients(agent, **pushes)
     watched: dict[str, Any] = {"restarts": place.actor_restarts, "silent_after": config.safety.env_timeout}
@@ -109,6 +116,6 @@ def with_shards(
 
 
 def carrier_of(config: RunConfig) -> str:
-    """Returns the name of the carrier between the roles of this machine."""
+    """Returns the name of the carrier between the roles on one machine."""
     place = config.placement
     return place.transport if isinstance(place, TransportSettings) else "inproc"

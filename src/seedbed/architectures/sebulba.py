@@ -12,9 +12,9 @@
     │        × threads                  × devices                  × devices        │
     └───────────────────────────────────────────────────────────────────────────────┘
 
-Every thread steps a batch of environments of its own and has the policy decide on its accelerator, which it shares
-with other threads: one steps while another decides. Unrolls grow on the accelerator and go from there to those that
-train, never through the host.
+Every thread steps its own batch of environments and runs the policy on an accelerator that it shares with other
+threads: one thread steps while the policy acts for another. Unrolls grow on the accelerator and go from there to the
+training devices, never through the host.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class SebulbaSettings(
     actors: int = 2
     """Actor threads."""
     envs_per_actor: int = 16
-    """Environments of each thread, stepped while other threads' are decided for."""
+    """Environments of each thread; one thread steps while the policy acts for another."""
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses settings that do not go together."""
+    """Returns the reason why settings do not go together; None if they do."""
     place = config.placement
     if (reason := no_actors(config, "threads")) is not None:
         return reason
@@ -70,7 +70,7 @@ def check(config: RunConfig, agent: Agent) -> str | None:
 
 
 def build(setup: Setup) -> LearnerLoop:
-    """Puts together everything but what starts and watches the threads."""
+    """Builds the head, with actor threads that the supervisor starts."""
     place = setup.config.placement
     devices = pick("inference", place.inference_devices)
     parts = make_parts(setup, devices, lanes=place.actors)
@@ -78,7 +78,7 @@ def build(setup: Setup) -> LearnerLoop:
 
 
 def _threads(parts: Parts, devices: list[Any]) -> ThreadSource:
-    """Returns the source whose actors are threads that decide on these devices."""
+    """Returns the source whose actors are threads; the policy runs on these devices."""
     setup = parts.setup
     config, place = setup.config, setup.config.placement
     gate = LearnerGate(
@@ -101,7 +101,7 @@ def _threads(parts: Parts, devices: list[Any]) -> ThreadSource:
 
 
 def _states(parts: Parts) -> dict[int, dict[str, Any]]:
-    """Returns what a checkpoint kept of each thread, the agent's state too."""
+    """Returns the state of each thread in the checkpoint, by index, including the agent's recurrent state."""
     like = parts.setup.agent.initial_state(parts.setup.config.placement.envs_per_actor)
     lanes = {index: lane for (index, _), lane in parts.beginning.lanes.items()}
     kept = restored_tables(parts, lambda: {memory_name(index): like for index in lanes})
@@ -109,7 +109,7 @@ def _states(parts: Parts) -> dict[int, dict[str, Any]]:
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the learner and its threads; what goes between them never leaves the process."""
+    """Returns the roles of a run: the learner and its threads, with no traffic between processes."""
     del spec
     return Program((learner(config, agent), threads(config)), hosts=config.cluster.hosts)
 

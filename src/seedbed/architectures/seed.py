@@ -61,7 +61,7 @@ class SeedSettings(
 
 
 def build(setup: Setup) -> LearnerLoop:
-    """Puts together everything but the actors."""
+    """Builds the head: central inference and the learner."""
     place = setup.config.placement
     devices = pick("inference", place.inference_devices)
     parts = make_parts(setup, devices, lanes=place.actors * lanes_of(place.envs_per_actor)[0])
@@ -69,7 +69,7 @@ def build(setup: Setup) -> LearnerLoop:
 
 
 def central_inference(parts: Parts, devices: list[Any]) -> ServedActors:
-    """Returns the source whose actors only step environments: the policy runs here, on these devices."""
+    """Returns the source whose actors only step environments; the policy runs here, on these devices."""
     place = parts.setup.config.placement
     collect = RoundBuffer(place.actors * lanes_of(place.envs_per_actor)[0], parts.hand_over)
     services = [_service(parts, index, devices, collect) for index in range(len(devices))]
@@ -87,7 +87,7 @@ def central_inference(parts: Parts, devices: list[Any]) -> ServedActors:
 
 
 def _service(parts: Parts, index: int, devices: list[Any], collect: RoundBuffer) -> InferenceService:
-    """Returns what serves every ``len(devices)``-th actor from ``index`` on, on the device with this index."""
+    """Returns the service on one device, which serves every ``len(devices)``-th actor from ``index`` on."""
     config, assignment = parts.setup.config, parts.assignment
     place = config.placement
     actors = len(range(index, place.actors, len(devices)))
@@ -124,7 +124,7 @@ def _service(parts: Parts, index: int, devices: list[Any], collect: RoundBuffer)
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the learner, which decides, and the actors that dial it at every step."""
+    """Returns the roles of a run: the learner, which runs the policy, and the actors, which send it every step."""
     roles = (learner(config, agent), actors(config, LEARNER, steps(spec)))
     return Program(roles, hosts=config.cluster.hosts)
 

@@ -1,4 +1,4 @@
-"""What travels between the roles of a program, in bytes, from the layouts that travel."""
+"""Traffic between the roles of a program, in bytes, computed from the layouts of its messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seedbed.types import Agent, EnvSpec
 
 
 def steps(spec: EnvSpec) -> tuple[Traffic, ...]:
-    """Returns the traffic of environments that are decided for elsewhere: every step."""
+    """Returns the traffic of actors under central inference: observations and actions at every step."""
     action = Layout(((spec.action.shape, spec.action.dtype),))
     return (
         Traffic("observation, reward, three flags", "up", Layout(step_fields(spec, 1)).payload, "step"),
@@ -26,7 +26,13 @@ def steps(spec: EnvSpec) -> tuple[Traffic, ...]:
 
 
 def unrolls(agent: Agent, spec: EnvSpec, rows: int) -> tuple[Traffic, ...]:
-    """Returns the traffic of actors that decide themselves: unrolls of lanes with so many environments each."""
+    """Returns the traffic of actors that run the policy themselves.
+
+    Args:
+      agent: the agent.
+      spec: spec of the environments.
+      rows: number of environments in a lane.
+    """
     what = "unroll, first priorities" if agent.priorities else "unroll"
     return (
         Traffic(what, "up", UnrollCodec(agent, spec, 1).layout.payload, "unroll"),
@@ -35,12 +41,12 @@ def unrolls(agent: Agent, spec: EnvSpec, rows: int) -> tuple[Traffic, ...]:
 
 
 def snapshots(agent: Agent, every: int = 1) -> Traffic:
-    """Returns the traffic of weights that are fetched after so many updates, at most."""
+    """Returns the traffic of weights that are fetched at most once in ``every`` updates."""
     return Traffic("weights", "down", WeightsCodec(agent).layout.payload / max(every, 1), "update")
 
 
 def gradients(agent: Agent, *, n_push: int = 1, n_fetch: int = 1) -> tuple[Traffic, ...]:
-    """Returns the traffic of a worker: a gradient of ``n_push`` batches up, parameters after ``n_fetch`` of them."""
+    """Returns the traffic of a worker: one push per ``n_push`` gradients, one fetch of parameters per ``n_fetch``."""
     nbytes = bytes_of(jax.eval_shape(agent.init, key(0, "example")))
     return (
         Traffic("gradient", "up", nbytes / n_push, "gradient"),
@@ -49,5 +55,5 @@ def gradients(agent: Agent, *, n_push: int = 1, n_fetch: int = 1) -> tuple[Traff
 
 
 def bytes_of(tree: Any) -> int:
-    """Returns the bytes of all leaves of a tree, which may be shapes."""
+    """Returns the bytes of all leaves of a tree of arrays, or of shapes and dtypes."""
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))

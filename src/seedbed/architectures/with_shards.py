@@ -1,7 +1,6 @@
-"""What the architectures have in common that push gradients from workers to shards: Gorila and DistBelief.
+"""The common part of Gorila and DistBelief, whose workers push gradients to the shards of a parameter server.
 
-Shards and workers are processes of their own; the process of the run computes nothing: it watches, counts and writes
-checkpoints.
+Shards and workers are processes. The head computes nothing: it watches, counts and writes checkpoints.
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ from seedbed.types import Agent
 
 _log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
-"""How long a shard is waited for that is not there."""
+"""Seconds for which a missing shard is waited for."""
 _LAST_PATIENCE_SECONDS = 3.0
 _REPORT_SECONDS = 0.5
 KEPT = 2
-"""Snapshots of a shard that are kept."""
+"""Number of snapshots of a shard that are kept."""
 
 
 def bound_of(config: RunConfig) -> Bound:
-    """How stale a gradient may be."""
+    """Returns the bound on the staleness of gradients."""
     place = config.placement
     return Bound(place.max_staleness, place.stale_gradients)
 
 
 class ParameterServerRun(Asynchronous):
-    """A :class:`~seedbed.learning.run.Run` of shards and workers: everything but their processes.
+    """A :class:`~seedbed.learning.run.Run` of shards and workers, which are processes that the supervisor starts.
 
     Args:
-      setup: what the run is built from.
-      workers_role: name of the role of the workers.
+      setup: ingredients of the run.
+      workers_role: name of the workers' role.
     """
 
     def __init__(self, setup: Setup, workers_role: str = "worker") -> None:
@@ -87,7 +86,7 @@ class ParameterServerRun(Asynchronous):
         self._made = dict.fromkeys(range(config.placement.actors), 0)
         self._outliers = 0
         self._up, self._down = 0, 0
-        # Where each worker stands in what it reads, if it reads.
+        # The position of each worker in its part of the data set, if there is one.
         self._positions: dict[str, Any] = dict(checkpoint.meta["positions"]) if checkpoint else {}
         self.workers = WorkerRegistry(
             token,
@@ -102,7 +101,7 @@ class ParameterServerRun(Asynchronous):
 
     @property
     def instances(self) -> Mapping[str, Instances]:
-        """The shards, with what they begin with, and the workers, by the role that their settings declare."""
+        """The shards, with their first checkpoints, and the workers, as the supervisor watches them."""
         return {
             "shard": Instances(owes=self._owed_by_shards, begins=self._begins),
             self._workers_role: Instances(owes=self.workers.owes),
@@ -115,13 +114,13 @@ class ParameterServerRun(Asynchronous):
         return contents_of(self.parts()[index])
 
     def parts(self) -> list[Part]:
-        """Returns the part that each shard begins with."""
+        """Returns the parts with which the shards begin."""
         state, count = self._state, self._config.placement.shards
         pairs = zip(cut(state.params, count), cut(state.opt_state, count), strict=True)
         return [Part(*pair, self.version, int(state.skipped)) for pair in pairs]
 
     def _reach(self, shards: Sequence[str]) -> None:
-        """Begins conversations with the shards at these addresses; waits for those that are not there yet."""
+        """Dials the shards at these addresses; waits for shards that do not listen yet."""
         self._shards = RemoteShards(
             self._agent.optimizer,
             self._like,
@@ -139,13 +138,13 @@ class ParameterServerRun(Asynchronous):
     # Workers.
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Reaches the shards, and lets workers in, at the first address."""
+        """Dials the shards, and listens for workers at the first address."""
         self._reach(dialled["shard"])
         self._server = listen(addresses[0], self.workers)
         return [self._server.address]
 
     def close(self) -> None:
-        """Sends the workers home; safe to call twice."""
+        """Closes the connections with workers and shards; safe to call twice."""
         if self._server is not None:
             self._server.close()
         for pulse in self._pulses:
@@ -154,7 +153,7 @@ class ParameterServerRun(Asynchronous):
             self._shards.close()
 
     def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
-        """See :class:`~seedbed.learning.run.Run`; shards that are gone are not waited for."""
+        """See :class:`~seedbed.learning.run.Run`; a missing shard is waited for only a few seconds."""
         stand_down()
         if self._server is not None:
             self._server.close()
@@ -164,14 +163,14 @@ class ParameterServerRun(Asynchronous):
         self._shards.patience = _LAST_PATIENCE_SECONDS
         try:
             self._state, self._versions = self._taken()
-        except SeedbedError as error:  # also what has ended the run, if it is given up for that
+        except SeedbedError as error:  # also the failure that has ended the run
             _log.error("the parameters are those of the last checkpoint", exc_info=error)
         self._version = int(self._state.updates)
         self._resting = True
         return True
 
     def _job(self, index: int, epoch: int) -> dict[str, Any]:
-        """What a worker is told: one that takes another's place makes the steps that this one has left."""
+        """Returns the job of a worker, as JSON values; a restarted worker makes the steps that its predecessor left."""
         steps = None
         if (frames := self._config.stop.frames) is not None:
             left = max(0, frames - self._frames_before())
@@ -185,7 +184,7 @@ class ParameterServerRun(Asynchronous):
         }
 
     def _frames_before(self) -> int:
-        """Environment frames of the sessions before this one."""
+        """Returns the number of environment frames of the sessions before this one."""
         with self._news:
             made = sum(self._made.values()) + sum(carried_out(books) for books in self._books.values())
         return (self.books.agent_steps - made) * self.frames_per_step
@@ -203,7 +202,7 @@ class ParameterServerRun(Asynchronous):
             self._up += int(pushed["up"])
             self._down += int(pushed["down"])
             self._skipped[worker.index, worker.epoch] = int(told["skipped"])
-            # One that has just begun, or has made all its steps, has none.
+            # A worker that has just begun, or has made all its steps, reports no metrics.
             self._newest = dict(told["metrics"]) or self._newest
             self._metrics = self._newest
             if told.get("position") is not None:
@@ -211,7 +210,7 @@ class ParameterServerRun(Asynchronous):
             self._news.notify_all()
 
     def _on_leave(self, worker: Worker, reason: str) -> None:
-        """What a worker had open, or in its replay and never trained on, is gone with it."""
+        """Counts the steps of a lost worker's open unrolls, and of its replay before training, as dropped."""
         del reason
         with self._news:
             books = self._books.pop(worker.index, None)
@@ -229,17 +228,17 @@ class ParameterServerRun(Asynchronous):
         }
         self.books.ledger.restore(total)
 
-    # What others read.
+    # Read by the session.
 
     @property
     def train_state(self) -> TrainState:
-        """Parameters, optimizer and counters, as the shards have them now, or had them at the end."""
+        """Parameters, optimizer state and counters, read from the shards now, or at the end of learning."""
         if self._shards is not None and not self._resting:
             self._state, self._versions = self._taken()
         return self._state
 
     def _taken(self) -> tuple[TrainState, list[int]]:
-        """What the shards hold, not cut, and their versions."""
+        """Returns the state of all shards, joined, and their versions."""
         assert self._shards is not None
         parts = settled(self._shards.parts)
         whole = self._shards.whole(parts)
@@ -254,17 +253,17 @@ class ParameterServerRun(Asynchronous):
 
     @property
     def version(self) -> int:
-        """Gradients that the shards have taken, as workers have found it."""
+        """Number of gradients that the shards have taken, as the workers have last reported it."""
         return self._version
 
     @property
     def skipped(self) -> int:
-        """Gradients that were not finite."""
+        """Number of gradients that were not finite."""
         with self._news:
             return self._skipped_before + sum(self._skipped.values())
 
     def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""
         return {
             **super().meters(),
             "actors": len(self.workers),
@@ -274,9 +273,9 @@ class ParameterServerRun(Asynchronous):
         }
 
     def snapshot(self, *, alone: bool = False) -> Contents:
-        """Parameters, optimizer and counters; what the workers hold is not kept."""
+        """Returns parameters, optimizer state and counters; the workers' replays and environments are not kept."""
         del alone
-        # The counters first: what is learned meanwhile is in the parameters, and not counted twice.
+        # The counters first: steps that are learned from meanwhile are in the parameters, and not counted twice.
         with self._news:
             meta = {**self.books.kept(self.version), "exact": False, "positions": dict(self._positions)}
         meta["last_epoch"] = self.workers.last_epoch
@@ -286,16 +285,20 @@ class ParameterServerRun(Asynchronous):
 
 
 def contents_of(part: Part) -> Contents:
-    """Returns a part as the contents of a checkpoint."""
+    """Returns a shard's part as the contents of a checkpoint."""
     tree = jax.device_get({"params": part.params, "opt_state": part.opt_state})
     return Contents({"part": tree}, {"version": part.version, "skipped": part.skipped})
 
 
 def kept(folder: Path, like: Part) -> Part:
-    """Returns the newest intact part in ``folder``; ``like`` has its shapes.
+    """Returns the newest intact part in a folder.
+
+    Args:
+      folder: folder of a shard.
+      like: part with the same shapes and dtypes.
 
     Raises:
-      CheckpointError: there is none.
+      CheckpointError: the folder holds no intact part.
     """
     snapshot = load_latest(folder)
     tree = {"params": like.params, "opt_state": like.opt_state}
@@ -304,8 +307,10 @@ def kept(folder: Path, like: Part) -> Part:
 
 
 def serve_shard(context: Context) -> None:
-    """Serves one shard until it is told to end: it begins with what it has kept last, and keeps what it holds now and
-    then, so that it can be started again."""
+    """Serves one shard until it is told to end.
+
+    It begins with its newest snapshot, and writes a snapshot now and then, so that it can be restarted.
+    """
     config, agent, folder = context.config, context.agent, Path(context.task.folder)
     like = empty_part(agent.optimizer, shapes_of(agent), context.task.index, config.placement.shards)
     shard = Shard(agent.optimizer, kept(folder, like), bound_of(config))
@@ -319,34 +324,44 @@ def serve_shard(context: Context) -> None:
                 save(folder, part.version, contents_of(part), keep=KEPT)
                 version = part.version
             except CheckpointError as error:
-                # It is worth no run: the shard goes on, and tries again.
+                # The run goes on without this snapshot: the shard tries again later.
                 _log.warning("%s", error)
 
 
 class Work(Protocol):
-    """What a worker does."""
+    """The work of one worker."""
 
     learner: PushingLearner
 
     def enough(self, steps: int) -> bool:
-        """Whether so many steps of the environments, or of the data set, are enough of them for now."""
+        """Returns whether ``steps`` steps of environments or data set are made, and no more are needed now."""
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Learns; yields metrics after updates, and None now and then."""
+        """Learns until ``stop`` is set; yields metrics after updates, and None now and then."""
 
     def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what is reported, and not reported again."""
+        """Returns the next report to the head, with the metrics of an update; empty ``metrics`` if there is none."""
 
 
 Begin = Callable[
     [Context, RemoteShards, Mapping[str, Any]], AbstractContextManager[tuple[Work, Callable[[], None]]]
 ]
-"""Begins a worker's work, given what the head has told; with what raises :class:`~seedbed.errors.RunFailed` once it
-cannot go on."""
+"""A function ``(context, shards, job) -> (work, check)`` that starts a worker's work.
+
+``job`` is the head's answer, and ``check()`` raises :class:`~seedbed.errors.RunFailed` if the work cannot go on."""
 
 
 def push_gradients(context: Context, begin: Begin) -> None:
-    """Works for the head until that is gone, which raises."""
+    """Runs a worker until it is told to end.
+
+    Args:
+      context: context of the instance.
+      begin: function that starts the worker's work.
+
+    Raises:
+      ConnectionLost: the head is gone.
+      RunFailed: the work cannot go on.
+    """
     with contextlib.closing(context.dial("head")) as client:
         join = {"kind": "join", "protocol": PROTOCOL, "token": context.token, "index": context.task.index}
         job = client.ask(join)
@@ -367,13 +382,13 @@ def push_gradients(context: Context, begin: Begin) -> None:
                     reported = time.monotonic()
                     client.ask({"kind": "report", **work.told(metrics)})
             work.learner.flush()
-            # All its steps are made, and the others may still be at theirs.
+            # This worker has made all its steps; others may still be learning.
             while not context.over.wait(_REPORT_SECONDS):
                 client.ask({"kind": "report", **work.told({})})
 
 
 def _learned(work: Work, steps: int | None, over: threading.Event) -> Iterator[Mapping[str, Any]]:
-    """Learns until so many steps are made; yields the metrics of updates, and none now and then."""
+    """Learns until ``steps`` steps are made, or without a limit; yields metrics, empty ones now and then."""
     if steps is not None and work.enough(steps):
         return
     for metrics in work.updates(over):
@@ -383,11 +398,11 @@ def _learned(work: Work, steps: int | None, over: threading.Event) -> Iterator[M
 
 
 def shapes_of(agent: Agent) -> Any:
-    """Shapes and dtypes of an agent's parameters."""
+    """Returns the shapes and dtypes of an agent's parameters."""
     return jax.eval_shape(agent.init, key(0, "example"))
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics that can be told: those that are finite, as numbers."""
+    """Returns the finite metrics as Python numbers, for JSON."""
     numbers = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

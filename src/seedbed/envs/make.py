@@ -127,7 +127,7 @@ class Guarded:
         self._under_way = True
 
     def _require_finite(self, action: Any) -> None:
-        """Raises :class:`SpecError` if an action is not finite: an environment would be blamed for what comes of it."""
+        """Raises :class:`SpecError` if an action is not finite: an environment would be blamed for the consequences."""
         if self.spec.action.num_values or (fine := np.isfinite(action)).all():
             return
         row = int(np.argwhere(~fine)[0][0])

@@ -79,7 +79,7 @@ class StepRules:
         return None
 
     def broken(self, step: TimeStep, first: int = 0) -> str | None:
-        """Returns what breaks a rule in words that name field and environment, and the remedy; None if nothing does.
+        """Returns a sentence that names field and environment of a number that breaks a rule, and the remedy; else None.
 
         Args:
           step: arrays ``[B, ...]`` or ``[T, B, ...]``, of the dtypes of the spec.

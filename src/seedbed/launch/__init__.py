@@ -1,1 +1,1 @@
-"""Starting, watching, restarting and stopping the parts of a run."""
+"""Starting, supervising, restarting and stopping the processes and threads of a run."""

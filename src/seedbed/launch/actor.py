@@ -1,6 +1,6 @@
-"""The actor program for people: ``seedbed actor``.
+"""The program of an actor that joins a run from elsewhere: ``seedbed actor``.
 
-It imports no JAX, unless the learner says that actors run the policy themselves.
+It imports JAX only if the learner says that actors run the policy themselves.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from seedbed.types import Agent, EnvSpec
 
 
 def make_agent(policy: dict[str, Any], spec: EnvSpec) -> Agent:
-    """The agent of the run whose record is ``policy``; imports JAX.
+    """Returns the agent of a run; imports JAX.
+
+    Args:
+      policy: settings of the run, as JSON values.
+      spec: spec of the environments.
 
     Raises:
-      ConfigError: the record is of another version of Seedbed, or names an agent or network that is not installed here.
+      ConfigError: the settings are of another version of Seedbed, or name an agent or network that is not installed
+        here.
     """
     from seedbed.config.resolve import from_json
     from seedbed.launch.build import build_agent
@@ -28,7 +33,7 @@ def make_agent(policy: dict[str, Any], spec: EnvSpec) -> Agent:
 
 
 def act(client: Client, **join: Any) -> None:
-    """:func:`seedbed.acting.actor.act`, for any learner."""
+    """Acts for any learner, see :func:`seedbed.acting.actor.act`."""
     actor.act(client, make_agent=make_agent, **join)
 
 
@@ -43,16 +48,16 @@ def act_and_reconnect(
     trust: Collection[str] = (),
     **others: Any,
 ) -> None:
-    """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
+    """Acts for a learner that may stop and start again; ends when the learner refuses or an environment fails.
 
     Args:
-      address: where the learner listens.
+      address: address at which the learner listens.
       join: the learner's ``FINGERPRINT.TOKEN`` or ``TOKEN``, or ``@FILE``, a private file with it.
-      say: takes one line for people.
+      say: callback for each line for the user.
       tls_ca: file with certificates of which one must have signed the learner's; empty for none.
-      insecure: whether to speak in plain text over the network, as the learner does with the same flag.
+      insecure: whether to send plain text over the network, as the learner does with the same flag.
       trust: names ``module:name`` that the learner may have this actor import; anything else is refused.
-      **others: as they may be ``index``, ``envs`` and ``platform``, see :func:`seedbed.acting.actor.act`.
+      **others: further arguments of :func:`seedbed.acting.actor.act`: ``index``, ``envs``, ``platform``.
     """
     invitation = Invitation.parse(join, authority=tls_ca, insecure=insecure)
     actor.act_and_reconnect(

@@ -1,8 +1,8 @@
-"""The allocator's settings, which decide a part of the learner's speed on CPU.
+"""Settings of the memory allocator, on which the learner's speed on CPU depends.
 
-glibc maps and unmaps every large temporary of a training step by default, and each comes back with page faults
-(decision 0026 has what that costs). The settings must be in the environment before the process starts, so the command
-line starts itself anew with them.
+By default glibc maps and unmaps every large temporary array of a training step, and each new one costs page faults
+(decision 0026 has the measurements). The settings must be in the environment before the process starts, so the command
+line restarts itself with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MARK = "SEEDBED_ALLOCATOR"
 
 
 def restart_tuned() -> None:
-    """Starts this very command anew with the settings (Linux), unless it has them or ``SEEDBED_ALLOCATOR=off``."""
+    """Restarts this command with the settings (Linux only), unless it has them or ``SEEDBED_ALLOCATOR=off`` is set."""
     if sys.platform != "linux" or _MARK in os.environ:
         return
     environment = {**_SETTINGS, **os.environ, _MARK: "tuned"}
@@ -29,7 +29,7 @@ def restart_tuned() -> None:
 
 
 def without_tuning(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that does not train: actors stay small with glibc's own settings."""
+    """Returns the variables for a process that does not train: actors use less memory with glibc's defaults."""
     return {
         name: value for name, value in environment.items() if name != _MARK and _SETTINGS.get(name) != value
     }

@@ -1,4 +1,4 @@
-"""From a configuration to the agent and the environment's spec that it names."""
+"""Builders of the agent and the environment's spec that a configuration names."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _OURS = ("toy", *NATIVE)
 
 
 def build_spec(config: RunConfig) -> EnvSpec:
-    """What the run's environments look like, after a few steps of the first ones.
+    """Returns the spec of the run's environments, after a trial of one or two of them: made, reset, stepped, closed.
 
-    They stand where the others will: in a process of their own if those are stepped in processes, else in a thread.
+    The trial runs in a process of its own if actors step environments in processes, else in a thread (decision 0056).
 
     Raises:
-      ConfigError: they cannot be made, fail, break the contract, or one call takes more than ``env_timeout`` seconds.
+      ConfigError: an environment cannot be made, fails, breaks the contract, or one call takes more than
+        ``env_timeout`` seconds.
     """
     place = config.placement
     together = place.envs_per_actor if isinstance(place, EnvironmentSettings) else config.settings.batch_size
@@ -37,7 +38,12 @@ def build_spec(config: RunConfig) -> EnvSpec:
 
 
 def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:
-    """The run's agent; with ``values`` for some of its numbers, which may be traced, if they are given.
+    """Builds the run's agent.
+
+    Args:
+      config: settings of the run.
+      spec: spec of the environments.
+      values: values by name that replace some of the agent's settings; they may be traced.
 
     Raises:
       ConfigError: a setting does not fit the environment, or JAX has no device.
@@ -53,11 +59,11 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
 
 
 _FEW_RENEWALS = 50
-"""Of a target network in a whole run: with fewer, rewards hardly reach the values of the steps before them."""
+"""Least number of target network updates in a run: with fewer, rewards hardly reach the values of earlier steps."""
 
 
 def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
-    """Lines for the start of a run: how much is learned in it, and a warning where that is too little or too late."""
+    """Returns lines for the start of a run: the number of updates, and warnings if they are few or batches late."""
     plan, lines = agent.data, []
     updates = _total_updates(config, spec)
     ratio_is_free = plan.replay is not None and plan.replay.ratio is None
@@ -74,7 +80,7 @@ def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
 
 
 def _late_batches(config: RunConfig, plan: DataPlan) -> list[str]:
-    """A warning where an agent that is made for an exact lag makes several batches of each round."""
+    """Returns a warning if an agent that is made for an exact lag trains on several batches in each round."""
     place = config.placement
     exact = config.lag.exact and getattr(config.settings, "own_lag", "free") != "free"
     if not exact or not isinstance(place, EnvironmentSettings):
@@ -89,7 +95,7 @@ def _late_batches(config: RunConfig, plan: DataPlan) -> list[str]:
 
 
 def _total_updates(config: RunConfig, spec: EnvSpec) -> int | None:
-    """Updates that the frame budget allows, as the optimizer counts them: what learning rates are annealed over."""
+    """Returns the number of optimizer updates within the frame budget, over which learning rates are annealed."""
     if config.stop.frames is None:
         return None
     place, acting = config.placement, 1.0

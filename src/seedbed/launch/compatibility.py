@@ -1,4 +1,4 @@
-"""Which agent runs under which architecture, as a table."""
+"""The table of agents and architectures that go together."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ _ANY = "toy:catch"
 def table_of_pairs(
     more_agents: Sequence[str] = (), more_architectures: Sequence[str] = ()
 ) -> dict[str, dict[str, str | None]]:
-    """Returns why each agent never runs under each architecture, by their names; None where it does.
+    """Returns the reason why each agent never runs under each architecture; None where it does.
 
     Args:
-      more_agents, more_architectures: ``module:NAME`` of those of other packages.
+      more_agents: agents of other packages, as ``module:NAME``.
+      more_architectures: architectures of other packages, as ``module:NAME``.
+
+    Returns:
+      The reasons, by the name of the agent, then by the name of the architecture.
     """
     spec = spec_of(_ANY)
     agents, architectures = (*AGENTS.names, *more_agents), (*ARCHITECTURES.names, *more_architectures)

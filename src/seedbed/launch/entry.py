@@ -1,6 +1,7 @@
 """The program of every instance that is a process: ``python -m seedbed.launch.entry TASK``.
 
-It calls the entry of the role that the task, a file of JSON, names. It imports no JAX unless that does.
+``TASK`` is a JSON file with a :class:`~seedbed.architectures.program.Task`. The program calls the task's entry, and
+imports JAX only if that does.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from seedbed.launch.logs import forgive
 from seedbed.plugins import load
 
 TOKEN = "SEEDBED_TOKEN"
-"""Variable with the secret that the other instances want to hear."""
+"""Environment variable with the token by which the other instances admit this one."""
 
 
 def make_config(record: dict[str, Any]) -> Any:
-    """Returns the run's settings of their JSON values; it may import JAX."""
+    """Returns the settings of a run from their JSON values; may import JAX."""
     from seedbed.config.resolve import from_json
 
     return from_json(record)
@@ -43,30 +44,30 @@ def make_agent(config: Any, spec: Any) -> Any:
 
 
 def context_of(task: Task, token: str, over: threading.Event) -> Context:
-    """Returns what the entry of a task is called with."""
+    """Returns the argument for the entry of a task."""
     return Context(task, token, over, make_config, make_agent)
 
 
 def entry_of(task: Task) -> Callable[[Context], None]:
-    """Returns the function that runs the instance; raises :class:`~seedbed.errors.ConfigError` if there is none."""
+    """Returns the function that is a task's entry; raises :class:`~seedbed.errors.ConfigError` if there is none."""
     module, _, name = task.entry.partition(":")
     if not module.startswith("seedbed."):
         entry: Callable[[Context], None] = load(task.entry)
         return entry
-    # The current directory is not searched: a file there may have the name of a module of Python's.
+    # Modules of Seedbed are not looked for in the current directory: a file there may shadow a standard module.
     own: Callable[[Context], None] = getattr(import_module(module), name)
     return own
 
 
 def main() -> None:
-    """Runs an instance; exit status 0 when it is told to end or the others are gone, 3 on a fault."""
+    """Runs an instance; exits with status 0 when it is told to end or loses its connection, 3 on a fault."""
     parser = argparse.ArgumentParser(prog="seedbed.launch.entry")
     parser.add_argument("task", type=Path)
     path = parser.parse_args().task
     over = threading.Event()
     forgive()
     logging.basicConfig(format="%(message)s")  # warnings of environments, into this instance's log
-    # The run decides when its instances stop.
+    # The supervisor decides when instances stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     status = 0
     try:

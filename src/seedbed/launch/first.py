@@ -1,6 +1,6 @@
-"""The first environment of a run, seen from the process that wants to know what it looks like.
+"""The trial of a run's first environments, which yields their spec, from the side of the learner's process.
 
-See :mod:`seedbed.envs.first` for what is looked at, and decision 0056 for where.
+:mod:`seedbed.envs.first` is the trial itself; decision 0056 has the choice between a process and a thread.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ from seedbed.seeding import integer
 from seedbed.types import EnvSpec
 
 _START_SECONDS = 60.0
-"""In which Python is to start."""
+"""Seconds within which Python has to start."""
 _LOOK_SECONDS = 0.01
 _MOMENTS = ("made", "reset", "stepped")
-"""What an environment is about to be, by how many of its moments have passed."""
+"""The next stage of the trial, by the number of stages that have passed."""
 
 
 def in_a_process(config: RunConfig, num_envs: int) -> EnvSpec:
-    """What environments look like that are made, reset, stepped and closed in a process of their own.
+    """Makes, resets, steps and closes environments in a process of their own, and returns their spec.
+
+    Args:
+      config: settings of the run.
+      num_envs: number of environments.
 
     Raises:
-      ConfigError: they cannot be made, fail, break the contract, or one call takes more than ``env_timeout`` seconds.
+      ConfigError: an environment cannot be made, fails, breaks the contract, or one call takes more than
+        ``env_timeout`` seconds.
     """
     with tempfile.TemporaryDirectory(prefix="seedbed-") as name, contextlib.closing(Guard()) as guard:
         folder = Path(name)
@@ -50,16 +55,20 @@ def in_a_process(config: RunConfig, num_envs: int) -> EnvSpec:
             fault = _ended(process, folder / first.MOMENTS, config)
         finally:
             process.kill()
-        # Complete only once it has ended; what it did after it had written that does not matter.
+        # The file is complete only once the process has ended; a fault after it was written does not matter.
         with contextlib.suppress(OSError, ValueError):
             return EnvSpec.from_json(json.loads((folder / first.SPEC).read_text()))
         raise _refusal(config.env, fault, _moment(folder / first.MOMENTS))
 
 
 def in_a_thread(config: RunConfig, num_envs: int) -> EnvSpec:
-    """What environments look like that are made, reset, stepped and closed in a thread of this process.
+    """Makes, resets, steps and closes environments in a thread of this process, and returns their spec.
 
-    The current folder is afterwards what it was. Processes that an environment has started which hangs are killed.
+    The current folder is restored. If an environment hangs, the processes that it has started are killed.
+
+    Args:
+      config: settings of the run.
+      num_envs: number of environments.
 
     Raises:
       ConfigError: as for :func:`in_a_process`.
@@ -74,7 +83,7 @@ def in_a_thread(config: RunConfig, num_envs: int) -> EnvSpec:
         except BaseException as error:
             found.set_exception(error)
 
-    # One that hangs cannot be stopped, and a daemon does not keep the process from ending.
+    # A thread that hangs cannot be stopped; as a daemon it does not keep the process from ending.
     threading.Thread(target=look, name="first environment", daemon=True).start()
     passed = -1
     while passed < len(moments) and not found.done():
@@ -92,14 +101,14 @@ def in_a_thread(config: RunConfig, num_envs: int) -> EnvSpec:
 
 
 def _job(config: RunConfig, num_envs: int) -> dict[str, Any]:
-    """Arguments of :func:`seedbed.envs.first.look`; seeds are others each time, as those of a resumed run are."""
+    """Returns the arguments of :func:`seedbed.envs.first.look`; the seed is new unless the run is deterministic."""
     moment = 0 if config.deterministic else time.time_ns()
     seed = integer(config.seed, "first environment", moment, bits=31)
     return {"env_id": config.env, "options": config.env_options, "num_envs": num_envs, "seed": seed}
 
 
 def _ended(process: ProcessInstance, moments: Path, config: RunConfig) -> Fault:
-    """Why the process has ended, once it has; raises :class:`ConfigError` if one call takes too long."""
+    """Waits until the process ends and returns the fault; raises :class:`ConfigError` if one call takes too long."""
     passed, since = None, time.monotonic()
     while (fault := process.ended()) is None:
         now = _count(moments)
@@ -113,7 +122,7 @@ def _ended(process: ProcessInstance, moments: Path, config: RunConfig) -> Fault:
 
 
 def _count(moments: Path) -> int | None:
-    """How many moments have passed; None if Python has yet to start."""
+    """Returns the number of stages that have passed; None if Python has yet to start."""
     try:
         return moments.stat().st_size
     except OSError:
@@ -121,7 +130,7 @@ def _count(moments: Path) -> int | None:
 
 
 def _moment(moments: Path) -> str:
-    """What an environment was about to be."""
+    """Returns the stage that was under way."""
     return ("made", "reset", "stepped")[min(_count(moments) or 0, 2)]
 
 

@@ -1,4 +1,4 @@
-"""The run folder: where a run keeps what it is, what it did and how to go on."""
+"""The run folder, with a run's configuration, metrics, logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LONGEST_SOCKET_PATH = 90
 
 
 class RunFolder:
-    """Paths and small files of one run; absolute, since environments may go to another folder.
+    """The paths and small files of one run; absolute paths, since environments may change the current folder.
 
     Args:
       path: the folder.
 
     Attributes:
-      given: the path as it was given, which may mean something on another machine too.
+      given: the path as it was given, relative perhaps, which may hold on another machine too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class RunFolder:
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
-        """A new folder with the configuration in it; raises :class:`ConfigError` if it holds a run already."""
+        """Creates a folder with the configuration in it; raises :class:`ConfigError` if it holds a run already."""
         try:
             path = Path(config.run_dir) if config.run_dir else _fresh_folder(Path("runs"), config)
         except OSError as error:
@@ -64,7 +64,7 @@ class RunFolder:
         folder = RunFolder(path)
         try:
             folder.logs.mkdir(parents=True, exist_ok=True)
-            # Of two that begin in one folder at the same moment, one gets past this.
+            # If two runs begin in one folder at the same moment, only one of them gets past this line.
             folder._config.touch(exist_ok=False)
             folder.keep(config)
         except FileExistsError as error:
@@ -81,7 +81,7 @@ class RunFolder:
 
     @staticmethod
     def open(path: str | Path) -> RunFolder:
-        """An existing folder; raises :class:`ConfigError` that names the newest runs if it is none."""
+        """Opens an existing run folder; if it is none, raises a :class:`ConfigError` that names the newest runs."""
         folder = RunFolder(Path(path))
         if not folder.begun:
             runs = sorted(Path("runs").glob("*/config.json"), key=lambda file: file.stat().st_mtime)
@@ -92,12 +92,12 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """Whether it holds a run."""
+        """True if the folder holds a run."""
         return self._config.exists()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps other processes from training in this folder; raises :class:`ConfigError` if one does."""
+        """Locks the folder against training by other processes; raises :class:`ConfigError` if one holds the lock."""
         try:
             lock = self._lock.open("wb")
         except OSError as error:
@@ -112,13 +112,13 @@ class RunFolder:
             yield
 
     def keep(self, config: RunConfig) -> None:
-        """Makes this the configuration of the run, whole or not at all."""
+        """Writes the configuration of the run, atomically."""
         self._write(self._config, json.dumps(resolve.to_json(config), indent=2) + "\n")
 
     def session(self, resumed: bool) -> int:
-        """How often the run was resumed, with the session that begins: 0 for the first one.
+        """Returns the number of the session that begins: 0 for the first one, plus 1 for each resumption.
 
-        A run of 0.1 has not counted; it was resumed once now.
+        Runs of version 0.1 did not count their sessions; their next session is number 1.
         """
         try:
             before = int(self._session.read_text())
@@ -127,11 +127,11 @@ class RunFolder:
         return before + 1 if resumed else 0
 
     def keep_session(self, number: int) -> None:
-        """Remembers that the session with this number has begun, whatever becomes of it."""
+        """Writes the number of the session that has begun; it stays if the session fails."""
         self._write(self._session, f"{number}\n")
 
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
-        """A small file that is never seen half-written."""
+        """Writes a small file atomically."""
         draft = path.with_name(path.name + "~")
         try:
             draft.unlink(missing_ok=True)
@@ -142,14 +142,14 @@ class RunFolder:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
     def config(self) -> RunConfig:
-        """The configuration that the run was started with, or last resumed with."""
+        """Reads the configuration with which the run was started or last resumed."""
         try:
             return resolve.from_json(json.loads(self._config.read_text()))
         except ValueError as error:
             raise ConfigError(f"{self._config} is damaged: {error}") from error
 
     def token(self) -> str:
-        """The secret that actors and hosts must know to join; made once, readable only by the owner."""
+        """Returns the secret that actors and hosts need to join; creates it once, readable only by the owner."""
         if not self._token.exists():
             # Letters and digits only: it is pasted behind a flag, where "-…" would be taken for another flag.
             self._write(self._token, secrets.token_hex(16), 0o600)
@@ -159,12 +159,19 @@ class RunFolder:
             raise ConfigError(f"{self._token} holds no token: {error}") from error
 
     def rotate_token(self) -> None:
-        """Has a new token made: whoever knows the old one is no longer let in."""
+        """Deletes the token, so that a new one is created and the old one admits no more."""
         with self.held():
             self._token.unlink(missing_ok=True)
 
     def gate(self, settings: NetworkSettings, addresses: Sequence[str]) -> Gate:
-        """Lets in at ``addresses`` who knows the token; the certificate is made once, its key for the owner only."""
+        """Returns the admission of a server: the token, and a certificate if an address needs TLS.
+
+        The run's own certificate is created once; its key is readable only by the owner.
+
+        Args:
+          settings: the user's certificate, if there is one, and whether plain text is allowed.
+          addresses: addresses at which the server will listen.
+        """
         identity = None
         if settings.tls_cert:
             identity = Identity.read(*settings.tls_cert)
@@ -180,14 +187,18 @@ class RunFolder:
         return Identity.read(self._certificate, self._key)
 
     def invitation(self, *, insecure: bool) -> Invitation:
-        """What lets a host in that shares this folder's disk; raises :class:`ConfigError` if there is no token here."""
+        """Returns the invitation for a host that shares this folder's disk.
+
+        Raises:
+          ConfigError: the folder holds no token that can be read.
+        """
         try:
             return Invitation(require_token(self._token.read_text().strip()), insecure=insecure)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read {self._token}: {error}") from error
 
     def socket(self) -> str:
-        """Path for this run's Unix socket; in the folder, unless a socket cannot have that path."""
+        """Returns the path of this run's Unix socket: in the run folder, if its path is short enough for a socket."""
         whole = str(self.path / "actors.sock")
         for path in (whole, os.path.relpath(whole)):
             if (
@@ -198,12 +209,12 @@ class RunFolder:
         return str(Path(tempfile.gettempdir()) / f"seedbed-{name}.sock")
 
     def keep_addresses(self, asked: Sequence[str], listening: Sequence[str]) -> None:
-        """Remembers where the run listens, so that actors from elsewhere find it there when it is resumed."""
+        """Writes the addresses at which the run listens, so that remote actors find it there when it is resumed."""
         if asked:
             self._write(self._addresses, json.dumps({"asked": [*asked], "listening": [*listening]}) + "\n")
 
     def addresses(self, asked: Sequence[str]) -> list[str]:
-        """Where to listen: as ``asked``, but at the ports that were chosen the last time the same was asked."""
+        """Returns the addresses to listen at: ``asked``, with the ports that an earlier session chose for the same."""
         try:
             kept = json.loads(self._addresses.read_text())
             return [str(address) for address in kept["listening"]] if kept["asked"] == [*asked] else [*asked]
@@ -211,12 +222,12 @@ class RunFolder:
             return [*asked]
 
     def metrics_of(self, variant: int) -> Path:
-        """Where the returns of one of several agents are kept."""
+        """Returns the file of metrics of one variant of the agent."""
         folder = next((old for old in [self.path / "members"] if old.is_dir()), self.path / "variants")  # 0.1
         return folder / str(variant) / "metrics.jsonl"
 
     def discard(self) -> None:
-        """Removes what a run that could not start has made here; nothing if anything was trained."""
+        """Removes the files of a run that could not start; removes nothing once anything was trained."""
         if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):
             return
         small = (
@@ -229,7 +240,7 @@ class RunFolder:
             self._session,
         )
         for file in (*small, self.metrics, self.log):
-            with contextlib.suppress(OSError):  # it never came into being, or cannot be removed either
+            with contextlib.suppress(OSError):  # there is none, or it cannot be removed
                 file.unlink()
         shutil.rmtree(self.events, ignore_errors=True)
         for folder in (self.logs, self.path):
@@ -238,7 +249,7 @@ class RunFolder:
 
 
 def _fresh_folder(parent: Path, config: RunConfig) -> Path:
-    """Makes a folder that nobody has, named after the run and the time."""
+    """Makes a new folder, named after the run and the time."""
     env = "".join(c if c.isalnum() or c in ".-" else "-" for c in config.env)
     stem = f"{env}-{config.arch}-{config.agent}-{time.strftime('%Y%m%d-%H%M%S')}"
     parent.mkdir(exist_ok=True)

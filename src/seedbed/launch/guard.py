@@ -1,9 +1,9 @@
-"""What outlives a learner that is killed: it ends the actors that the learner can no longer stop.
+"""The guard, a process that outlives a killed learner and ends the actors that the learner can no longer stop.
 
-A learner that ends in an ordinary way stops its actors itself. One that is killed (``kill -9``, no memory left) says
-nothing; its actors lose their connection, close their environments and end. This program waits a moment for
-that and then kills, with everything that their environments have started, those that hang. It is run as a file by
-an interpreter without packages: a small process, of its own group, that only waits.
+A learner that ends in an ordinary way stops its actors itself. If it is killed (``kill -9``, no memory left), its
+actors lose their connection, close their environments and end. This program waits a moment for that, then kills the
+actors that hang, with all processes that their environments have started. It is run as a file by an interpreter
+without packages: a small process, in a process group of its own, that only waits.
 """
 
 import contextlib
@@ -14,7 +14,10 @@ import time
 
 
 def main() -> None:
-    """Keeps the process groups that standard input names, ``+GROUP`` or ``-GROUP`` a line; kills them at its end."""
+    """Reads process groups from standard input, ``+GROUP`` or ``-GROUP`` a line; kills the remaining ones at its end.
+
+    The first argument of the command line is the time that they have to end by themselves, in seconds.
+    """
     seconds = float(sys.argv[1])
     groups: set[int] = set()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""``python -m seedbed.launch.host ADDRESS INDEX``: one more host of a run whose host 0, on this machine, started it."""
+"""The program of a host that host 0 starts on its own machine: ``python -m seedbed.launch.host ADDRESS INDEX``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Several hosts as one run: how they find each other, what they agree on, and JAX among them.
+"""Runs of several hosts: their start, the values on which they agree, and the set-up of distributed JAX.
 
-Host 0 has the settings and says them to the others. A run of several hosts on one machine, for trying it, is the same
+Host 0 has the settings and sends them to the others. A run of several hosts on one machine, for a trial, is the same
 run: host 0 starts the others itself.
 """
 
@@ -41,7 +41,13 @@ _ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video", "tls_ce
 
 
 class Hosts:
-    """The hosts of a run as one of them sees them; alone if it has no rendezvous."""
+    """The hosts of a run, as one of them sees them.
+
+    Args:
+      index: number of this host.
+      count: number of hosts.
+      rendezvous: connection to the others; None if this host is alone.
+    """
 
     def __init__(self, index: int = 0, count: int = 1, rendezvous: Rendezvous | None = None) -> None:
         self.index = index
@@ -49,39 +55,53 @@ class Hosts:
         self._rendezvous = rendezvous
 
     def agree(self, told: dict[str, Any]) -> list[dict[str, Any]]:
-        """What every host tells (JSON values), in their order; waits for all. Raises :class:`RunFailed`."""
+        """Exchanges JSON values with all hosts and waits for all; raises :class:`RunFailed` if a host is lost.
+
+        Args:
+          told: the values of this host.
+
+        Returns:
+          The values of every host, in the order of the hosts.
+        """
         if self._rendezvous is None:
             return [told]
         return [json.loads(one) for one in self._rendezvous.exchange(json.dumps(told).encode())]
 
     def share(self, content: bytes | None) -> bytes:
-        """What the first host that has something gives, on all of them. Raises :class:`RunFailed`."""
+        """Broadcasts the content of the first host that has one; raises :class:`RunFailed` if a host is lost.
+
+        Args:
+          content: the content of this host; None if it has none.
+
+        Returns:
+          The same content on every host; empty if no host has one.
+        """
         if self._rendezvous is None:
             return content or b""
         return next((given for given in self._rendezvous.exchange(content or b"") if given), b"")
 
     def lost(self, patience: float = 0.0) -> str | None:
-        """Which host is gone, and why; None if all are there, also after so many seconds."""
+        """Returns the lost host and the reason, waiting up to ``patience`` s for such news; None if all are alive."""
         return self._rendezvous.wait_for_loss(patience) if self._rendezvous else None
 
     def watch(self, on_loss: Callable[[str], None]) -> None:
-        """Has ``on_loss`` called, from another thread, with the reason once a host is gone."""
+        """Registers a callback for the loss of a host; it is called in another thread, with the reason."""
         if self._rendezvous:
             self._rendezvous.watch(on_loss)
 
     def close(self, failure: str | None = None, status: int = 1) -> None:
-        """Leaves when all have come to their end; at once, with the reason, if this host failed.
+        """Leaves the run: once all hosts are done, or at once if this host failed. Safe to call twice.
 
-        Safe to call twice. ``status``: with what the process of one that failed will end.
+        Args:
+          failure: the reason that the others are told; None if this host is done.
+          status: exit status of this process after a failure.
         """
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is None:
             return
         try:
             if failure is None:
-                rendezvous.exchange(
-                    b""
-                )  # all are done, so that nobody waits at JAX's end for one that is not
+                rendezvous.exchange(b"")  # all are done: no host waits in JAX's shutdown for one that is not
                 jax.distributed.shutdown()
         except RuntimeError as error:
             failure, status = str(error), 0
@@ -93,24 +113,28 @@ class Hosts:
 
 
 def _exit_at_once(status: int) -> None:
-    """Ends the process before JAX, when Python ends, would wait for hosts that are gone, and abort."""
+    """Ends the process before JAX's own exit handler, which would wait for lost hosts and abort."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(status)
 
 
-# How they come together.
+# The start.
 
 
 def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: bool) -> Hosts:
-    """Host 0: starts the others if they are to be on this machine, and waits for them.
+    """Brings the hosts together, as host 0: waits for the others, and starts them if no coordinator is set.
 
-    What it starts is stopped by ``stack``.
+    Args:
+      config: settings of the run.
+      folder: run folder.
+      stack: stops the hosts that were started here.
+      resumed: whether the run is a resumed one.
 
     Raises:
       ConfigError: the coordinator is no address of this machine.
-      RunFailed: a host did not come.
+      RunFailed: a host did not join in time.
     """
     cluster = config.cluster
     address = cluster.coordinator or joined("127.0.0.1", free_port("127.0.0.1"))
@@ -164,21 +188,21 @@ def follow(
     *,
     invitation: Callable[[], Invitation],
 ) -> tuple[Hosts, RunConfig, Path, bool]:
-    """Another host: goes to host 0.
+    """Joins host 0, as any other host.
 
     Args:
-      address: where host 0 is.
-      index: which host this is.
-      config: as it was told, to be compared; None to be told by host 0.
-      stack: closes what is opened.
-      invitation: gives what lets this host in, once host 0 is there.
+      address: address of host 0.
+      index: number of this host.
+      config: this host's settings, which host 0 compares with its own; None to take host 0's.
+      stack: closes the connections that are opened.
+      invitation: gives this host's credentials; called once host 0 listens.
 
     Returns:
       The hosts, the settings, the run folder of host 0, and whether the run goes on from checkpoints.
 
     Raises:
-      ConfigError: host 0 does not want this one; the message says why.
-      RunFailed: host 0 is not there.
+      ConfigError: host 0 refused this host; the message has the reason.
+      RunFailed: host 0 did not listen in time.
     """
     hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
     rendezvous, told = go_to(address, index, invitation=invitation, patience=_PATIENCE_SECONDS, hello=hello)
@@ -197,12 +221,12 @@ def follow(
 
 @contextlib.contextmanager
 def failing_together(hosts: Hosts) -> Iterator[None]:
-    """Leaves the other hosts at the end, or tells them at once if this one fails, and why."""
+    """Leaves the other hosts at the end of the block; if the block fails, tells them the reason at once."""
     try:
         yield
     except BaseException as error:
         told = cause_of(error) if isinstance(error, Exception) else type(error).__name__
-        # As the command line ends: wrong usage, Ctrl-C twice, a failure.
+        # The same exit statuses as the command line's: wrong usage, Ctrl-C twice, a failure.
         statuses = {ConfigError: 2, KeyboardInterrupt: 130}
         hosts.close(told, next((code for kind, code in statuses.items() if isinstance(error, kind)), 1))
         raise
@@ -212,7 +236,7 @@ def failing_together(hosts: Hosts) -> Iterator[None]:
 def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> str | None:
     if theirs is None:
         return None
-    # As JSON has them: it knows no tuples.
+    # Through JSON, which turns tuples into lists.
     for name, value in json.loads(json.dumps(mine)).items():
         if name not in _ITS_OWN and theirs.get(name) != value:
             return (
@@ -225,7 +249,7 @@ def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> st
 def _started(
     address: str, index: int, invitation: Invitation, log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Another host on this machine."""
+    """Starts another host on this machine, and waits for its end, or kills it, when the block ends."""
     command = [sys.executable, "-P", "-m", "seedbed.launch.host", address, str(index)]
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -238,7 +262,7 @@ def _started(
     try:
         yield process
     finally:
-        # It ends when host 0 leaves; one that hangs is ended.
+        # The host ends when host 0 leaves; if it hangs, it is killed.
         try:
             process.wait(_FAREWELL_SECONDS)
         except subprocess.TimeoutExpired:
@@ -247,12 +271,18 @@ def _started(
 
 
 def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None:
-    """Has the JAX of all hosts come together at ``address``, which is ``known_as`` to others.
+    """Initializes distributed JAX.
+
+    Args:
+      hosts: the hosts of the run.
+      address: JAX's coordinator, as this process reaches it.
+      known_as: the coordinator's address for error messages.
+      timeout: seconds without a heartbeat after which a host counts as lost.
 
     Raises:
-      RunFailed: it did not, or another host is gone meanwhile.
+      RunFailed: JAX could not connect the hosts, or a host was lost meanwhile.
     """
-    # Host programs end on signals in their own way.
+    # Signals are handled by seedbed.launch.signals.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     failed: list[Exception] = []
@@ -263,18 +293,18 @@ def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None
                 address,
                 hosts.count,
                 hosts.index,
-                # Which devices there are is not for a cluster's scheduler to say: a host has one process.
+                # A host has one process, which uses all its devices; a cluster's scheduler may say otherwise.
                 cluster_detection_method="deactivate",
                 initialization_timeout=_JAX_PATIENCE_SECONDS,
                 coordinator_bind_address=None if hosts.index else address,
-                # Whoever is gone is missed by the rendezvous first, which says so instead of aborting the process.
+                # The rendezvous notices a lost host first, and reports it instead of aborting the process.
                 heartbeat_timeout_seconds=max(100, int(10 * timeout)),
                 shutdown_timeout_seconds=int(_FAREWELL_SECONDS),
             )
         except Exception as error:
             failed.append(error)
 
-    # In a thread of its own, since it cannot be told to stop waiting for a host that is gone.
+    # In a thread of its own, since the call cannot be cancelled when a host is lost.
     joining = threading.Thread(target=join, name="join", daemon=True)
     joining.start()
     while joining.is_alive():
@@ -289,10 +319,10 @@ def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None
 
 @contextlib.contextmanager
 def _relayed(address: str) -> Iterator[str]:
-    """An address of this process that leads to ``address``, and stays open when that is gone.
+    """Yields an address of this process that forwards to ``address``, and stays open when ``address`` is gone.
 
-    JAX aborts a process at once whose connection to host 0 breaks, before it could save anything; one that only
-    falls silent is given time.
+    JAX aborts a process as soon as its connection to host 0 breaks, before it could save anything; while the connection
+    is merely silent, JAX waits.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_relay, args=(server, address), name="relay", daemon=True).start()
@@ -315,7 +345,15 @@ def _relay(server: socket.socket, address: str) -> None:
 
 
 def _dial(address: str, over: float) -> socket.socket:
-    """A connection to ``address``, where nobody may listen yet; raises :class:`OSError` when it is ``over``, in s."""
+    """Connects to ``address``, which may not listen yet.
+
+    Args:
+      address: ``HOST:PORT``.
+      over: deadline, in seconds of :func:`time.monotonic`.
+
+    Raises:
+      OSError: no connection was possible before the deadline.
+    """
     while True:
         try:
             return socket.create_connection(split(address), timeout=max(0.1, over - time.monotonic()))
@@ -334,20 +372,20 @@ def _pass_on(source: socket.socket, sink: socket.socket, ends_too: bool) -> None
             sink.shutdown(socket.SHUT_RDWR)
 
 
-# What they go on from.
+# Checkpoints.
 
 
 def common_checkpoint(hosts: Hosts, root: Path, *, own: bool) -> Checkpoint | None:
-    """The checkpoint from which all hosts go on; None if there is none.
+    """Loads the checkpoint from which all hosts go on; returns None if there is none.
 
     Args:
-      hosts: all of them.
-      root: this host's checkpoints.
-      own: whether each host needs one of its own, because it holds what only that host has. Else the newest of all
-        is taken, and given to those that do not have it.
+      hosts: the hosts of the run.
+      root: folder of this host's checkpoints.
+      own: whether every host needs a checkpoint of its own, with the state that only this host has: then the newest one
+        that all have is taken. Otherwise the newest one of any host is taken, and sent to the others.
 
     Raises:
-      ConfigError: there are checkpoints, but none is intact, or none that every host has.
+      ConfigError: there are checkpoints, but none is intact, or none is common to all hosts where ``own`` is set.
     """
     told = hosts.agree({"steps": intact_steps(root), "any": any_saved(root)})
     steps = [set(each["steps"]) for each in told]

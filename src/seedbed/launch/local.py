@@ -1,7 +1,7 @@
 """The launcher of this machine: instances are processes, or threads where the carrier is in-process.
 
-A process is started by ``exec`` and never forked from the process that holds JAX. Should this process be killed, a
-guard (:mod:`seedbed.launch.guard`) sees to it that they end.
+A process is started by ``exec`` and never forked from the process that holds JAX. If this process is killed, a guard
+(:mod:`seedbed.launch.guard`) ends the instances.
 """
 
 from __future__ import annotations
@@ -36,15 +36,20 @@ from seedbed.transport.connect import CARRIERS
 
 _log = logging.getLogger(__name__)
 _ANNOUNCED = 'trap "" PIPE; echo "+$$" >&0; trap - PIPE; exec "$@" </dev/null'
-"""What becomes the program once it has named itself on the guard's pipe; a guard that was killed hears nothing."""
+"""A shell script that writes its process group to the guard's pipe, then becomes the program.
+
+It ignores a broken pipe: the guard may have been killed."""
 
 
 _GUARD_SECONDS = 2 * GRACE_SECONDS
-"""In which a guard ends that has nothing more to guard: the first half it gives to what it ends."""
+"""Time in which a guard ends; it gives the first half to the processes that it ends."""
 
 
 class Guard:
-    """The process that ends what was started under it if this process is killed; :meth:`close` it at the end."""
+    """A process that kills the programs that were started through it, if this process is killed.
+
+    :meth:`close` it at the end.
+    """
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -59,10 +64,15 @@ class Guard:
         )
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a program that leads a process group of its own and has no input; ``options`` are those of Popen.
+        """Starts a program that leads a process group of its own and has no input.
 
-        The program announces itself: were it announced from here, it would be lost if this process were killed, or
-        interrupted, in the moment between. Until it has, it holds the pipe whose end the guard awaits.
+        The program announces itself to the guard. An announcement from here would be lost if this process were killed
+        or interrupted between the start and the announcement. Until the program has announced itself it holds the
+        guard's pipe open, and the guard waits for the pipe's end.
+
+        Args:
+          command: the program and its arguments.
+          **options: further arguments of :class:`subprocess.Popen`.
         """
         announced = ["/bin/sh", "-c", _ANNOUNCED, "sh", *command]
         process = subprocess.Popen(announced, stdin=self._pipe, process_group=0, **options)
@@ -70,12 +80,12 @@ class Guard:
         return process
 
     def forget(self, group: int) -> None:
-        """Says that the group has ended: its number may become somebody else's."""
+        """Tells the guard that a process group has ended: its number may be given to another one."""
         self._groups.discard(group)
         self._say(f"-{group}\n")
 
     def look_after(self) -> None:
-        """Puts another guard in the place of one that was killed, and tells it what there is."""
+        """Replaces a guard that was killed, and tells the new one the process groups that there are."""
         if self._process.poll() is None:
             return
         before = self._process
@@ -89,7 +99,7 @@ class Guard:
             self._say(f"+{group}\n")
 
     def _say(self, line: str) -> None:
-        # A guard that was killed is not worth a run: the run goes on without it, until there is another one.
+        # If the guard was killed, the run goes on without it until it is replaced.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, line.encode())
 
@@ -99,7 +109,7 @@ class Guard:
         return self._process.stdin.fileno()
 
     def close(self) -> None:
-        """Ends it, and with it what was started and not forgotten."""
+        """Ends the guard, which kills the process groups that were started and not forgotten."""
         try:
             self._process.communicate(timeout=_GUARD_SECONDS)
         except subprocess.TimeoutExpired:  # it stands still
@@ -111,18 +121,18 @@ class Guard:
 
 
 ON_PROCESSOR: Mapping[str, str] = {"JAX_PLATFORMS": "cpu"}
-"""Variables of an instance whose JAX runs on the processor; accelerators are the head's."""
+"""Environment variables of an instance whose JAX runs on the CPU; accelerators belong to the head."""
 
 
 class ProcessInstance:
-    """An instance in a process of its own, which leads a group with the processes that its environments start.
+    """An instance in a process, which leads a process group with the processes that its environments start.
 
     Args:
-      words: a module and its arguments.
-      token: secret that the others want to hear.
-      log: file for its output; its fault comes as a file beside it.
-      guard: ends it should this process be killed.
-      beside: variables of its environment, beside this process's.
+      words: a module and its command-line arguments.
+      token: token by which other instances admit this one.
+      log: file for its output; the file of its fault stands beside it.
+      guard: guard that kills the instance if this process is killed.
+      beside: environment variables in addition to this process's.
     """
 
     def __init__(
@@ -171,7 +181,7 @@ class ProcessInstance:
         try:
             with Path(self.log).open("rb") as file:
                 file.seek(0, os.SEEK_END)
-                # What stands before are the last words of those that had this place earlier.
+                # The lines before are of earlier instances with the same index.
                 file.seek(max(self._begins, file.tell() - 4096))
                 lines = file.read().decode(errors="replace").split("\n")
         except OSError:  # the folder was removed
@@ -201,14 +211,14 @@ class ProcessInstance:
             self._fault.unlink()
 
     def _kill_group(self) -> None:
-        """Kills what the actor's environments have started and left behind."""
+        """Kills the processes that the instance's environments have started and left behind."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._guard.forget(self._process.pid)
 
 
 def _opened(log: Path) -> IO[bytes]:
-    """The log to append to; nothing that is read, if there can be none: an instance is worth more than its log."""
+    """Opens a log to append to, or the null device if that fails: an instance is worth more than its log."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         return log.open("ab")
@@ -218,11 +228,11 @@ def _opened(log: Path) -> IO[bytes]:
 
 
 class LocalLauncher:
-    """A :class:`~seedbed.launch.launcher.Launcher` of processes, or threads, of this machine.
+    """A :class:`~seedbed.launch.launcher.Launcher` of processes, or threads, on this machine.
 
     Args:
-      folder: the run's.
-      transport: name of the carrier; ``inproc`` makes the instances threads.
+      folder: run folder.
+      transport: name of the carrier; with ``inproc`` the instances are threads.
     """
 
     def __init__(self, folder: RunFolder, transport: str) -> None:
@@ -235,9 +245,9 @@ class LocalLauncher:
 
     def address(self, role: Role, index: int) -> str:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
-        # Short, since the path of a socket has to be.
+        # Short, since the length of a socket's path is limited.
         initials = "".join(word[0] for word in role.name.replace("-", " ").split())
-        # The head's is the one that people know.
+        # The head has the path without a suffix, which users know.
         suffix = "" if role.entry is None else f".{initials}{index}"
         address = f"{self._carrier}:{self._folder.socket()}{suffix}"
         self._listening.add(address)
@@ -296,7 +306,7 @@ class LocalLauncher:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
         if self._guard is not None:
             self._guard.close()
-        for address in self._listening:  # that of an instance that was killed
+        for address in self._listening:  # an instance that was killed leaves its socket
             carrier, _, path = address.partition(":")
             if carrier != "inproc":
                 Path(path).unlink(missing_ok=True)
@@ -312,8 +322,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _accelerated() -> dict[str, str]:
-    """Returns what the JAX of an instance is told so that it runs where the head's does."""
+    """Returns the environment variables with which an instance's JAX uses the same platform as the head's."""
     if jax.default_backend() == "cpu":
         return {"JAX_PLATFORMS": "cpu"}
-    # The same platform as here; of its memory the head has taken most at its beginning.
+    # JAX finds the same platform as here; the head has allocated most of its memory already.
     return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

@@ -1,4 +1,4 @@
-"""What the package logs, and what instances print, in files of the run folder that do not grow without bound."""
+"""Logging: files in the run folder that do not grow without bound, and warnings of environments for the user."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LOOK_EVERY = 100
 def shortened(path: Path) -> int | None:
     """Cuts the middle out of a log that has grown beyond :data:`MOST_BYTES`; returns where, or None if it has not.
 
-    Its writers append: they go on behind what is kept. What they write in the very moment of the cut may be lost. An
-    error of the disk is none of a run: the next call tries again.
+    Its writers append, so they go on behind the kept part; lines that they write in the very moment of the cut may be
+    lost. Errors of the disk are ignored: the next call tries again.
     """
     with contextlib.suppress(OSError):
         if path.stat().st_size > MOST_BYTES:
@@ -49,17 +49,17 @@ def _cut(path: Path) -> int:
 
 
 class Forgiving(io.FileIO):
-    """A file to which writing never fails: on a disk that is full or gone, what is written is lost."""
+    """A file to which writing never fails: data are lost on a disk that is full or gone."""
 
     def write(self, data: Any, /) -> int:
-        """Writes what finds room."""
+        """Writes as much as there is room for."""
         with contextlib.suppress(OSError):
             super().write(data)
         return memoryview(data).nbytes
 
 
 def forgive() -> None:
-    """Has what this process prints never fail: a full disk for logs is no fault of an environment that prints."""
+    """Makes printing never fail in this process: a full disk for logs is no fault of an environment that prints."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         lines = name == "stderr" or bool(os.environ.get("PYTHONUNBUFFERED"))
         raw = io.BufferedWriter(Forgiving(number, "w", closefd=False))
@@ -68,7 +68,7 @@ def forgive() -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """A file of log lines, within bounds; a disk that is full does not stop the run, nor fill the terminal."""
+    """A bounded log file; on a full disk it drops lines, instead of stopping the run or filling the terminal."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         super().__init__(path, **settings)
@@ -86,14 +86,14 @@ class _LogFile(logging.FileHandler):
         """Drops the line."""
 
     def close(self) -> None:
-        """Drops what it could not write; the file is closed all the same."""
+        """Closes the file; drops lines that could not be written."""
         with contextlib.suppress(OSError):
             super().close()
 
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Sends what the package logs to a file too."""
+    """Writes the package's log lines of level INFO and above to a file, while the block runs."""
     logger = logging.getLogger("seedbed")
     handler = _LogFile(path, delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
@@ -109,15 +109,15 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 ENVIRONMENTS = logging.getLogger("seedbed.envs")
-"""Whose warnings are for people too."""
+"""The logger of environments, whose warnings the user sees too."""
 _MOST_NOTES = 8
 
 
 class ShownNotes(logging.Handler):
-    """Shows the warnings of environments, each kind once; those of other processes are handed to :meth:`hear`.
+    """A handler that shows the warnings of environments, each kind once; :meth:`hear` takes other processes' warnings.
 
     Args:
-      show: takes one line for people.
+      show: callback for each line for the user.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -126,14 +126,14 @@ class ShownNotes(logging.Handler):
         self._seen: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Shows one, if it is new."""
+        """Shows a warning, if its kind is new."""
         note = record.getMessage()
         if not self._is_known(note):
             self._seen.add(_kind(note))
             self._show(note)
 
     def hear(self, note: str) -> None:
-        """Logs what another process warned of, if it is new."""
+        """Logs a warning of another process, if its kind is new."""
         if not self._is_known(note):
             ENVIRONMENTS.warning("%s", note)
 
@@ -142,7 +142,7 @@ class ShownNotes(logging.Handler):
 
 
 def _kind(note: str) -> str:
-    """What a note is about: which observation, and not which numbers it showed."""
+    """Returns the subject of a warning, such as the observation, without the numbers."""
     return note.partition(" shows ")[0].partition(" is ")[0]
 
 

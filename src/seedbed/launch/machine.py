@@ -1,4 +1,4 @@
-"""Examination of this machine: what it can do, and what stands in the way of training on it."""
+"""Examination of this machine: its abilities, and obstacles to training on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEEDED_ENVIRONMENTS = ("CartPole-v1", "ALE/Pong-v5", "toy:catch")
 _LEAST_OPEN_FILES = 1024
 
 Finding = tuple[str, str, str]
-"""Name of a part of the machine, its state, and "" or the advice about it."""
+"""Name of a part of the machine, its state, and advice about it or ""."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _devices() -> Iterator[Finding]:
         require_devices()
     except ConfigError as error:
         yield "devices", "none", f"needed: {error}"
-        # What else is looked at computes as well.
+        # Later examinations compute as well.
         jax.config.update("jax_platforms", "cpu")
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -123,7 +123,7 @@ def _convolutions() -> Finding:
 
 
 def convolving() -> str:
-    """What convolves where this process computes: XLA, or oneDNN with its version and dtypes."""
+    """Returns the library of this process's convolutions: XLA, or oneDNN with its version and dtypes."""
     import jax
 
     if jax.default_backend() != "cpu":

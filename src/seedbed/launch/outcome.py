@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def observations_of(config: RunConfig, spec: EnvSpec) -> Iterator[str]:
-    """Returns how each observation enters the network."""
+    """Returns a line for each observation on how it enters the network."""
     normalized = bool(getattr(config.settings, "normalize_observations", False))
     return described(spec, config.net.observations, config.net.network, normalized=normalized)
 
@@ -39,7 +39,7 @@ def observations_of(config: RunConfig, spec: EnvSpec) -> Iterator[str]:
 def resumption_of(
     checkpoint: Checkpoint | None, config: RunConfig, agent: Agent, architecture: Architecture
 ) -> Iterator[str]:
-    """Yields where a resumed run goes on, and which checkpoints were passed over."""
+    """Yields lines on where a resumed run goes on, and on the damaged checkpoints that were passed over."""
     if checkpoint is None:
         yield "the run stopped before its first checkpoint: it begins anew"
         return
@@ -58,7 +58,7 @@ def resumption_of(
 
 
 def invitations(config: RunConfig, gate: Gate, addresses: Sequence[str]) -> Iterator[str]:
-    """Yields the line for each address by which actors of other machines join."""
+    """Yields the command for each address with which actors on other machines join."""
     imported = " ".join(sorted(foreign_names(to_json(config))))
     for address in addresses:
         flags = gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
@@ -66,7 +66,7 @@ def invitations(config: RunConfig, gate: Gate, addresses: Sequence[str]) -> Iter
 
 
 def curves_of(folder: RunFolder, variants: Sequence[Variant]) -> dict[str, list[Path]]:
-    """Returns the files of metrics of every agent, by what was swept."""
+    """Returns the files of metrics of all variants, grouped by their swept settings."""
     if len(variants) == 1:
         return {"": [folder.metrics]}
     curves: dict[str, list[Path]] = {}
@@ -92,18 +92,19 @@ def summary_of(
 
     Args:
       run: the parts of the run.
-      config: its settings.
-      reason: why it ended.
-      standing: its standing when that was decided, see :meth:`seedbed.launch.recorder.Recorder.standing`.
-      folder: of the run.
-      hosts: this host's place among those of the run.
+      config: settings of the run.
+      reason: the reason for its end.
+      standing: counts at the moment of the decision to end, from
+        :meth:`seedbed.launch.recorder.Recorder.standing`.
+      folder: run folder.
+      hosts: the hosts of the run, as this one sees them.
       variants: the agents that were trained side by side.
       transport: name of the carrier between its roles, or none.
-      restarts: number of instances that were started again.
-      told_before: whether there was nothing left to do in this session: the summary of the one before holds then.
+      restarts: number of instances that were restarted.
+      told_before: whether this session had nothing left to do; the counts of the earlier summary hold then.
     """
     books = {**standing.pop("books"), "actor_restarts": restarts}
-    # Actors had gone on for a moment between that summary and its checkpoint.
+    # Actors had gone on for a moment between the earlier summary and its checkpoint.
     before = _summary_before(folder, run.version) if told_before else {}
     for values in (standing, books):
         values.update({name: before[name] for name in values.keys() & before.keys()})
@@ -140,7 +141,7 @@ def _summary_before(folder: RunFolder, version: int) -> dict[str, Any]:
 
 
 def _side_by_side(run: Run, variants: Sequence[Variant]) -> dict[str, Any]:
-    """Returns how the agents compare that were trained side by side, and which of them the checkpoint holds."""
+    """Returns a comparison of the agents that were trained side by side, and the index of the one in the checkpoint."""
     if not (agents := run.variants()):
         return {}
     groups: dict[str, list[float]] = {}
@@ -156,9 +157,9 @@ def _side_by_side(run: Run, variants: Sequence[Variant]) -> dict[str, Any]:
 
 
 def _digest(run: Run) -> str:
-    """Returns that of the parameters; empty if they are gone with what failed."""
+    """Returns the SHA-256 digest of the parameters; empty if they were lost in a failed update."""
     try:
         return digest(run.train_state.params)
-    except (RuntimeError, SeedbedError) as error:  # a program that fails has used up what it was given
+    except (RuntimeError, SeedbedError) as error:  # a program that fails has consumed its donated buffers
         _log.error("the parameters are gone", exc_info=error)
         return ""

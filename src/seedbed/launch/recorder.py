@@ -1,4 +1,4 @@
-"""The record of a session while it goes on: rows of metrics, its standing, and lines for people."""
+"""The recorder of a session: rows of metrics, counts for the summary, and lines for the user."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _log = logging.getLogger(__name__)
 _ROW_SECONDS, _FIRST_ROW_SECONDS = 1.0, 0.05
 _RATE_WINDOW_SECONDS = 10.0
 _FIRST_EPISODE_SECONDS = 60.0
-"""Training after which a run says that no episode has ended yet."""
+"""Seconds of training after which a run warns that no episode has ended yet."""
 _OF_VARIANTS = ("episodes", "mean_return", "best_mean_return", "episode_length", "skipped_updates")
 
 
 class TrainingTime:
-    """The time that a run has trained, over all of its sessions, without the pauses between them.
+    """A clock of the time that a run has trained, over all of its sessions, without the pauses between them.
 
     Args:
-      before: seconds of the sessions before this one.
+      before: seconds of training in earlier sessions.
 
     Attributes:
       begun: whether this session has begun to train.
@@ -42,12 +42,12 @@ class TrainingTime:
         self._since: float | None = None
 
     def begin(self) -> None:
-        """Begins to count."""
+        """Starts the clock."""
         self._since = time.monotonic()
 
     @property
     def begun(self) -> bool:
-        """Whether this session has begun to train."""
+        """True once this session has begun to train."""
         return self._since is not None
 
     @property
@@ -57,16 +57,17 @@ class TrainingTime:
 
 
 class Recorder:
-    """Writes rows and lines of a session; used by one thread, but for :meth:`standing` and
-    the actors' coming and going.
+    """A writer of a session's rows and lines.
+
+    It is used by one thread, except for :meth:`standing`, :meth:`joined` and :meth:`left`.
 
     Args:
-      folder: of the run.
-      sinks: takes the rows.
-      note: takes one line for people.
-      clock: the time that the run has trained.
+      folder: run folder.
+      sinks: sinks of the rows.
+      note: callback for each line for the user.
+      clock: time that the run has trained.
       session: number of resumptions.
-      episodes: whether episodes are to be expected.
+      episodes: whether the run has episodes; one that reads a data set has none.
       more: further metrics of the session, by name.
     """
 
@@ -96,16 +97,16 @@ class Recorder:
         self._told_of_skipped = False
 
     def begin(self) -> None:
-        """Says that training begins now."""
+        """Starts the clock of training."""
         self._clock.begin()
         self._row_at = self._begun = time.monotonic()
 
     def steady(self, run: Run) -> None:
-        """Says that all is compiled, and actors act: the mean rate is measured from the first such moment on."""
+        """Starts the measurement of the mean rate, once all is compiled and actors act; later calls do nothing."""
         self._steady.start(run.books.agent_steps)
 
     def standing(self, run: Run) -> dict[str, Any]:
-        """Returns all that changes while actors act, of one moment, by the names of the summary."""
+        """Returns the counts that change while actors act, all of one moment, by their names in the summary."""
         books, episodes = run.books.counts(), run.books.episodes.row()
         steps = carried_out(books)
         return {
@@ -122,9 +123,9 @@ class Recorder:
     # Rows.
 
     def write_if_due(self, run: Run, metrics: Mapping[str, Any]) -> None:
-        """Writes a row if it is time for one."""
+        """Writes a row if one is due: at most one a second, sooner at the beginning of a run."""
         now = time.monotonic()
-        # What was learned first is told sooner: a run of a second has a curve too.
+        # The first rows come sooner: a run of a second has a curve too.
         sooner = max(_FIRST_ROW_SECONDS, (now - self._begun) / 10) if run.version else _ROW_SECONDS
         if now - self._row_at >= min(_ROW_SECONDS, sooner):
             self._row_at = now
@@ -136,7 +137,7 @@ class Recorder:
         self._write_row(run, {**self._row(run), **jax.device_get(dict(metrics))})
 
     def write_where_it_begins(self, run: Run) -> None:
-        """Writes the row of a run that goes on: rows of a session before that went further are history no more."""
+        """Writes the first row of a resumed run, which invalidates later rows of an earlier session."""
         progress = run.books.progress(run.version, run.frames_per_step)
         self._write_row(run, {**progress, "seconds": self._clock.seconds, "session": self._session})
 
@@ -172,26 +173,26 @@ class Recorder:
     # Lines.
 
     def joined(self, member: Member) -> None:
-        """Tells of an actor that has joined; from any thread."""
+        """Logs that an actor has joined; notes it for the user if it is remote. May be called from any thread."""
         _log.info("actor %d joined (%s)", member.index, member.peer.name)
         if not member.local:
             self._note(f"actor {member.index} joined from elsewhere ({member.peer.name})")
 
     def left(self, member: Member, reason: str) -> None:
-        """Tells of an actor that has left; from any thread."""
+        """Logs that an actor has left; notes it for the user if it is remote. May be called from any thread."""
         _log.info("actor %d left: %s", member.index, reason)
         if not member.local:
             self._note(f"actor {member.index} left: {reason}")
 
     def _tell_of_skipped(self, run: Run) -> None:
-        """Says once that updates are skipped, if they are more than a few."""
+        """Warns once if more than a few updates were skipped."""
         line = None if self._told_of_skipped else many_skipped(run.skipped, run.version)
         if line is not None:
             self._told_of_skipped = True
             self._warn(line)
 
     def _say_if_no_episode_ends(self, meters: Mapping[str, float]) -> None:
-        """Says it once: without an end there is no return, and no goal is reached."""
+        """Warns once if no episode has ended after a minute: there is no mean return then."""
         seconds = self._clock.seconds
         if not self._awaits_episodes or seconds < _FIRST_EPISODE_SECONDS:
             return
@@ -209,7 +210,7 @@ class Recorder:
 
 
 def _of_processes(process: psutil.Process) -> Iterator[tuple[str, float]]:
-    """Yields what the system tells of ``process`` and those below it; what it does not tell now is missing."""
+    """Yields gauges of ``process`` and its children; a gauge that the system refuses is left out."""
     gauges: dict[str, Callable[[psutil.Process], float]] = {
         "memory_bytes": lambda process: process.memory_info().rss,
         "actors_memory_bytes": _memory_of_children,
@@ -221,7 +222,7 @@ def _of_processes(process: psutil.Process) -> Iterator[tuple[str, float]]:
 
 
 def _processor_time(process: psutil.Process) -> float:
-    """Returns the seconds that ``process`` has computed, and all below it, those that have ended too."""
+    """Returns the CPU seconds of ``process`` and all its descendants, including ended ones."""
     total = 0.0
     for each in [process, *process.children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
@@ -231,7 +232,7 @@ def _processor_time(process: psutil.Process) -> float:
 
 
 def _memory_of_children(process: psutil.Process) -> int:
-    """Returns the resident bytes of all processes below ``process``; one that ends meanwhile counts as none."""
+    """Returns the resident bytes of all descendants of ``process``; one that ends meanwhile counts 0."""
     total = 0
     for child in process.children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -1,14 +1,14 @@
-"""Where the hosts of a run meet: they exchange messages, and notice when one of them is gone.
+"""The rendezvous of a run's hosts: they exchange messages, and notice the loss of one of them.
 
 ::
 
     host 1 ──► host 0 ◄── host 2      each sends its message, host 0 sends all of them back
 
-JAX carries what the devices exchange. This conversation carries the rest: what the host programs decide together (to
-stop, to save), and the loss of a host, which is told at once and in words, while the devices of the others still wait
-for it. Host 0 is a :class:`~seedbed.transport.interface.Handler` on the transport of actors, with its admission, its
-limits and its parser. Messages travel on one lane, in pieces; an empty step on another, answered after a while, is a
-sign of life of both sides.
+JAX carries the arrays that devices exchange. This conversation carries the rest: the common decisions of the host
+programs (to stop, to save), and the loss of a host, which is reported at once and with its reason, while the other
+hosts' devices still wait for it. Host 0 is a :class:`~seedbed.transport.interface.Handler` on the transport of actors,
+with its admission, its limits and its parser. Messages travel on one lane, in pieces; an empty step on another lane,
+answered after a while, is the heartbeat of both sides.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _BEGUN = "the run has begun without it"
 
 
 _PIECE = Layout((((), "int64"), ((), "int64"), ((_PIECE_BYTES,), "uint8")))
-"""Bytes that come after this piece, bytes that count of it, and its bytes."""
+"""Layout of a piece: number of bytes after this piece, number of valid bytes in it, and its bytes (uint8)."""
 EXCHANGE, BEAT = range(2)
 LANES = (Layouts(_PIECE, _PIECE), Layouts(Layout(()), Layout(())))
 
 
 def piece_of(content: bytes, start: int = 0) -> Arrays:
-    """Returns the piece of a message that begins at ``start``, as it travels."""
+    """Returns the piece of a message that begins at ``start``, as arrays for the transport."""
     piece = np.frombuffer(content[start : start + _PIECE_BYTES], np.uint8)
     room = np.zeros(_PIECE_BYTES, np.uint8)
     room[: piece.size] = piece
@@ -64,13 +64,13 @@ def piece_of(content: bytes, start: int = 0) -> Arrays:
 
 
 def read(arrays: Sequence[NDArray[Any]]) -> tuple[bytes, int]:
-    """Returns the bytes of a piece, and how many come after it."""
+    """Returns the bytes of a piece, and the number of bytes after it."""
     left, size, room = arrays
     return room[: max(0, int(size))].tobytes(), int(left)
 
 
 class Rendezvous(ABC):
-    """One host's place among the hosts of a run; :meth:`exchange` belongs to one thread.
+    """Base class of the two ends of a rendezvous; :meth:`exchange` belongs to one thread.
 
     Args:
       index: number of this host.
@@ -86,44 +86,47 @@ class Rendezvous(ABC):
 
     @abstractmethod
     def exchange(self, message: bytes) -> list[bytes]:
-        """Every host's message, in the order of the hosts; waits for all of them.
+        """Sends a message to all hosts; returns every host's message, in their order, once all have come.
 
         Raises:
-          RunFailed: a host is gone, or has left.
+          RunFailed: a host was lost, or has left.
         """
 
     @abstractmethod
     def _leave(self, failure: str | None) -> None:
-        """Tells the others that this host has ended, or failed, and frees everything."""
+        """Tells the others that this host has ended, or failed, and closes the connections."""
 
     @abstractmethod
     def _wake(self, reason: str) -> None:
-        """Tells the others of a loss, and the thread that waits in ``exchange``."""
+        """Reports a loss to the other hosts, and to the thread that waits in ``exchange``."""
 
     @abstractmethod
     def _beat(self) -> Iterator[tuple[int, float]]:
-        """Gives a sign of life; yields each other host and when it gave its last one."""
+        """Sends a heartbeat; yields each other host with the time of its last one, in s of :func:`time.monotonic`."""
 
     @property
     def lost(self) -> str | None:
-        """Which host is gone, and why; None while all are there."""
+        """The first loss of a host, with its reason; None while all are alive."""
         with self._lock:
             return self._lost
 
     def wait_for_loss(self, seconds: float) -> str | None:
-        """:attr:`lost`, waited for so long: a device may have noticed it first."""
+        """Returns :attr:`lost`, after waiting up to ``seconds`` for a loss: a device may have noticed it first."""
         self._gone.wait(seconds)
         return self.lost
 
     def watch(self, on_loss: Callable[[str], None]) -> None:
-        """Has ``on_loss`` called, in a thread of its own, with the reason once a host is gone; at once if one is."""
+        """Registers a callback for the first loss of a host, called in a thread of its own with the reason.
+
+        It is called at once if a host is lost already.
+        """
         with self._lock:
             self._on_loss, lost = on_loss, self._lost
         if lost is not None:
             _start("loss", on_loss, lost)
 
     def close(self, failure: str | None = None) -> None:
-        """Leaves; with the reason if this host failed. Safe to call twice."""
+        """Leaves the rendezvous; ``failure`` is the reason if this host failed. Safe to call twice."""
         with self._lock:
             first = not self._closed.is_set()
             self._closed.set()
@@ -132,7 +135,7 @@ class Rendezvous(ABC):
             self._leave(told)
 
     def begin(self, timeout: float) -> None:
-        """Begins to give signs of life, and to miss those of the others for longer than ``timeout`` s."""
+        """Starts the heartbeats; another host counts as lost after ``timeout`` s without one."""
         _start(f"pulse of host {self.index}", self._pulse, timeout)
 
     def _pulse(self, timeout: float) -> None:
@@ -143,7 +146,7 @@ class Rendezvous(ABC):
                     self._lose(f"host {other} is gone: no sign of life for {timeout:g} s")
 
     def _lose(self, reason: str) -> None:
-        """Notes the loss of a host, once, and tells whoever has to know."""
+        """Notes the first loss of a host and reports it: to the log, the other hosts and the registered callback."""
         with self._lock:
             if self._lost is not None or self._closed.is_set():
                 return
@@ -168,13 +171,13 @@ class _Guest:
 
     Attributes:
       peer: the conversation with it.
-      inbox: its messages; None once nothing more will come.
-      pieces: what has come of a message.
-      answer: all messages, while it fetches them; None while it sends its own.
-      fetched: bytes of the answer that it has.
-      heard: time of its last sign of life.
-      owed: whether it waits for the reply to a beat.
-      ended: whether it has left as it should.
+      inbox: its messages; None marks the end.
+      pieces: bytes received so far of its current message.
+      answer: all hosts' messages, packed, while the host fetches them; None while it sends its own.
+      fetched: number of bytes of the answer that the host has received.
+      heard: time of its last heartbeat or message, in seconds of :func:`time.monotonic`.
+      owed: whether the host waits for the reply to a heartbeat.
+      ended: whether the host has left in an orderly way.
     """
 
     peer: Peer
@@ -187,7 +190,7 @@ class _Guest:
     ended: bool = False
 
     def give(self, answer: bytes) -> None:
-        """Sends the next piece of all messages."""
+        """Sends the next piece of all hosts' messages."""
         piece = piece_of(answer, self.fetched)
         self.fetched += int(piece[1])
         self.answer = answer if piece[0] else None
@@ -195,13 +198,13 @@ class _Guest:
 
 
 class _Center(Rendezvous):
-    """Host 0's place: the handler that the others talk to.
+    """Host 0's end: the handler of the other hosts' conversations.
 
     Args:
       address: ``HOST:PORT`` to listen at.
-      count: hosts of the run.
-      gate: lets the others in.
-      judge: given a host's hello, returns why it is turned away, or None.
+      count: number of hosts.
+      gate: admission of the other hosts.
+      judge: function that takes a host's hello and returns the reason to refuse it, or None.
     """
 
     def __init__(
@@ -216,7 +219,7 @@ class _Center(Rendezvous):
         self._server = listen(address, self, gate=gate, keepalive=False)
 
     def wait_for_hosts(self, patience: float, look: Callable[[], None]) -> list[int]:
-        """Waits until all hosts are there, at most ``patience`` s; returns those that are not."""
+        """Waits until all hosts have joined, at most ``patience`` s; returns the numbers of the missing hosts."""
         over = time.monotonic() + patience
         while True:
             look()
@@ -228,7 +231,7 @@ class _Center(Rendezvous):
                 self._came.wait(_LOOK_SECONDS)
 
     def dismiss(self) -> None:
-        """Sends the hosts away that have come, because others have not."""
+        """Closes the conversations with all hosts, since some are missing."""
         self._closed.set()
         self._leave(_DISMISSED)
 
@@ -251,14 +254,14 @@ class _Center(Rendezvous):
         inbox = self._guests[other].inbox
         message = None if self.lost else inbox.get()
         if message is None:
-            inbox.put(None)  # the end stays the end
+            inbox.put(None)  # a later call finds the end too
             raise RunFailed(self.lost or f"host {other} ended before host 0 did")
         return message
 
-    # The handler, called by the server.
+    # The handler's methods, called by the server.
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Lets a host in that says ``hello``, and opens its lanes."""
+        """Checks a host's hello, admits it and opens its lanes; raises :class:`Refused` if it may not join."""
         index = message.get("host")
         if type(index) is not int or not isinstance(message.get("settings"), dict | None):
             raise Refused("not what a host says to host 0")
@@ -277,7 +280,7 @@ class _Center(Rendezvous):
         return {}
 
     def _against(self, index: int, hello: Mapping[str, Any]) -> str | None:
-        """The reason to turn a host away; None if it may come in."""
+        """Returns the reason to refuse a host; None if it may join."""
         if hello.get("version") != __version__:
             return f"it has version {hello.get('version')} of Seedbed, host 0 has {__version__}"
         if hello.get("hosts") not in (self._count, None):
@@ -289,7 +292,7 @@ class _Center(Rendezvous):
         return self._judge(hello)
 
     def deliver(self, peer: Peer, lane: int, arrays: Arrays) -> None:
-        """Takes a beat or a piece of a message, or gives the next piece of all messages."""
+        """Takes a heartbeat or a piece of a message, or sends the next piece of all messages."""
         _, guest = self._whose(peer)
         if guest is None:
             return
@@ -312,7 +315,7 @@ class _Center(Rendezvous):
             guest.pieces.clear()
 
     def left(self, peer: Peer, reason: str) -> None:
-        """Notices the loss of a host; before the run has begun it may come again."""
+        """Notes the loss of a host; before the run has begun, the host may join again."""
         other, guest = self._whose(peer)
         if guest is None:
             return
@@ -332,7 +335,7 @@ class _Center(Rendezvous):
             found = ((other, guest) for other, guest in self._guests.items() if guest.peer is peer)
             return next(found, (0, None))
 
-    # What it tells.
+    # Messages to the other hosts.
 
     def _beat(self) -> Iterator[tuple[int, float]]:
         for other, guest in self._guests.items():
@@ -359,7 +362,7 @@ class _Center(Rendezvous):
 
 
 class _Follower(Rendezvous):
-    """Another host's place: a client of host 0.
+    """Another host's end: a client of host 0.
 
     Args:
       index: number of this host.
@@ -386,13 +389,13 @@ class _Follower(Rendezvous):
         return _unpacked(bytes(whole))
 
     def _call(self, piece: Arrays) -> tuple[bytes, int]:
-        """Sends a piece and waits for the one that is its reply."""
+        """Sends a piece and waits for the reply, also a piece."""
         if self.lost is None:
-            with contextlib.suppress(ConnectionLost):  # the ear hears why
+            with contextlib.suppress(ConnectionLost):  # the listening thread learns the reason
                 self._send(EXCHANGE, piece)
         reply = self._replies.get()
         if reply is None:
-            self._replies.put(None)  # the end stays the end
+            self._replies.put(None)  # a later call finds the end too
             raise RunFailed(self.lost or f"host 0 ended before host {self.index} did")
         return reply
 
@@ -445,23 +448,23 @@ def _unpacked(content: bytes) -> list[bytes]:
     return messages
 
 
-# How they come together.
+# The start.
 
 
 def free_port(host: str) -> int:
-    """A port of ``host``, one of this machine's addresses, that nobody listens at."""
+    """Returns a free port of ``host``, which is one of this machine's addresses."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         return int(server.getsockname()[1])
 
 
 def joined(host: str, port: int) -> str:
-    """The address whose parts :func:`split` gives."""
+    """Returns ``HOST:PORT``, the inverse of :func:`split`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split(address: str) -> tuple[str, int]:
-    """``HOST:PORT`` in its parts; raises :class:`ConfigError`."""
+    """Splits ``HOST:PORT`` into its parts; raises :class:`ConfigError` if it has another form."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ConfigError(
@@ -471,15 +474,15 @@ def split(address: str) -> tuple[str, int]:
 
 
 def only_here(address: str) -> str | None:
-    """Why no other machine finds a name that means this machine's loopback; None if it does not.
+    """Returns a warning if an address's host name means this machine's loopback, which no other reaches; else None.
 
-    So it is of a machine's own name where ``/etc/hosts`` gives it ``127.0.1.1``, as Debian's does.
+    A machine's own name is such a name where ``/etc/hosts`` gives it ``127.0.1.1``, as on Debian.
     """
     host, _ = split(address)
     try:
         found = socket.gethostbyname(host)
     except OSError:
-        return None  # whoever listens there says more
+        return None  # listening at the address raises a better error
     if host in (found, "localhost") or not found.startswith("127."):
         return None
     return (
@@ -499,21 +502,21 @@ def receive_hosts(
     welcome: Callable[[], Mapping[str, Any]],
     look: Callable[[], None] = lambda: None,
 ) -> Rendezvous:
-    """Host 0's side: waits at ``address`` for the others, lets in whom ``judge`` has nothing against, begins.
+    """Waits, as host 0, until all other hosts have joined, and starts the rendezvous.
 
     Args:
       address: ``HOST:PORT`` to listen at.
-      count: hosts of the run, this one too.
-      gate: lets the others in.
-      timeout: seconds without a sign of life after which a host counts as gone.
-      patience: seconds in which all have to come.
-      judge: given a host's hello, returns why it is turned away, or None.
-      welcome: gives what all are told when they are complete.
-      look: called now and then while they come; what it raises ends the waiting.
+      count: number of hosts, including this one.
+      gate: admission of the other hosts.
+      timeout: seconds without a heartbeat after which a host counts as lost.
+      patience: seconds within which all hosts have to join.
+      judge: function that takes a host's hello and returns the reason to refuse it, or None.
+      welcome: function that returns the JSON values for all hosts, called once they are complete.
+      look: function that is called now and then during the wait, and may end it by raising.
 
     Raises:
-      ConfigError: nobody can listen at that address.
-      RunFailed: a host did not come.
+      ConfigError: the address cannot be listened at.
+      RunFailed: a host did not join in time.
     """
     split(address)
     try:
@@ -534,7 +537,7 @@ def receive_hosts(
         center.dismiss()
         raise
     center.begin(timeout)
-    # One that is lost by now is told of when the hosts exchange something.
+    # A loss by now is raised at the next exchange.
     with contextlib.suppress(RunFailed):
         center.exchange(told)
     return center
@@ -548,21 +551,21 @@ def go_to(
     patience: float,
     hello: Mapping[str, Any],
 ) -> tuple[Rendezvous, dict[str, Any]]:
-    """Another host's side: goes to host 0, introduces itself and waits until all have come.
+    """Connects to host 0, as any other host, and waits until all hosts have joined.
 
     Args:
-      address: where host 0 is.
+      address: address of host 0.
       index: number of this host.
-      invitation: gives what lets this host in; asked for when host 0 is there.
-      patience: seconds in which host 0 has to be there.
-      hello: what this host was told, to be compared.
+      invitation: function that returns this host's credentials, called once host 0 listens.
+      patience: seconds within which host 0 has to listen.
+      hello: this host's number of hosts and settings, if it has any, for host 0 to compare with its own.
 
     Returns:
-      The rendezvous and what host 0 tells.
+      The rendezvous, and the JSON values that host 0 sends to all.
 
     Raises:
-      ConfigError: host 0 turned it away, or is not the one of the invitation; the message is the reason.
-      RunFailed: host 0 is not there.
+      ConfigError: host 0 refused this host, or is not the host of the invitation; the message is the reason.
+      RunFailed: host 0 did not listen in time.
     """
     over = time.monotonic() + patience
     client = _introduced(address, invitation, {"version": __version__, "host": index, **hello}, over)
@@ -579,7 +582,7 @@ def go_to(
 def _introduced(
     address: str, invitation: Callable[[], Invitation], hello: dict[str, Any], over: float
 ) -> Client:
-    """An open conversation with host 0, which may not be there before it is ``over``."""
+    """Opens a conversation with host 0, which has to listen before ``over``, in seconds of :func:`time.monotonic`."""
     while True:
         _wait_for_server(address, over)
         client: Client | None = None
@@ -593,14 +596,14 @@ def _introduced(
                 client.close()
             if isinstance(error, Refused):
                 raise ConfigError(str(error)) from error
-            # A run that ends at that address has begun without this host; the one that resumes it comes.
+            # An earlier session of the run is ending at that address; the session that resumes it will follow.
             if getattr(error, "said", None) != _BEGUN or time.monotonic() > over:
                 raise RunFailed(f"host 0 at {address} is gone: {error}") from error
             time.sleep(_LOOK_SECONDS)
 
 
 def _wait_for_server(address: str, over: float) -> None:
-    """Waits until somebody listens at ``address``; raises :class:`RunFailed` when it is ``over``."""
+    """Waits until a server listens at ``address``; raises :class:`RunFailed` after the deadline ``over``."""
     while True:
         try:
             socket.create_connection(split(address), _ATTEMPT_SECONDS).close()

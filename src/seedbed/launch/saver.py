@@ -1,13 +1,13 @@
-"""Writes the checkpoints of a run, one at a time, without stopping it for as long as a disk takes.
+"""The writer of a run's checkpoints, one at a time, which does not stop the run for as long as a disk takes.
 
-What a checkpoint is made of is taken between two updates: parameters and counters are copied, and of a replay only its
-index, which says what there was at that moment. All else is done by a thread of its own, while acting and learning go
-on: the replay's frames are copied piece by piece, and no place is overwritten before it was
-(:class:`~seedbed.replay.replay.ReplayPieces`). So neither memory nor a pause grows with the replay.
+The contents of a checkpoint are taken between two updates: parameters and counters are copied, and of a replay only its
+index, which fixes the items of that moment. A thread of its own does the rest, while acting and learning go on: it
+copies the replay's frames piece by piece, and no slot is overwritten before it was copied
+(:class:`~seedbed.replay.replay.ReplayPieces`). So neither memory nor the pause grows with the replay.
 
 Alternatives weighed: a copy of the whole replay first (twice the memory, and seconds for some gigabytes), a forked
-process that writes what it sees (no process that holds JAX can be forked), and leaving out what is overwritten
-meanwhile (a slow disk would lose the more, the slower it is).
+process that writes its copy of the memory (no process that holds JAX can be forked), and leaving out items that are
+overwritten meanwhile (the slower the disk, the more is lost).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _log = logging.getLogger(__name__)
 
 
 class Saver:
-    """Periodic checkpoints are begun by the thread that learns; the last one may be saved by another.
+    """A writer of checkpoints; the learner's thread begins periodic ones, and another thread may save the last one.
 
     Args:
-      root: the folder of the run's checkpoints.
-      keep: how many of them stay.
+      root: folder of the run's checkpoints.
+      keep: number of checkpoints that are kept.
       beside: whether :meth:`begin` leaves the writing to a thread of its own.
-      saved_version: of the newest checkpoint; -1 if there is none.
-      note: is told, in one line, why one could not be written; from any thread.
+      saved_version: version of the newest checkpoint; -1 if there is none.
+      note: callback for a line with the reason why a checkpoint could not be written; called from any thread.
 
     Attributes:
-      saved_version: of the newest checkpoint that is on the disk.
-      saved_at: when the newest one was begun, in seconds of :func:`time.monotonic`.
+      saved_version: version of the newest checkpoint on the disk.
+      saved_at: time at which the newest checkpoint was begun, in seconds of :func:`time.monotonic`.
     """
 
     def __init__(
@@ -62,24 +62,24 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being written by a thread of its own."""
+        """True while a checkpoint is being written by a thread of its own."""
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self, version: int, take: Callable[[], Contents]) -> None:
-        """Takes a checkpoint now and has it written, after the one that is being written.
+        """Takes a checkpoint now and has it written; waits first for the one that is being written.
+
+        An error in the writing of the checkpoint before, other than :class:`CheckpointError`, is raised here.
 
         Args:
-          version: of the weights in it.
-          take: gives what it is made of; what is in its trees may change once this has returned.
-
-        Raises what went wrong in the thread that wrote the one before, if that was no :class:`CheckpointError`.
+          version: version of the weights in it.
+          take: function that returns its contents; their arrays may change once this method has returned.
         """
         self.wait()
         self.saved_at = begun = time.monotonic()
         contents = take()
         if self._beside:
             contents = contents.detached()
-            # If the process ends at once this ends with it, and what it has written so far is nobody's checkpoint.
+            # If the process ends at once, so does this thread; an unfinished checkpoint is never taken for one.
             self._thread = threading.Thread(
                 target=self._guarded, args=(version, contents), name="checkpoint", daemon=True
             )
@@ -96,7 +96,7 @@ class Saver:
             self._failure = error
 
     def save(self, version: int, contents: Contents) -> str | None:
-        """Writes a checkpoint, after the one that is being written; returns why it could not."""
+        """Writes a checkpoint, after the one that is being written; returns the reason if it cannot be written."""
         with self._one, contextlib.closing(contents):
             begun = time.monotonic()
             try:
@@ -111,7 +111,7 @@ class Saver:
             return None
 
     def wait(self) -> None:
-        """Waits until what :meth:`begin` began is written, as long as the disk takes; raises what it does."""
+        """Waits until the checkpoint that :meth:`begin` took is written, without a limit; raises the writer's error."""
         if self._thread is not None:
             self._thread.join()
         failure, self._failure = self._failure, None
@@ -119,5 +119,5 @@ class Saver:
             raise failure
 
     def meters(self) -> dict[str, float]:
-        """Gauges by the names of metrics; those of what has not been yet are left out."""
+        """Returns the seconds of the last pause and the last writing, by name of metric; empty before the first."""
         return dict(self._measured)

@@ -1,4 +1,4 @@
-"""A session of a run, from its start or its resumption to its summary: builds the architecture, watches, records."""
+"""A session of a run, from its start or resumption to its summary: it builds the architecture, trains and records."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
 _HEARSAY_SECONDS = 2.0
-"""How long after a failure the news may come of a lost host that caused it, and the other way round."""
+"""Seconds between a failure and the report of a lost host that caused it, at most, in either order."""
 _LAST_SECONDS = 60.0
-"""In which what is left after the loss of a host can be saved, before the process ends anyway."""
+"""Seconds for the last checkpoint and the summary after the loss of a host, before the process ends anyway."""
 
 
 class Session:
-    """One session of a run: what one process does between ``seedbed train`` or ``resume`` and the summary.
+    """One session of a run: the work of one process between ``seedbed train`` or ``resume`` and the summary.
 
     Args:
-      config: the run's settings.
-      spec: its environment.
-      agent: what is trained.
-      folder: the run folder, held by this process.
-      checkpoint: where to go on; None to begin.
-      resumed: whether the run had been begun before, be it without a checkpoint.
-      hosts: this host's place among the hosts of the run; None if it is alone.
-      launch: makes the launcher of the run's processes, given its folder and the carrier between them.
+      config: settings of the run.
+      spec: spec of the environments.
+      agent: the agent.
+      folder: run folder, locked by this process.
+      checkpoint: checkpoint from which to go on; None to begin.
+      resumed: whether the run was begun before, also if it has no checkpoint.
+      hosts: the hosts of the run, as this one sees them; None if it is alone.
+      launch: function that makes the launcher of the run's instances from the run folder and the name of the carrier.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Session:
     ) -> None:
         self.config = config
         self.hosts = hosts or Hosts()
-        # Where the parts stand.
+        # The placement of the parts.
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
         self.program = self.architecture.program(self.placed, agent, spec)
@@ -88,8 +88,8 @@ class Session:
         self.folder = folder
         self.checkpoint = checkpoint
         self.resumed = resumed
-        # A run that was stopped before its first update leaves a checkpoint too; in deterministic mode it begins
-        # anew instead, which comes to the same: actors that are not there yet cannot be brought to rest.
+        # A run that was stopped before its first update leaves a checkpoint too. In deterministic mode it begins anew
+        # instead, with the same result, since actors that have not joined yet cannot be paused.
         nothing = 0 if config.deterministic else -1
         self.saver = Saver(
             folder.checkpoints,
@@ -102,8 +102,7 @@ class Session:
         self.session = 0
         self.interrupted = threading.Event()
         self.stopping = Stopping(config.stop, self.clock, self.interrupted)
-        # Who brings the run to its end: its own thread, or, if that does not come back, the one that hears that a host
-        # is gone.
+        # The run is ended by its own thread, or, if that is blocked, by the thread that learns of a lost host.
         self.back, self.ending = threading.Event(), threading.Lock()
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
@@ -112,14 +111,17 @@ class Session:
         self.gate = folder.gate(listens, folder.addresses(listens.listen)) if listens else None
 
     def run(self) -> Summary:
-        """Trains until there is a reason to stop; leaves checkpoint, summary and curve.
+        """Trains until there is a reason to stop; writes checkpoints, the summary and the learning curve.
+
+        Returns:
+          The summary.
 
         Raises:
           ConfigError: a setting does not fit; nothing was started.
-          RunFailed: the run broke off; the message names the component, the cause and the log.
+          RunFailed: the run failed; the message names the component, the cause and the log.
         """
         config, folder = self.config, self.folder
-        # With its options: a preset may have set one that changes what the returns mean.
+        # With its options: a preset may have set one that changes the scale of the returns.
         env = " ".join([config.env, *config.env_options])
         self.variants = variants(config)
         seeds = sorted({variant.seed for variant in self.variants})
@@ -160,7 +162,7 @@ class Session:
         )
 
     def _count_session(self) -> int:
-        """Returns how often the run was resumed, as the host knows that has seen most of it."""
+        """Returns the number of this session: the largest one that any host has counted."""
         told = self.hosts.agree({"session": self.folder.session(self.resumed)})
         number = max(int(each["session"]) for each in told)
         self.folder.keep_session(number)
@@ -176,7 +178,7 @@ class Session:
             log=self.folder.log,
             checkpoint=self.checkpoint,
             agent_with=partial(build_agent, self.config, self.spec),
-            # No session before had one as high, however it ended.
+            # Above the epochs of all earlier sessions, however they ended.
             first_epoch=0 if self.config.deterministic else self.session * EPOCHS_A_SESSION,
             on_join=self.recorder.joined,
             on_leave=self.recorder.left,
@@ -190,16 +192,16 @@ class Session:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> SeedbedError:
-        """What ends the run, with component, cause and log; the traceback goes to the log."""
+        """Returns the error that ends the run, with component, cause and log; the traceback goes to the log."""
         _log.error("the run failed", exc_info=error)
         if not isinstance(error, SeedbedError) and (lost := self.hosts.lost(_HEARSAY_SECONDS)):
-            error = RunFailed(lost)  # whose end of the connection a device has missed
+            error = RunFailed(lost)  # a device has failed since that host is gone
         component = "" if isinstance(error, SeedbedError) else "learner: "
         message = component + cause_of(error)
         return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
 
     def _train(self, arch: Run) -> Summary:
-        """Learns, and leaves checkpoint and summary however that ended."""
+        """Trains, and writes the last checkpoint and the summary also after a failure."""
         failure: SeedbedError | None = None
         taken: Contents | None = None
         try:
@@ -221,15 +223,19 @@ class Session:
             return self._end(arch, reason, standing, taken, failure)
 
     def _rest(self, arch: Run) -> bool:
-        """Ends learning that others than this thread do, so that what is saved and what is told are one."""
+        """Ends learning in other threads and processes, so that checkpoint and summary are of one moment.
+
+        Returns:
+          Whether there was any, so that counts taken before are out of date.
+        """
         if (supervisor := self.supervisor) is None:
             return False
         return arch.rest(supervisor.stand_down, partial(supervisor.stop, self.program.after))
 
     def _last_snapshot(self, arch: Run) -> Contents | None:
-        """What is to be saved at the end, if there is something new, taken while all hosts are there.
+        """Takes the contents of the last checkpoint while all hosts are alive; returns None if nothing is new.
 
-        If that fails it is tried again without the others, and the reason kept.
+        If that fails, the reason is logged and :meth:`_save_at_the_end` tries again without the others.
         """
         self.saver.wait()
         if arch.version == self.saver.saved_version:
@@ -248,7 +254,7 @@ class Session:
         taken: Contents | None,
         failure: SeedbedError | None,
     ) -> Summary:
-        """Leaves checkpoint and summary; raises ``failure``, or that there is no room for them."""
+        """Writes the last checkpoint and the summary; raises ``failure``, or the error of the writing."""
         unsaved = self._save_at_the_end(arch, taken, failure)
         if unsaved and not failure:
             failure = RunFailed(unsaved)
@@ -266,23 +272,23 @@ class Session:
         return summary
 
     def _save_at_the_end(self, arch: Run, taken: Contents | None, failure: SeedbedError | None) -> str | None:
-        """Writes the last checkpoint if there is something new; returns why it could not."""
+        """Writes the last checkpoint if anything is new; returns the reason if it cannot be written."""
         several = self.hosts.count > 1
         try:
             self.saver.wait()
             if arch.version == self.saver.saved_version:
                 return None
             if failure and self.config.deterministic and (several or self.program.has_instances):
-                return None  # acting will not come to rest any more: the checkpoint before stays the newest
+                return None  # acting can no longer be paused: the checkpoint before stays the newest
             return self.saver.save(arch.version, taken or self._contents(arch, alone=several))
         except Exception as error:
             _log.error("no last checkpoint", exc_info=error)
             return cause_of(error)
 
     def _end_without(self, lost: str) -> None:
-        """Ends the process if another host is gone and the run's own thread does not come back from waiting for it.
+        """Ends the process if another host is lost and the run's own thread stays blocked on it.
 
-        A device that waits for another host's cannot be told to stop. What it began with is saved.
+        A device that waits for another host's device cannot be interrupted. The state before that update is saved.
         """
         if self.back.wait(_HEARSAY_SECONDS):
             return
@@ -302,7 +308,7 @@ class Session:
                 self._quit(failure)
 
     def _quit(self, failure: SeedbedError) -> None:
-        """Ends the process at once, as the command line ends one whose run failed."""
+        """Ends the process at once, with the message and exit status of a failed command."""
         self.display.close()
         say(f"seedbed: {failure}", sys.stderr)
         os._exit(1)
@@ -317,7 +323,7 @@ class Session:
                 self.display.note(line)
 
     def _learn(self, arch: Run) -> tuple[str, dict[str, Any]]:
-        """Learns; returns why it ended, and what the run had come to when that was decided (actors go on)."""
+        """Trains; returns the reason for the end, and the counts at that decision (actors go on acting)."""
         if (reason := self.stopping.reason(arch, self.hosts.agree(self.stopping.wish()))) is not None:
             return reason, self.recorder.standing(arch)
         if self.resumed:
@@ -329,9 +335,9 @@ class Session:
         self.recorder.begin()
         self.saver.saved_at = time.monotonic()
         if not self.program.has_instances:
-            # All is compiled, and no actor has to come first.
+            # All is compiled, and no actor has to join first.
             self.recorder.steady(arch)
-        # One of several hosts stops with the others, after the same update.
+        # Several hosts stop together, after the same update.
         stop = self.interrupted if self.hosts.count == 1 else threading.Event()
         reason = "interrupted"
         latest: Mapping[str, Any] = {}
@@ -348,12 +354,12 @@ class Session:
                 reason = ending
                 break
         standing = self.recorder.standing(arch)
-        # However short the run was, it has a row.
+        # Even the shortest run has a row.
         self.recorder.write(arch, latest)
         return reason, standing
 
     def _while_waiting(self) -> str | None:
-        """Returns why to stop while no batch comes; raises that another host is lost."""
+        """Returns the reason to stop while no batch is ready, or None; raises :class:`RunFailed` if a host is lost."""
         if self.hosts.count == 1:
             return self.stopping.out_of_time()
         if (lost := self.hosts.lost()) is not None:
@@ -361,7 +367,7 @@ class Session:
         return None
 
     def _after_update(self, arch: Run) -> str | None:
-        """Agrees with the other hosts; begins a checkpoint if that is due, and returns why to stop."""
+        """Agrees with the other hosts, begins a checkpoint if one is due, and returns the reason to stop, or None."""
         due = time.monotonic() - self.saver.saved_at > 60 * self.config.safety.checkpoint_minutes
         told = self.hosts.agree(
             {**self.stopping.wish(), "due": due, "saving": self.saver.busy, **arch.report()}
@@ -390,7 +396,7 @@ class Session:
         return addresses
 
     def _supervised(self, arch: Run) -> Supervisor:
-        """Returns the supervisor of the run's processes and threads, none of which is started yet."""
+        """Returns the supervisor of the run's instances; none is started yet."""
         return Supervisor(
             self.program,
             self.launcher,

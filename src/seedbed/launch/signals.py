@@ -1,4 +1,7 @@
-"""Ctrl-C, SIGTERM and a closed terminal: the first ends a run in good order, the second at once; a bench at once."""
+"""Handling of Ctrl-C, SIGTERM and a closed terminal.
+
+The first of these signals ends a run in an orderly way, the second one at once; a benchmark ends at the first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _HURRY_SECONDS = 3.0
 
 @contextlib.contextmanager
 def heeding_signals(interrupted: threading.Event) -> Iterator[None]:
-    """Has the first signal set ``interrupted`` and a second raise :class:`KeyboardInterrupt`; main thread only."""
+    """Handles signals while the block runs: the first sets ``interrupted``, a second raises :class:`KeyboardInterrupt`.
+
+    Outside the main thread nothing is handled.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -32,7 +38,7 @@ def heeding_signals(interrupted: threading.Event) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_as_by_ctrl_c() -> Iterator[None]:
-    """Has SIGTERM and a closed terminal raise :class:`KeyboardInterrupt` too; main thread only."""
+    """Turns SIGTERM and a closed terminal into :class:`KeyboardInterrupt` while the block runs; main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -42,7 +48,7 @@ def ending_as_by_ctrl_c() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
-    # What was started to ignore its terminal (nohup) goes on ignoring it.
+    # A process that was started to ignore its terminal (nohup) goes on ignoring it.
     heeded = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
     before = {number: signal.signal(number, handle) for number in heeded}
     try:
@@ -58,7 +64,7 @@ def _ignored(number: int) -> bool:
 
 @contextlib.contextmanager
 def _hurrying() -> Iterator[None]:
-    """Ends the process a moment after a second signal, whatever it is doing.
+    """Ends the process a moment after a second signal, also during a compilation.
 
     A handler in Python runs only when the main thread is in Python, and a compilation may take a minute.
     """

@@ -1,4 +1,4 @@
-"""The end of a run: its limits, and the reason that is the same on all hosts."""
+"""Stopping criteria of a run: its limits, and a decision that is the same on all hosts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from seedbed.metrics.console import Budget
 
 
 class Stopping:
-    """Decides when a run ends.
+    """The stopping criteria of a run.
 
     Args:
-      limits: of the run.
-      clock: the time that it has trained.
-      interrupted: set when somebody wants it to end.
+      limits: limits of the run: frames, minutes, mean return.
+      clock: time that the run has trained.
+      interrupted: event that is set when the user interrupts the run.
     """
 
     def __init__(self, limits: Stop, clock: TrainingTime, interrupted: threading.Event) -> None:
@@ -28,7 +28,7 @@ class Stopping:
 
     @property
     def budget(self) -> Budget:
-        """The limits, as people watch them."""
+        """The limits, for the progress display."""
         minutes = self._limits.minutes
         return Budget(
             frames=self._limits.frames,
@@ -37,14 +37,14 @@ class Stopping:
         )
 
     def wish(self) -> dict[str, Any]:
-        """Returns what this host alone knows of when to stop."""
+        """Returns this host's own reasons to stop, as JSON values: an interruption, or spent time."""
         return {"interrupted": self._interrupted.is_set(), "time": self.out_of_time()}
 
     def out_of_time(self) -> str | None:
-        """Returns that the time is spent, if it is.
+        """Returns the reason to stop if the time is spent, else None.
 
-        Time alone can run out while no batch comes, so that what is counted ends a run at the same update however fast
-        its actors are.
+        Only time is checked while no batch is ready: limits that count steps or episodes end a run at the same update
+        however fast its actors are.
         """
         minutes = self._limits.minutes
         if minutes is not None and self._clock.seconds >= 60 * minutes:
@@ -52,7 +52,12 @@ class Stopping:
         return None
 
     def reason(self, run: Run, wishes: Sequence[Mapping[str, Any]]) -> str | None:
-        """Returns why to stop, given the wishes of all hosts; None to go on. It is the same on all of them."""
+        """Returns the reason to stop, None to go on; the same on all hosts.
+
+        Args:
+          run: the run, with its counts.
+          wishes: all hosts' results of :meth:`wish`.
+        """
         limits, episodes = self._limits, run.books.episodes
         if any(wish["interrupted"] for wish in wishes):
             return "interrupted"

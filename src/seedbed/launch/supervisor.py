@@ -1,4 +1,4 @@
-"""The supervisor of a run: it starts the instances of a program, watches them, and starts them again within a bound."""
+"""The supervisor of a run: it starts the instances of a program, watches them, and restarts them within a budget."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _NOT_READY = (
 
 @dataclass
 class _Watched:
-    """One instance, and those that had its place before.
+    """One instance, with the history of earlier ones that had the same index.
 
     Attributes:
-      begun: when it was started, in s (monotonic).
-      heard: since when it owed something, or when it owed nothing, as the head knew last; of no meaning if that was
-        before it was started.
+      begun: time (monotonic, s) of its start.
+      heard: time (monotonic, s) since which it owed something, or at which it owed nothing, when the head knew it last;
+        without meaning if that is before its start.
     """
 
     role: Role
@@ -49,11 +49,11 @@ class _Watched:
 
     @property
     def there(self) -> bool:
-        """Whether the head has heard of it since it was started: it has compiled, and has made its environments."""
+        """True if the head has heard of it since it was started: it has compiled, and has made its environments."""
         return self.heard > self.begun
 
     def silent(self, owes: Mapping[int, float | None], now: float) -> float:
-        """Returns for how many seconds it has owed something, be it that it becomes ready."""
+        """Returns the seconds for which it has owed something, or has not become ready."""
         if self.index not in owes:
             # One that the head no longer knows, and that lives, owes what it owed then.
             return now - max(self.heard, self.begun)
@@ -66,20 +66,20 @@ class _Watched:
 
 
 class Supervisor:
-    """Keeps the instances of a program alive; one thread, which every role is watched by alike.
+    """A supervisor, which keeps the instances of a program alive; one thread watches all roles in the same way.
 
     Args:
-      program: the roles.
-      launcher: starts instances that are no threads of the head's own.
+      program: the declared roles.
+      launcher: starter of instances that are not threads of the head.
       instances: the instances as the head knows them, by the name of the role.
-      run: the run's settings, as JSON values.
-      spec: of the environments, as JSON values.
-      on_failure: called with the error that should end the run.
-      note: takes one line for people.
-      version: updates of the run so far.
+      run: settings of the run, as JSON values.
+      spec: spec of the environments, as JSON values.
+      on_failure: callback for the error that should end the run.
+      note: callback for each line for the user.
+      version: function that returns the number of updates so far.
 
     Attributes:
-      restarts: number of instances that were started again.
+      restarts: number of instances that were restarted.
     """
 
     def __init__(
@@ -112,11 +112,14 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self, roles: Sequence[Role], head: list[str] | None = None) -> dict[str, list[str]]:
-        """Starts all instances of these roles, in their order; returns the addresses of those that listen, by role.
+        """Has the supervisor's thread start all instances of these roles, in order; does not wait for it.
 
         Args:
-          roles: of the program.
+          roles: roles of the program.
           head: addresses of the head, for the roles that dial it.
+
+        Returns:
+          The addresses of the roles that listen, by role.
         """
         if head is not None:
             self._addresses[self._program.head] = head
@@ -134,17 +137,17 @@ class Supervisor:
         return {role.name: self._addresses[role.name] for role in roles if role.listens}
 
     def seen(self) -> None:
-        """Says that the head has come round: it is watched from its first time on."""
+        """Notes that the head has made progress; it is watched from the first such call on."""
         self._head_seen = time.monotonic()
 
     def stand_down(self) -> None:
-        """From now on instances may end without being replaced."""
+        """Stops the replacement of instances that end."""
         self._stopping.set()
 
     def stop(self, roles: Sequence[Role] | None = None) -> None:
-        """Ends the watch, and the instances of these roles, or all; safe to call twice.
+        """Stops watching and ends the instances of these roles, or of all; safe to call twice.
 
-        Those that dial the head hear by their connections that it is over; the others are asked to end.
+        Instances that dial the head learn from their connections that the run is over; the others are asked to end.
         """
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -163,7 +166,7 @@ class Supervisor:
     def _of(self, role: Role) -> Instances:
         return self._known.get(role.name, Instances())
 
-    # What the thread does.
+    # The supervisor's thread.
 
     def _run(self) -> None:
         try:
@@ -214,16 +217,16 @@ class Supervisor:
         self._look_at_the_head()
 
     def _late(self, role: Role) -> dict[int, float]:
-        """Returns the instances that owe something for too long, and for how many seconds.
+        """Returns the silent instances of a role, and for how many seconds each has owed something.
 
-        None do in a role of which the head says nothing.
-        None are late if this process itself stood still (Ctrl-Z) and what they gave may wait to be read.
+        A role that the head does not know is not watched. No instance is late if this process itself stood still
+        (Ctrl-Z): their messages may wait to be read.
         """
         if not role.silent_after or role.name not in self._known:
             return {}
         owes, now, late = self._of(role).owes(), time.monotonic(), {}
         stood_still = now - self._looked > 10 * WATCH_SECONDS
-        # One that starts may first have to wait for those that it dials.
+        # An instance that starts may first have to wait for the roles that it dials.
         starting = max(role.silent_after, role.starts_within + role.patience)
         for index, each in self._watched[role.name].items():
             silent = each.silent(owes, now)
@@ -232,7 +235,7 @@ class Supervisor:
         return late
 
     def _look_at_the_head(self) -> None:
-        """Says once that the head has not come round for too long: nobody else could."""
+        """Warns once if the head has made no progress for too long."""
         self._looked = now = time.monotonic()
         role, seen = self._program[self._program.head], self._head_seen
         if seen is not None and role.silent_after and now - seen > role.silent_after:
@@ -275,13 +278,13 @@ class Supervisor:
 
 
 def _why_not_again(role: Role, reason: Fault, before: Fault | None, restarts: int) -> str | None:
-    """Returns why an instance that ended for this reason is not started again; None if it is.
+    """Returns the reason why an ended instance is not restarted; None if it is.
 
     Args:
-      role: of the instance.
-      reason: why it ended.
-      before: why the instance before it ended; None if it was the first.
-      restarts: number of restarts within the window.
+      role: role of the instance.
+      reason: fault with which the instance ended.
+      before: fault of the instance before it with the same index; None if there was none.
+      restarts: number of restarts within the last :data:`RESTART_WINDOW_SECONDS`.
     """
     if role.restarts is None:
         return "a run with an exact lag cannot go on without it: 'seedbed resume' goes on from the last checkpoint"

@@ -1,9 +1,9 @@
-"""What a run inherits from the process or the shell that starts it, and must not depend on.
+"""Settings that a run inherits from its process or shell, and must not depend on.
 
-Some of JAX's settings change what arithmetic means: with 64 bits parameters become float64, with another kind of random
-keys those that a checkpoint holds fit nowhere. The alternative, to name dtype and kind wherever an array is born, ends
-at the libraries: optimizers and modules make arrays too. So the settings are held for as long as a run lasts, here and
-in the processes that it starts, and are afterwards what they were (decision 0040).
+Some of JAX's settings change the meaning of arithmetic: with 64 bits, parameters become float64; with another kind of
+random keys, the keys in a checkpoint fit nowhere. The alternative, to name dtype and kind wherever an array is created,
+ends at the libraries: optimizers and modules create arrays too. So the settings are fixed for the duration of a run,
+here and in the processes that it starts, and restored afterwards (decision 0040).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NEEDED: dict[str, Any] = {
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Holds JAX's settings at what Seedbed's arithmetic is written for; imports no JAX.
+    """Fixes JAX's settings at the values that Seedbed needs while the block runs, and restores them; imports no JAX.
 
-    The current folder may be changed by environments of this process, and is afterwards what it was too.
+    The current folder, which environments in this process may change, is restored too.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())

@@ -1,4 +1,4 @@
-"""A run of one host or several, begun or gone on with: what ``seedbed train`` and ``seedbed resume`` do."""
+"""The start and the resumption of runs, on one host or several: ``seedbed train`` and ``seedbed resume``."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
 
     Args:
-      config: the run's settings.
-      launch: makes the launcher of the run's processes.
+      config: settings of the run.
+      launch: function that makes the launcher of the run's instances from the run folder and the name of the carrier.
 
     Raises:
       ConfigError: a setting does not fit; nothing was started.
-      RunFailed: the run broke off; the message names the component, the cause and the log.
+      RunFailed: the run failed; the message names the component, the cause and the log.
     """
     if config.cluster.host:
         assert config.cluster.coordinator is not None, (
@@ -65,16 +65,16 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
 
 @held()
 def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
-    """Goes on with a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
+    """Resumes a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 
     Args:
-      path: the run folder.
-      rotate_token: whether the run gets a new token, so that actors and hosts from elsewhere need its new line.
+      path: run folder.
+      rotate_token: whether the run gets a new token, so that remote actors and hosts need the new one to join.
       **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
 
     Raises:
       ConfigError: there is no such run, or none of its checkpoints is intact.
-      RunFailed: as for :func:`train`.
+      RunFailed: the run failed, as for :func:`train`.
     """
     if changes.get("host"):
         address, insecure = _coordinator(path, changes)
@@ -97,7 +97,7 @@ def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
         folder.rotate_token()
     if config.cluster.hosts > 1:
         return _lead(config, folder, resumed=True)
-    # Held before checkpoints are read: a run that is ending writes one more.
+    # Locked before checkpoints are read: a run that is ending writes one more.
     with folder.held():
         checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config)
@@ -114,7 +114,7 @@ def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:
 
 
 def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
-    """Host 0's part of a run of several hosts."""
+    """Runs host 0's part of a run of several hosts."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder.held())
         if config.cluster.coordinator is not None:
@@ -138,20 +138,20 @@ def take_part(
     *,
     insecure: bool = False,
 ) -> Summary:
-    """The part of the host ``index`` in a run whose host 0 is at ``address``, and has the settings.
+    """Runs one host's part of a run whose host 0 is elsewhere and has the settings; returns this host's summary.
 
-    Its folder is ``hosts/INDEX`` in the run folder's place on this machine.
+    Its folder is ``hosts/INDEX`` in the run folder on this machine.
 
     Args:
-      address: the coordinator.
-      index: 1 or more.
-      config: what this host was told; refused if host 0 was told otherwise. None if it was told nothing.
-      path: the run folder's place; None for the one that the settings name, or host 0.
-      insecure: whether host 0 is spoken to in plain text over the network; so it is if ``config`` says it.
+      address: address of the coordinator, host 0.
+      index: number of this host, 1 or more.
+      config: settings of this host, refused if they differ from host 0's; None to take host 0's.
+      path: run folder on this machine; None for the one in the settings, or host 0's.
+      insecure: whether to talk to host 0 in plain text over the network; ``config`` may say so too.
 
     Raises:
-      ConfigError: host 0 turned this host away.
-      RunFailed: as for :func:`train`.
+      ConfigError: host 0 refused this host.
+      RunFailed: the run failed, as for :func:`train`.
     """
     with contextlib.ExitStack() as stack:
         known = path or (Path(config.run_dir) if config and config.run_dir else None)
@@ -173,7 +173,7 @@ def take_part(
 
 
 def _invitation(run: Path | None, insecure: bool) -> Invitation:
-    """What lets a host into a run: from its environment, or from the run folder if it shares a disk with host 0."""
+    """Returns a host's credentials: from ``SEEDBED_JOIN``, or from the run folder if it shares a disk with host 0."""
     text = os.environ.get("SEEDBED_JOIN", "")
     if text:
         return Invitation.parse(text, insecure=insecure)
@@ -186,7 +186,7 @@ def _invitation(run: Path | None, insecure: bool) -> Invitation:
 
 
 def _coordinator(path: str, changes: Mapping[str, Any]) -> tuple[str, bool]:
-    """Where host 0 of a run is that goes on, and whether in plain text."""
+    """Returns the address of host 0 of a resumed run, and whether to talk to it in plain text."""
     own = RunFolder(Path(path) / "hosts" / str(changes["host"]))
     before = own.config().cluster if own.begun else None
     address = changes.get("coordinator") or (before and before.coordinator)
@@ -199,7 +199,7 @@ def _coordinator(path: str, changes: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:
-    """One host's part of a run of several, once they have met."""
+    """Runs one host's part of a run of several, once all hosts have joined."""
     exact = config.deterministic and not load_architecture(config.arch).always_exact
     checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
     spec, agent = _built(config)

@@ -1,4 +1,4 @@
-"""The books of a run of one agent: steps, episodes and lag, of this host and, as they were last told, of all hosts."""
+"""The books of a run: counters of steps, episodes and lag, of this host and, as last reported, of all hosts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from seedbed.metrics.meters import Episodes, EpisodesOfSeveral, Tally
 
 
 class Books:
-    """Counters of one host, and their exchange with the other hosts of a run.
+    """The counters of one host, and their exchange with the other hosts of a run.
 
     Args:
       host: index of this host.
       hosts: number of hosts.
-      episodes: counter of episodes; None for one of a single agent.
+      episodes: counter of episodes; None for that of a single agent.
 
     Attributes:
-      ledger: the steps of this host's environments.
-      episodes: the episodes of all hosts, in one order on each of them.
-      policy_lag: updates between the weights that acted and those that were updated.
+      ledger: counts of this host's steps in unrolls, by their whereabouts.
+      episodes: the episodes of all hosts, in the same order on each host.
+      policy_lag: number of updates between the weights that acted and the weights that were updated.
     """
 
     def __init__(
@@ -36,7 +36,10 @@ class Books:
         self._others_epoch = 0
 
     def count(self, episodes: Iterable[tuple[float, int]]) -> None:
-        """Counts episodes that ended here; where there are several hosts, once all of them are told. Thread-safe."""
+        """Counts episodes that ended on this host; thread-safe.
+
+        With several hosts they are counted by :meth:`merge`, after they were reported to all.
+        """
         if self._hosts > 1:
             self._untold.extend(episodes)
         else:
@@ -48,15 +51,15 @@ class Books:
             self.episodes.add(episode_return, length)
 
     def report(self, last_epoch: int) -> dict[str, Any]:
-        """Returns this host's ledger, and the episodes that ended since the last report; nothing if it is alone."""
+        """Returns this host's ledger, and the episodes that ended since the last report; empty for a single host."""
         if self._hosts == 1:
             return {}
-        # Those that others add meanwhile are for the next time.
+        # Episodes that other threads add meanwhile are for the next report.
         told = [self._untold.popleft() for _ in range(len(self._untold))]
         return {"ledger": self.ledger.counts(), "episodes": told, "last_epoch": last_epoch}
 
     def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Counts all hosts' episodes, in the same order on each of them, so that all see the same returns."""
+        """Counts the episodes of all hosts, in the same order on each, so that all compute the same mean returns."""
         if self._hosts == 1:
             return
         self._reported = [dict(report["ledger"]) for report in reports]
@@ -65,21 +68,21 @@ class Books:
             self._add(report["episodes"])
 
     def ledgers(self) -> list[dict[str, int]]:
-        """Returns the ledger of each host, as it was last reported; where there is one, its own as it is now."""
+        """Returns the ledger of each host, as last reported; for a single host, its own as it is now."""
         return [self.ledger.counts()] if self._hosts == 1 else self._reported
 
     def counts(self) -> dict[str, int]:
-        """Returns the counts of places in unrolls of all hosts, by where they went."""
+        """Returns the counts of the steps in unrolls of all hosts, by their whereabouts."""
         ledgers = self.ledgers()
         return {name: sum(ledger.get(name, 0) for ledger in ledgers) for name in self.ledger.counts()}
 
     @property
     def agent_steps(self) -> int:
-        """Decisions that the environments of all hosts have carried out so far."""
+        """Number of actions that the environments of all hosts have carried out so far."""
         return carried_out(self.counts())
 
     def progress(self, version: int, frames_per_step: int) -> dict[str, float]:
-        """Returns how far a run has come at this version of the weights, by the names of the metrics."""
+        """Returns the run's progress at this version of the weights, by the names of the metrics."""
         steps, lag = self.counts(), self.policy_lag.take()
         return {
             **self.episodes.row(),
@@ -92,17 +95,17 @@ class Books:
         }
 
     def last_epoch(self, own: int) -> int:
-        """Returns the highest epoch of an actor on any host, where ``own`` is this one's."""
+        """Returns the highest epoch of an actor on any host, given this host's ``own``."""
         return max(own, self._others_epoch)
 
     # Checkpoints.
 
     def look(self) -> None:
-        """Takes this host's ledger as it is now for the one that is kept; only while acting rests."""
+        """Replaces this host's reported ledger by its present one, for a checkpoint; only while acting rests."""
         self._reported[self._host] = self.ledger.counts()
 
     def kept(self, version: int) -> dict[str, Any]:
-        """Returns what a checkpoint at this version holds of them, as JSON values."""
+        """Returns the books' part of a checkpoint at this version, as JSON values."""
         return {
             "version": version,
             "ledgers": self.ledgers(),
@@ -111,12 +114,12 @@ class Books:
         }
 
     def restore(self, meta: Mapping[str, Any], *, open_steps: bool, queued: int | None = None) -> None:
-        """Takes over what :meth:`kept` gave.
+        """Restores a result of :meth:`kept`.
 
         Args:
-          meta: of the checkpoint.
-          open_steps: whether steps that were not trained on yet are kept; otherwise they count as dropped.
-          queued: steps that wait, where a replay has kept them; None if the ledger knows.
+          meta: the checkpoint's meta.
+          open_steps: whether the steps of open and waiting unrolls are resumed; otherwise they count as dropped.
+          queued: number of steps that a restored replay holds untrained; None: take the ledger's count.
         """
         self.episodes.restore(meta["episodes"])
         self.policy_lag.restore(meta["lag"])
@@ -131,7 +134,7 @@ class Books:
 
     @property
     def untold(self) -> list[tuple[float, int]]:
-        """Episodes that the other hosts were not told of yet."""
+        """Episodes that were not reported to the other hosts yet."""
         return list(self._untold)
 
     @untold.setter

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that the next update depends on, in a folder that is there whole or not at all.
+"""Checkpoints: all state that the next update depends on, in a folder that is there whole or not at all.
 
 ::
 
@@ -6,15 +6,15 @@
     ├── train.safetensors         one file a tree: its leaves by their paths
     ├── tables_0.safetensors
     ├── actions.blobs.safetensors one file a blob: a list of arrays
-    ├── replay.000000.safetensors one file a piece of what is too large to be copied at once
+    ├── replay.000000.safetensors one file a piece of an object that is too large to be copied at once
     └── manifest.json             format, step, meta, size and SHA-256 of every file; written last
 
-A checkpoint is written into a hidden folder, brought to the disk file by file, and then renamed: whoever
-lists the folders sees finished checkpoints only. Damage that comes later (a bad disk, a copy that was cut
-off) is found by the hashes (the manifest has one of itself), and the checkpoint before is taken instead.
+A checkpoint is written into a hidden folder, synced file by file, and then renamed: a listing of the folders
+shows finished checkpoints only. Damage that comes later (a bad disk, a copy that was cut off) is found by the
+hashes (the manifest has one of itself), and the checkpoint before is loaded instead.
 
-Alternatives weighed: pickle (loading it runs whatever code it contains), Orbax (arrays only, asynchronous
-machinery of its own, and no hash to tell a flipped bit by), one big file (a queue of unrolls is no tree).
+Alternatives weighed: pickle (loading it runs the code that it contains), Orbax (arrays only, asynchronous
+machinery of its own, and no hash to detect a flipped bit), one big file (a queue of unrolls is no tree).
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ Array = NDArray[Any]
 
 
 class Pieces(Protocol):
-    """Arrays that are made while they are written, some at a time; read once."""
+    """Arrays that are made while they are written, some at a time; can be iterated over once."""
 
     def __iter__(self) -> Iterator[Mapping[str, Array]]:
-        """Gives the pieces, each an array by name."""
+        """Yields the pieces, each a mapping of arrays by name."""
 
     def close(self) -> None:
-        """Says that nothing more will be read; safe to call twice."""
+        """Ends reading, so that the source need not keep the rest; safe to call twice."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint is made of.
+    """The contents of a checkpoint.
 
     Attributes:
-      trees: arrays by name, in any structure; random keys as their raw data.
+      trees: trees of arrays by name, of any structure; random keys as their raw data.
       meta: JSON values: counters, random states, settings.
-      blobs: lists of arrays by name, for what has no fixed structure (queued unrolls).
-      pieces: by name, what is too large to be copied at once (a replay).
+      blobs: lists of arrays by name, for state without a fixed structure (queued unrolls).
+      pieces: iterables of arrays by name, for state that is too large to be copied at once (a replay).
     """
 
     trees: Mapping[str, Tree]
@@ -81,12 +81,12 @@ class Contents:
     pieces: Mapping[str, Pieces] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Says that nothing more will be read from the pieces."""
+        """Closes all pieces: nothing more will be read from them."""
         for each in self.pieces.values():
             each.close()
 
     def detached(self) -> Contents:
-        """The same with trees of its own, whatever becomes of the arrays that they were made of."""
+        """Returns a copy whose trees are NumPy arrays of its own, independent of the arrays on the devices."""
         import jax
 
         return replace(self, trees=jax.tree.map(np.array, jax.device_get(dict(self.trees))))
@@ -96,7 +96,7 @@ class Contents:
 
 
 def flatten(tree: Tree) -> dict[str, Any]:
-    """The leaves of any tree that JAX knows (dicts, tuples, optax states) by path, like ``"0/mu/kernel"``."""
+    """Returns the leaves of any JAX pytree (dicts, tuples, optax states) by path, like ``"0/mu/kernel"``."""
     from jax import tree_util
 
     named = [
@@ -111,7 +111,7 @@ def flatten(tree: Tree) -> dict[str, Any]:
 
 
 def digest(tree: Tree) -> str:
-    """SHA-256, in hex, of all leaves of a tree, in the order of their paths: path, dtype, shape and bytes."""
+    """Returns the SHA-256, in hex, of a tree's leaves (path, dtype, shape, bytes), in the order of their paths."""
     total = hashlib.sha256()
     for name, array in sorted(_arrays(flatten(tree)).items()):
         total.update(json.dumps([name, array.dtype.name, array.shape]).encode())
@@ -137,21 +137,22 @@ def _arrays(named: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
-    """Writes a checkpoint; it exists completely, also after a power failure, when this returns.
+    """Writes a checkpoint; when this returns it is complete on the disk and survives a power failure.
 
     One process writes at a time. A checkpoint of the same step is replaced.
 
     Args:
       root: the folder of all checkpoints of a run.
-      step: what orders them (a run uses the weights version), 0 or more.
-      contents: what it is made of.
-      keep: how many checkpoints up to ``step`` stay; older ones are removed.
+      step: number that orders the checkpoints (a run uses the version of the weights), 0 or more.
+      contents: contents of the checkpoint.
+      keep: number of checkpoints up to ``step`` that stay; older ones are removed.
 
     Returns:
       The checkpoint's folder.
 
     Raises:
-      CheckpointError: it cannot be written (full disk, a value that cannot be kept); earlier ones are intact.
+      CheckpointError: the checkpoint cannot be written (full disk, a value that cannot be kept); earlier ones are
+        intact.
     """
     if keep < 1 or not 0 <= step < 10**12:
         raise CheckpointError(f"keep={keep}, step={step}: keep must be at least 1, step between 0 and 10^12")
@@ -159,7 +160,7 @@ def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
     for name, arrays in contents.blobs.items():
         listed = {f"{index:09d}": array for index, array in enumerate(arrays)}
         files[f"{_checked(name)}.blobs.safetensors"] = _arrays(listed)
-    # What somebody may be waiting for comes first.
+    # Pieces come first: other threads may be waiting for their source.
     streamed = itertools.chain(_piecewise(contents.pieces), files.items())
     final, draft = root / f"{step:012d}", root / f".writing-{step:012d}"
     with _told(root, step):
@@ -168,7 +169,7 @@ def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
         try:
             _write(draft, streamed, step, contents.meta)
         except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)  # what a full disk needs most is its space back
+            shutil.rmtree(draft, ignore_errors=True)  # a full disk needs its space back
             raise
         _put(draft, final)
         _prune(root, step, keep)
@@ -193,7 +194,7 @@ def _checked(name: str) -> str:
 
 @contextmanager
 def _told(root: Path, step: int) -> Iterator[None]:
-    """Translates what the disk raises into one line."""
+    """Turns an error of the disk into a :class:`CheckpointError` of one line."""
     try:
         yield
     except atomic_folder.WRITING_FAILS as error:
@@ -233,7 +234,7 @@ def _put(draft: Path, final: Path) -> None:
 
 
 def _clean(root: Path) -> None:
-    """Removes what dead writers left; a replaced checkpoint whose successor never came gets its name back."""
+    """Removes leftovers of dead writers; a replaced checkpoint whose successor never came gets its name back."""
     for path in root.iterdir():
         if path.name.startswith(_LEFTOVERS):
             shutil.rmtree(path, ignore_errors=True)
@@ -246,7 +247,7 @@ def _clean(root: Path) -> None:
 
 
 def _prune(root: Path, step: int, keep: int) -> None:
-    # Later ones are left alone, and do not count: a run that went back behind them found them damaged.
+    # Later checkpoints stay and are not counted: a run that resumed from an earlier one found them damaged.
     for _, path in [found for found in _candidates(root) if found[0] <= step][keep:]:
         # Renamed first, so that a half-removed checkpoint is never taken for a damaged one.
         doomed = path.with_name(f".pruned-{path.name}")
@@ -262,10 +263,10 @@ class Checkpoint:
     """A checkpoint whose files have been compared with their hashes.
 
     Attributes:
-      path: its folder.
-      step: what it was saved under.
+      path: folder of the checkpoint.
+      step: step under which it was saved.
       meta: the JSON values that were saved.
-      skipped: why each newer checkpoint was passed over; one line each, empty if this is the newest.
+      skipped: reason for which each newer checkpoint was passed over, one line each; empty if this is the newest.
     """
 
     path: Path
@@ -274,11 +275,12 @@ class Checkpoint:
     skipped: tuple[str, ...] = ()
 
     def tree(self, name: str, like: Tree) -> Tree:
-        """The tree ``name``, in the structure of ``like``, with NumPy arrays as leaves.
+        """Loads the tree ``name`` in the structure of ``like``, with NumPy arrays as leaves.
 
         Args:
-          name: as it was saved.
-          like: a tree of arrays, of ``jax.ShapeDtypeStruct`` or of numbers, that says what is expected.
+          name: name under which the tree was saved.
+          like: a tree of arrays, of ``jax.ShapeDtypeStruct`` or of numbers with the expected structure, shapes and
+            dtypes.
 
         Raises:
           CheckpointError: there is no such tree, or a leaf is missing, too many, or of other shape or dtype.
@@ -291,12 +293,12 @@ class Checkpoint:
         return tree_util.tree_unflatten(tree_util.tree_structure(like), [kept[leaf] for leaf in wanted])
 
     def blob(self, name: str) -> list[Array]:
-        """The list of arrays ``name``; raises :class:`CheckpointError` if there is none of that name."""
+        """Loads the list of arrays ``name``; raises :class:`CheckpointError` if there is none of that name."""
         kept = self._load(f"{name}.blobs.safetensors")
         return [kept[index] for index in sorted(kept)]
 
     def pieces(self, name: str) -> Iterator[dict[str, Array]]:
-        """The pieces ``name``, each loaded when it is asked for.
+        """Yields the pieces ``name``, each loaded on demand.
 
         Raises:
           CheckpointError: there are none of that name.
@@ -320,13 +322,13 @@ class Checkpoint:
 
 
 def _form(leaf: Any) -> tuple[tuple[int, ...], str]:
-    """Shape and dtype name of an array, of a description of one, or of a number."""
+    """Returns shape and dtype name of an array, of a ``jax.ShapeDtypeStruct``, or of a number."""
     described = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
     return tuple(described.shape), str(np.dtype(described.dtype))
 
 
 def _counts_as_now(kept: dict[str, Array], wanted: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays, with counts of schedules as float32 where these are wanted: 0.1 kept them as int32."""
+    """Converts counts of schedules to float32 where these are wanted: version 0.1 saved them as int32."""
 
     def whole(leaf: str) -> bool:
         was, now = kept[leaf].dtype.name, _form(wanted[leaf])[1]
@@ -353,12 +355,12 @@ def _compare(where: Path, kept: Mapping[str, tuple[tuple[int, ...], str]], wante
 
 
 def load_latest(root: Path) -> Checkpoint:
-    """The newest checkpoint that is intact. Damaged ones are passed over, with a warning that says why.
+    """Loads the newest intact checkpoint; damaged ones are passed over, with a warning that gives the reason.
 
-    Changes nothing on the disk: a run that is being written may be read.
+    Changes nothing on the disk, so that a run may be read while it goes on.
 
     Raises:
-      CheckpointError: there is none, or none is intact.
+      CheckpointError: there is no checkpoint, or none is intact.
     """
     skipped: list[str] = []
     for step, path in _candidates(root):
@@ -375,7 +377,7 @@ def load_latest(root: Path) -> Checkpoint:
 
 
 def intact_steps(root: Path) -> list[int]:
-    """The steps of all checkpoints that are intact, oldest first."""
+    """Returns the steps of all intact checkpoints, oldest first."""
     steps = []
     for step, path in _candidates(root):
         with contextlib.suppress(CheckpointError):
@@ -385,7 +387,7 @@ def intact_steps(root: Path) -> list[int]:
 
 
 def load(root: Path, step: int) -> Checkpoint:
-    """The checkpoint of that step; raises :class:`CheckpointError` if it is not there, or not intact."""
+    """Loads the checkpoint of that step; raises :class:`CheckpointError` if it is not there, or not intact."""
     for found, path in _candidates(root):
         if found == step:
             return Checkpoint(path, step, _verified(path, step))
@@ -393,7 +395,7 @@ def load(root: Path, step: int) -> Checkpoint:
 
 
 def pack(checkpoint: Checkpoint) -> bytes:
-    """A checkpoint as one piece, to be sent to another host; see :func:`unpack`."""
+    """Packs a checkpoint into a ZIP archive, to be sent to another host; see :func:`unpack`."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
         for file in sorted(checkpoint.path.iterdir()):
@@ -402,7 +404,7 @@ def pack(checkpoint: Checkpoint) -> bytes:
 
 
 def unpack(root: Path, step: int, content: bytes) -> Checkpoint:
-    """Puts what :func:`pack` made among the checkpoints in ``root``.
+    """Writes a checkpoint that :func:`pack` made into ``root``, and loads it.
 
     Raises:
       CheckpointError: it cannot be written, or is not intact.
@@ -426,7 +428,7 @@ def _extract(content: bytes, folder: Path) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for name in archive.namelist():
-                file = folder / (Path(name).name or "_")  # into this folder only, whatever the name says
+                file = folder / (Path(name).name or "_")  # into this folder only, for any name in the archive
                 file.write_bytes(archive.read(name))
                 atomic_folder.sync(file)
     except zipfile.BadZipFile as error:
@@ -435,12 +437,12 @@ def _extract(content: bytes, folder: Path) -> None:
 
 
 def any_saved(root: Path) -> bool:
-    """Whether there is a checkpoint at all, intact or not."""
+    """Returns whether there is any checkpoint, intact or not."""
     return bool(_candidates(root))
 
 
 def _candidates(root: Path) -> list[tuple[int, Path]]:
-    """Finished checkpoints, newest first."""
+    """Lists the finished checkpoints, newest first, as ``(step, folder)``."""
     names = {path.name for path in root.iterdir()} if root.is_dir() else set()
     steps = sorted({name.removeprefix(_REPLACED) for name in names}, reverse=True)
     return [

@@ -1,4 +1,4 @@
-"""The error that ends a run, met by any of its parts."""
+"""The error that ends a run, reported by any of its parts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ _log = logging.getLogger(__name__)
 
 
 class Failure:
-    """The first error of a run's parts; any thread may report one, and the run's own thread raises it."""
+    """The first error of a run's parts: any thread may report one, the run's own thread raises it."""
 
     def __init__(self) -> None:
         self.error: SeedbedError | None = None
 
     def report(self, error: BaseException) -> None:
-        """Keeps the error if it is the first one; one that is not the project's goes to the log with its traceback."""
+        """Keeps the error if it is the first one.
+
+        Any exception but a :class:`SeedbedError` is logged with its traceback and kept as :class:`RunFailed`.
+        """
         if not isinstance(error, SeedbedError):
             where = threading.current_thread().name
             _log.error("%s failed", where, exc_info=error)
@@ -26,6 +29,6 @@ class Failure:
             self.error = error
 
     def check(self) -> None:
-        """Raises the error, if there is one."""
+        """Raises the error that was reported, if any."""
         if self.error is not None:
             raise self.error

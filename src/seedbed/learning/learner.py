@@ -1,4 +1,4 @@
-"""The learner of the architectures whose batches come from the host: it compiles the update and goes over batches."""
+"""The learner of architectures whose batches come from the host: compiles the update and applies it to batches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from seedbed.types import Agent, TimeStep, Tree, Unroll
 
 
 class Learner:
-    """Updates parameters with batches that come one by one; see :class:`~seedbed.learning.update.Update`.
+    """A learner that updates parameters batch by batch; see :class:`~seedbed.learning.update.Update`.
 
     Args:
-      agent: loss and optimizer.
+      agent: the agent whose loss and optimizer are used.
       devices: the JAX devices that train, of all hosts, host by host; each host gives its share of every batch.
-      key: for initialization and for losses that draw.
+      key: random key for the initialization and for losses that draw random numbers.
 
     Raises:
       ConfigError: the batch cannot be shared equally by the devices.
@@ -34,7 +34,7 @@ class Learner:
         # Compiled whole: one program instead of one for every operation of the network.
         self.state = self._replicate(jax.jit(self._update.begin)(key))
         self._priorities: Any = None
-        # Of this object's own: what a decorator compiles is kept as long as the process lives.
+        # Wrapped per object: programs that a decorator compiles are kept for the life of the process.
         self._step = jax.jit(self._update.step)
         self._prepare = jax.jit(self._update.prepare) if agent.prepare else self._update.prepare
         self._order = jax.jit(self._update.order)
@@ -46,17 +46,17 @@ class Learner:
 
     @property
     def params(self) -> Tree:
-        """The newest parameters, as they lie on one of this host's devices."""
+        """The newest parameters, on one of this host's devices."""
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), self.state.params)
 
     @property
     def priorities(self) -> NDArray[np.float32]:
-        """What the loss gave the items ``[B / hosts]`` of this host's share of the last batch; only with a replay."""
+        """The loss's priorities ``[B / hosts]`` for this host's items of the last batch; only with a replay."""
         shards = sorted(self._priorities.addressable_shards, key=lambda shard: shard.index[0].start or 0)
         return np.concatenate([np.asarray(shard.data) for shard in shards])
 
     def put(self, unroll: Unroll) -> Unroll:
-        """Moves this host's share of a batch, ``[T+1, B / hosts, ...]``, to its training devices, each its part."""
+        """Divides this host's share of a batch, ``[T+1, B / hosts, ...]``, among its training devices."""
         shares = self._update.shares
         if jax.process_count() == 1:  # in one call: it takes half the time
             whole: Unroll = jax.device_put(unroll, shares)
@@ -67,9 +67,9 @@ class Learner:
         )
 
     def gather(self, unrolls: Sequence[Unroll]) -> Unroll:
-        """One batch ``[T+1, B, ...]``, with this host's unrolls, which lie on other devices, as its share of it.
+        """Makes a batch ``[T+1, B, ...]`` whose share of this host consists of ``unrolls`` on other devices.
 
-        They go from device to device, in order, and only to the one that needs them.
+        Each environment's arrays move from device to device once, in order, to the device that trains on them.
         """
         devices = self._update.mesh.devices.flat
         share = self._plan.batch_size // len(devices)
@@ -97,20 +97,21 @@ class Learner:
         )
 
     def warm_up(self, example: Unroll) -> None:
-        """Compiles everything for batches like ``example`` (on the host); changes nothing."""
+        """Compiles all programs for batches like ``example`` (on the host); changes no state."""
         _, batch = self._prepare(self.state.params, self.put(example))
         part = next(iter(self._parts(batch)))
         jax.block_until_ready(self._step(self.state, part))
 
     def updates(self, batch: Unroll) -> Iterator[tuple[dict[str, Any], bool]]:
-        """All updates with one batch: as many passes as the agent wants, each over all of its minibatches.
+        """Makes all updates with one batch: ``reuse`` passes, each over all of the batch's minibatches.
 
-        Yields ``(metrics, last)`` after each: metrics as device scalars, and whether it was the last. The version also
-        counts the updates that an early end left out, as it counts those that were skipped.
+        Yields ``(metrics, last)`` after each update: metrics as device scalars, and whether it was the last. Passes end
+        early where the KL divergence exceeds ``most_kl``; the version counts the updates that are left out, as it
+        counts skipped ones.
         """
         plan = self._plan
         params, batch = self._prepare(self.state.params, batch)
-        # Waited for, as every update is: what the state holds can be saved whatever fails later.
+        # Waited for, as every update is: the state can then be saved even if a later computation fails.
         self.state = self.state._replace(params=jax.block_until_ready(params))
         for remaining in reversed(range(plan.reuse)):
             parts = self._parts(batch)
@@ -129,7 +130,7 @@ class Learner:
         return most is not None and float(metrics["loss/kl"]) > most
 
     def _parts(self, batch: Unroll) -> Iterator[Unroll]:
-        """The minibatches of one pass, their rows in an order of their own."""
+        """Yields the minibatches of one pass, whose rows are shuffled anew for each pass."""
         if self._plan.minibatches == 1:
             yield batch
             return
@@ -137,25 +138,25 @@ class Learner:
             yield self._take(batch, rows)
 
     def update(self, batch: Unroll) -> dict[str, Any]:
-        """One update with a prepared minibatch, waited for; returns metrics as device scalars."""
-        # Params are not donated: whoever acts may still read them.
+        """Makes one update with a prepared minibatch and waits for it; returns metrics as device scalars."""
+        # Params are not donated: acting threads may still read them.
         state, metrics, self._priorities = self._step(self.state, batch)
-        # What fails on the device fails here: then the state is the one from before, which can be saved.
+        # A failure on the device is raised here: ``self.state`` is then still the previous one, which can be saved.
         self.state = jax.block_until_ready(state)
         return metrics
 
     def restore(self, state: TrainState) -> None:
-        """Takes over a state with the structure of ``self.state``."""
+        """Replaces the state by one of the same structure."""
         self.state = self._replicate(state)
 
 
 def _put(tree: Tree, sharding: Any) -> Tree:
-    """Arrays of which every host has its share, or the whole where all have the same, on the devices of all hosts."""
+    """Puts arrays on the devices of all hosts; each host passes its share, or the whole where it is replicated."""
     return tree if tree is None else jax.make_array_from_process_local_data(sharding, tree)
 
 
 def _between(unrolls: Sequence[Unroll], start: int, stop: int) -> list[Unroll]:
-    """The environments ``start … stop-1`` of several unrolls in a row, in pieces."""
+    """Returns the environments ``start … stop-1`` of several unrolls in a row, as pieces of them."""
     pieces, begin = [], 0
     for unroll in unrolls:
         rows = rows_of(unroll)

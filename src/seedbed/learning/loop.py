@@ -1,7 +1,7 @@
-"""The learner's loop: batches from the memory, updates, weights that are published, and the books.
+"""The learner's loop: takes batches from the memory, makes updates, publishes weights, and keeps the books.
 
-Where the unrolls come from is its :class:`~seedbed.learning.source.Source`; what keeps them until they are learned from
-is its :class:`~seedbed.learning.memory.Memory`.
+Its :class:`~seedbed.learning.source.Source` makes the unrolls; its :class:`~seedbed.learning.memory.Memory` holds them
+until they are trained on.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from seedbed.weights.store import WeightStore
 
 _POLL_SECONDS = 0.2
 NOBODY: Mapping[str, list[str]] = {}
-"""The addresses of a head that dials nobody."""
+"""The addresses given to a head that dials no other role."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a run begins, or goes on.
+    """The point at which a run begins, or resumes.
 
     Attributes:
-      first_epoch: of the first actor at each index.
+      first_epoch: epoch of the first actor at each index.
       base: version of the weights that the first round acts with.
-      filling: rounds that only fill the memory before the first of them is learned from.
-      lanes: by their order, what a checkpoint kept of the lanes that go on exactly; empty if none do.
+      filling: rounds that only fill the memory, before the first update.
+      lanes: states of the lanes that a checkpoint resumes exactly, by lane order; empty if it resumes none.
     """
 
     first_epoch: int = 0
@@ -52,17 +52,17 @@ class Beginning:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Settings of a loop.
+    """The settings of a loop.
 
     Attributes:
-      lag: of the run.
-      exact: whether a checkpoint holds acting too: it is at rest whenever something is read.
-      ahead: batches that are assembled ahead of time.
-      publish_every: updates after which the weights are published; 0: whenever they are due.
-      max_skipped: updates in a row that may be skipped.
-      rows: unrolls of a batch on this host.
+      lag: policy lag of the run.
+      exact: whether checkpoints hold the state of acting too; acting then rests whenever its state is read.
+      ahead: number of batches that are assembled ahead of time.
+      publish_every: number of updates between two publications of the weights; 0: publish whenever they are due.
+      max_skipped: number of updates in a row that may be skipped before the run fails.
+      rows: unrolls in this host's share of a batch.
       insert_rows: environments in one lane of an actor.
-      rhythm: what a run that goes on exactly has to have in common with the run before, by its name for people.
+      rhythm: settings that must be equal before and after an exact resumption, by their names in error messages.
     """
 
     lag: Lag
@@ -77,21 +77,21 @@ class LoopSettings:
 
 @final
 class LearnerLoop:
-    """A :class:`~seedbed.learning.run.Run` with one learner; used by one thread but for :meth:`fail`.
+    """A :class:`~seedbed.learning.run.Run` with one learner; used by one thread, except for :meth:`fail`.
 
     Args:
       agent: the agent that is trained.
-      spec: of the environments.
-      settings: of the loop.
-      learner: makes the updates.
-      memory: keeps unrolls until they are learned from.
-      store: takes the weights that are published.
-      source: acts.
-      assemble: puts unrolls together to a batch ``[T+1, B, ...]`` on the devices that train.
-      books: the counts.
-      failure: the error that ends the run.
-      beginning: where it begins.
-      while_idle: called while no batch comes; returns whether there are newer weights to publish.
+      spec: spec of the environments.
+      settings: settings of this loop.
+      learner: maker of the updates.
+      memory: queue or replay that holds unrolls until they are trained on.
+      store: store in which weights are published.
+      source: source of the unrolls.
+      assemble: function that joins unrolls to a batch ``[T+1, B, ...]`` on the training devices.
+      books: counters of steps, episodes and lag.
+      failure: holder of the error that ends the run.
+      beginning: point at which the run begins or resumes.
+      while_idle: function that is called while there is no batch; returns whether there are newer weights to publish.
     """
 
     def __init__(
@@ -127,10 +127,13 @@ class LearnerLoop:
         self._published: int | None = None
         self._prefetch: Prefetch[tuple[Unroll, Batch]] | None = None
 
-    # Life.
+    # Life cycle.
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Compiles, publishes the first weights, and begins to act and to make batches."""
+        """Compiles the update, publishes the first weights, and starts prefetching and acting.
+
+        Returns the addresses as actors can reach them.
+        """
         del dialled
         plan, settings = self._agent.data, self._settings
         self.learner.warm_up(example_unroll(self._agent, self._spec, plan.trained_length, settings.rows))
@@ -143,30 +146,30 @@ class LearnerLoop:
 
     @property
     def instances(self) -> Mapping[str, Instances]:
-        """The instances of the roles that act."""
+        """Instances of the roles that act, by the name of the role."""
         return self.source.instances
 
     def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
-        """Nobody learns but the run's own thread."""
+        """Does nothing and returns False: only the run's own thread learns."""
         del stand_down, stop
         return False
 
     def close(self) -> None:
-        """Stops everything; safe to call twice."""
+        """Stops acting and prefetching, and closes the memory; safe to call twice."""
         self.memory.close()
         if self._prefetch is not None:
             self._prefetch.close()
         self.source.close()
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run with this error; from any thread."""
+        """Ends the run with this error; may be called from any thread."""
         self._failure.report(error)
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Learns: yields the metrics of each batch's last update (scalars on the device), before its weights are
-        published. In deterministic mode acting then rests, so that all counters are reproducible too.
+        """Trains, and yields the metrics of each batch's last update (device scalars) before publishing its weights.
 
-        Yields None now and then while no batch comes; ends when ``stop`` is set.
+        Yields None now and then while there is no batch; ends when ``stop`` is set. In deterministic mode acting rests
+        at each yield of metrics, so that all counters are reproducible too.
 
         Raises:
           RunFailed: a part of the run failed, or too many updates in a row were not finite.
@@ -191,7 +194,7 @@ class LearnerLoop:
         return None if batch is None else (self._assemble(batch.unrolls), batch)
 
     def _train(self, unroll: Unroll, batch: Batch) -> Mapping[str, Any]:
-        """The updates on one batch; with a free lag the weights of each but the last are published here."""
+        """Makes the updates on one batch; under a free lag, publishes the weights after each but the last."""
         updates = self.learner.updates(unroll)
         counted = last = False
         while not last:
@@ -209,7 +212,7 @@ class LearnerLoop:
 
     def _publish(self) -> None:
         every, version = self._settings.publish_every, self.version
-        # Versions may leap: passes over a batch that are left out count.
+        # Versions may skip numbers: passes over a batch that are left out count.
         if self._published is None or version - self._published >= every or not every:
             self._published = version
             self._store.publish(self.learner.params, version)
@@ -228,12 +231,12 @@ class LearnerLoop:
 
     @property
     def version(self) -> int:
-        """Updates so far."""
+        """Number of updates so far, skipped ones included."""
         return int(self.learner.state.updates)
 
     @property
     def skipped(self) -> int:
-        """How many of them were skipped."""
+        """Number of updates that were skipped."""
         return int(self.learner.state.skipped)
 
     @property
@@ -242,19 +245,19 @@ class LearnerLoop:
         return self._spec.frames_per_step
 
     def variants(self) -> list[dict[str, Any]]:
-        """There is one agent."""
+        """Returns an empty list: the run trains one agent."""
         return []
 
     def report(self) -> dict[str, Any]:
-        """The ledger, and the episodes that ended since the last report."""
+        """Returns this host's ledger, and the episodes that ended since the last report; empty for a single host."""
         return self.books.report(self.source.last_epoch)
 
     def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Counts all hosts' episodes."""
+        """Counts the episodes of all hosts."""
         self.books.merge(reports)
 
     def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""
         reuse = self._reuse.take()
         return {
             **self.books.progress(self.version, self.frames_per_step),
@@ -267,10 +270,10 @@ class LearnerLoop:
     # Checkpoints.
 
     def snapshot(self, *, alone: bool = False) -> Contents:
-        """Everything that the next update depends on; needs no other host.
+        """Returns all state that the next update depends on; needs no other host.
 
-        In deterministic mode it waits until every lane has come to the weights that are not published yet, and
-        holds their logged actions, the agent's states and the queue too.
+        In deterministic mode it waits until every lane is blocked on weights that are not published yet. The snapshot
+        then also holds the logged actions of the lanes, the agent's recurrent states and the queued unrolls.
         """
         del alone
         exact = self._settings.exact
@@ -284,7 +287,7 @@ class LearnerLoop:
             **kept.meta,
             **self.books.kept(self.version),
             "exact": exact,
-            # Of all hosts: any of them may go on from this.
+            # The highest of all hosts: any of them may resume from this checkpoint.
             "last_epoch": self.books.last_epoch(self.source.last_epoch),
             "first_epoch": self._beginning.first_epoch,
             "base_version": self._beginning.base,
@@ -316,19 +319,19 @@ def resumed(
     beginning: Beginning,
     acting: int,
 ) -> Beginning:
-    """Restores learner, memory and books; returns where the run goes on.
+    """Restores learner, memory and books from a checkpoint; returns the point at which the run resumes.
 
     Args:
-      checkpoint: the state to go on from.
+      checkpoint: the checkpoint to resume from.
       agent: the agent that is trained.
-      spec: of the environments.
-      settings: of the loop.
-      learner, memory, books: the parts that are restored.
-      beginning: where it would begin without the checkpoint, whose epochs may have come further.
-      acting: environments that act in a round.
+      spec: spec of the environments.
+      settings: settings of the loop.
+      learner, memory, books: parts that are restored in place.
+      beginning: point at which the run would begin without the checkpoint; its epochs may be higher.
+      acting: number of environments that act in a round.
 
     Raises:
-      ConfigError: the run is to go on exactly, and its rhythm is another one.
+      ConfigError: the run should resume exactly, and a setting of its rhythm has changed.
     """
     meta = checkpoint.meta
     learner.restore(checkpoint.tree("train", learner.state))

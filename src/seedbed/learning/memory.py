@@ -1,6 +1,6 @@
-"""What stands between acting and learning: a queue of unrolls, or a replay. Which one is the agent's to say.
+"""The memory between acting and learning: a queue of unrolls, or a replay, as the agent's data plan states.
 
-It takes unrolls in from the threads that act, and gives batches out to the one that learns.
+Acting threads put unrolls in; the learning thread takes batches out.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from seedbed.types import Agent, DataPlan, EnvSpec, Unroll
 
 
 class Batch(NamedTuple):
-    """What is learned from next.
+    """The unrolls of the next batch.
 
     Attributes:
-      unrolls: a batch together, in order.
-      version: int32 ``[T, B]``, of the weights that acted, of the transitions that are trained on.
-      fresh: how many of these transitions were not trained on before.
-      sample: which items of the replay they are; None where they come from a queue.
+      unrolls: unrolls that make up the batch, in order.
+      version: int32 ``[T, B]``, version of the weights that acted, for each transition that is trained on.
+      fresh: number of these transitions that were not trained on before.
+      sample: the sample of the replay; None where the unrolls come from a queue.
     """
 
     unrolls: Sequence[Unroll]
@@ -46,42 +46,42 @@ class Batch(NamedTuple):
 
 
 class Memory(Protocol):
-    """One of the two; safe to use from any thread."""
+    """The interface of queue and replay to the loop; safe to use from any thread."""
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Calls ``wake`` whenever room was made."""
+        """Registers a function to be called whenever room was made."""
 
     def offer(self, delivery: Delivery) -> bool:
-        """Takes a complete unroll; False if there is no room. Never blocks."""
+        """Takes a complete unroll; returns False if there is no room. Never blocks."""
 
     def take(self, timeout: float) -> Batch | None:
-        """The next batch; None when ``timeout`` s have passed, or once it is closed."""
+        """Returns the next batch; None when ``timeout`` s have passed, or once it is closed."""
 
     def warm_up(self, unroll: Unroll) -> None:
         """Compiles for unrolls like this one, so that no actor waits for it."""
 
     def learned(self, batch: Batch, priorities: Callable[[], NDArray[np.float32]]) -> None:
-        """Says that an update was made with the batch; ``priorities`` gives those of its items, float32 ``[B]``."""
+        """Books an update that was made with the batch; ``priorities`` returns those of its items, float32 ``[B]``."""
 
     def meters(self) -> dict[str, float]:
-        """Gauges by the names of metrics."""
+        """Returns gauges by the names of metrics."""
 
     def snapshot(self) -> Contents:
-        """What of a checkpoint is kept here; it has no trees."""
+        """Returns the memory's part of a checkpoint; it has no trees."""
 
     def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int | None:
-        """Puts back what was kept.
+        """Restores the memory's part of a checkpoint.
 
         Args:
-          checkpoint: where it was.
-          example: has the structure of an unroll that comes in, if those that waited are to wait again.
+          checkpoint: checkpoint to restore from.
+          example: an unroll with the structure of incoming ones, if the waiting unrolls are restored too; else None.
 
         Returns:
-          How many of its transitions were never trained on; None if the books know.
+          The number of restored transitions that were never trained on; None if the ledger's count is right.
         """
 
     def begin_anew(self, inserted: int) -> int:
-        """Says that rounds of ``inserted`` items begin now, and what was due before is not made up for.
+        """Starts rounds of ``inserted`` items each; updates that were due before are not made up for.
 
         Returns the number of rounds that only fill the memory.
         """
@@ -91,7 +91,7 @@ class Memory(Protocol):
 
 
 def into(memory: Memory, count: Callable[[Sequence[tuple[float, int]]], None]) -> HandOver:
-    """Returns how complete unrolls are handed to the memory, while ``count`` takes the episodes that ended in them."""
+    """Makes the function that hands complete unrolls to the memory, and episodes that ended in them to ``count``."""
 
     def hand_over(delivery: Delivery) -> bool:
         if not memory.offer(delivery):
@@ -103,12 +103,12 @@ def into(memory: Memory, count: Callable[[Sequence[tuple[float, int]]], None]) -
 
 
 class QueueMemory:
-    """Unrolls are learned from in the order in which they come, and once.
+    """A memory that gives out unrolls once, in the order in which they come.
 
     Args:
-      queue: where they wait.
-      ledger: the books.
-      exact: whether a checkpoint holds what waits.
+      queue: queue in which unrolls wait.
+      ledger: ledger in which trained steps are booked.
+      exact: whether checkpoints hold the queued unrolls.
     """
 
     def __init__(self, queue: UnrollQueue, ledger: Ledger, *, exact: bool) -> None:
@@ -123,10 +123,10 @@ class QueueMemory:
         return self._queue.offer(delivery.unroll)
 
     def warm_up(self, unroll: Unroll) -> None:
-        """There is nothing to compile."""
+        """Does nothing: a queue compiles nothing."""
 
     def begin_anew(self, inserted: int) -> int:
-        """A queue is learned from at once."""
+        """Returns 0: unrolls of a queue are trained on from the first round."""
         del inserted
         return 0
 
@@ -155,7 +155,7 @@ class QueueMemory:
         return Contents({}, {}, {"queue": [leaf for unroll in queued for leaf in jax.tree.leaves(unroll)]})
 
     def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int | None:
-        """See :class:`Memory`; a queue is kept only where what waited is to wait again."""
+        """See :class:`Memory`; a queue is restored only with an ``example``."""
         if example is None:
             return None
         leaves = checkpoint.blob("queue")
@@ -167,15 +167,15 @@ class QueueMemory:
 
 
 class ReplayMemory:
-    """Unrolls are kept, and batches are sampled from them.
+    """A memory that keeps unrolls in a replay, and samples batches from them.
 
     Args:
-      replay: where they are kept.
-      agent: whose replay it is; it says what priorities new items have.
-      ledger: the books: a step is trained when an update first has an item of its own, and dropped if it is
-        overwritten before.
-      round_size: with an exact lag, unrolls in a round: each is inserted as a whole, by the one who samples, when all
-        that was due for those before is sampled. None: unrolls are inserted as they come.
+      replay: replay that holds the unrolls.
+      agent: agent that the replay is for; its ``priorities`` gives the priorities of new items.
+      ledger: ledger of steps: a step counts as trained once an update has used an item of its own, and as dropped if
+        it is overwritten before.
+      round_size: unrolls in a round, under an exact lag: the sampling thread inserts each round as a whole, once all
+        samples that earlier rounds earned are taken. None: unrolls are inserted as they come.
     """
 
     def __init__(self, replay: Replay, agent: Agent, ledger: Ledger, round_size: int | None = None) -> None:
@@ -196,13 +196,13 @@ class ReplayMemory:
         if self._round_size is None:
             return self._insert(delivery)
         with self._came:
-            # The lag bounds what waits.
+            # The lag bounds the number of waiting unrolls.
             self._waiting.append(delivery)
             self._came.notify_all()
         return True
 
     def _insert_round(self, timeout: float) -> None:
-        """Inserts the next round, if it is complete within ``timeout`` s."""
+        """Inserts the next round, if all its unrolls have come within ``timeout`` s."""
         with self._came:
             if not self._came.wait_for(lambda: len(self._waiting) >= (self._round_size or 0), timeout):
                 return
@@ -226,12 +226,15 @@ class ReplayMemory:
         )
         if taken is None:
             return False
-        # Together: what begins a segment anew, since the one before was overwritten, is counted in both.
+        # One booking: steps that begin a new segment, since the one before was overwritten, are in both terms.
         self._ledger.drop(queued_steps=int(delivery.counted) - taken + self._replay.take_dropped())
         return True
 
     def _initial(self, delivery: Delivery, unroll: Unroll) -> NDArray[np.float32] | None:
-        """Those that the actor has computed, or that are computed here."""
+        """Returns the initial priorities ``[items, B]``: the actor's if it has computed them, else computed here.
+
+        None if the agent has no priorities.
+        """
         if self._priorities is None:
             return None
         if delivery.priorities is not None:
@@ -279,7 +282,7 @@ class ReplayMemory:
     def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int:
         """See :class:`Memory`."""
         self._replay.restore(checkpoint.pieces("replay"), checkpoint.meta["replay"])
-        self._replay.take_dropped()  # the books that are restored have it: what is not kept is dropped
+        self._replay.take_dropped()  # the restored ledger counts these steps as dropped already
         if example is None:
             return self._replay.unsampled
         empty = _without_episodes(Delivery(example, [], np.zeros(1, np.int64), 0, np.zeros(1, np.bool_), 0))
@@ -297,15 +300,15 @@ class ReplayMemory:
 
 
 def _processor() -> Any:
-    """Where priorities of new items are computed: what they look at is on the host, and accelerators are busy."""
+    """Returns the device that computes priorities of new items: a CPU, since their inputs are on the host."""
     try:
         return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX was told to use accelerators alone
+    except RuntimeError:  # JAX is configured for accelerators only
         return jax.local_devices()[0]
 
 
 def _without_episodes(delivery: Delivery) -> Delivery:
-    """The same for a checkpoint: its episodes were counted when it was handed over."""
+    """Removes the episodes, for a checkpoint: they were counted when the unroll was handed over."""
     return delivery._replace(episodes=[])
 
 
@@ -319,16 +322,16 @@ def make_replay(
     largest_insert: int,
     seed: int,
 ) -> Replay:
-    """Returns the agent's replay on this host.
+    """Makes the agent's replay on this host.
 
     Args:
       agent: the agent whose data it keeps.
-      spec: of the environments.
-      lag: of the run.
-      batch_size: items of a batch that this host samples.
-      acting: environments of this run's own actors whose data is kept.
-      largest_insert: most environments in one unroll.
-      seed: of the numbers that it samples by.
+      spec: spec of the environments.
+      lag: policy lag of the run.
+      batch_size: number of items that this host samples for a batch.
+      acting: number of environments of this run's own actors whose data is kept.
+      largest_insert: largest number of environments in one unroll.
+      seed: seed of the sampling.
 
     Raises:
       ConfigError: it does not fit into memory, could stall, or does not go with an exact lag.
@@ -339,11 +342,11 @@ def make_replay(
     base = tolerance = None
     if isinstance(lag, ExactLag):
         filling, batches = rounds(plan, acting, batch_size)
-        # To the last digit, or some round would earn a batch more or less.
+        # Exact to the last digit, or some round would earn a batch more or less.
         ratio = batches * batch_size / (acting * plan.items)
         plan = dataclasses.replace(plan, replay=dataclasses.replace(plan.replay, ratio=ratio))
         base = filling * acting * plan.items
-        # So many rounds may have come before the first of them is learned from.
+        # This many rounds may have come before the first of them is trained on.
         tolerance = float((lag.rounds + 2) * batches * batch_size + batch_size)
     return Replay(
         plan,
@@ -358,15 +361,15 @@ def make_replay(
 
 
 def rounds(plan: DataPlan, acting: int, batch_size: int) -> tuple[int, int]:
-    """For an exact lag: rounds that only fill the memory, and batches in each of those that come after.
+    """Returns, for an exact lag, the number of rounds that only fill the memory, and of batches in each later round.
 
     Args:
-      plan: what the agent wants.
-      acting: environments that act in a round, one unroll each.
-      batch_size: of a batch on this host.
+      plan: the agent's data plan.
+      acting: number of environments that act in a round, one unroll each.
+      batch_size: items in this host's share of a batch.
 
     Raises:
-      ConfigError: batches and rounds do not come out even.
+      ConfigError: a round does not make a whole number of batches.
     """
     if plan.replay is None:
         return 0, batches_per_round(acting, batch_size)

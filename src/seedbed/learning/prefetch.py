@@ -1,4 +1,4 @@
-"""Batches assembled and moved to the training devices while the learner is still busy with the one before."""
+"""Batches that are assembled and moved to the training devices while the learner is busy with the one before."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Batch = TypeVar("Batch")
 
 
 class Prefetch(Generic[Batch]):
-    """Keeps up to ``depth`` batches ready.
+    """A thread that keeps up to ``depth`` batches ready.
 
     Args:
-      make: makes the next batch; None if there is none within a short time of its own, after which it is
-        asked again. It is called by one thread.
-      depth: batches made ahead of time; 0 makes each one when it is asked for, on the asker's thread.
-      on_failure: called with the exception that ended the thread.
+      make: function that makes the next batch, always called by one thread. It returns None if there is no batch
+        within a short time of its own choice, and is then called again.
+      depth: number of batches made ahead of time; with 0 each batch is made on demand, on the taker's thread.
+      on_failure: function that is called with the exception that ended the thread.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Prefetch(Generic[Batch]):
             self._thread.start()
 
     def take(self, timeout: float) -> Batch | None:
-        """The next batch; None when ``timeout`` s have passed or it is closed.
+        """Returns the next batch; None when ``timeout`` s have passed or it is closed.
 
-        With a ``depth`` of 0, the waiting is left to ``make``.
+        With a ``depth`` of 0, the timeout is the one of ``make``.
         """
         if not self._depth:
             return self._make()
@@ -50,7 +50,7 @@ class Prefetch(Generic[Batch]):
             return batch
 
     def close(self) -> None:
-        """Ends the thread; ``make`` must return None by itself soon."""
+        """Ends the thread, once the present call of ``make`` returns; closing does not interrupt it."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A run, whatever its architecture: what its head does, watches and keeps."""
+"""The interface of a run under any architecture: the work, instances and state of the process at its head."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from seedbed.learning.update import TrainState
 
 
 class Run(Protocol):
-    """The parts of one run, put together; used by one thread but for :meth:`fail`."""
+    """The parts of one run, put together; used by one thread, except for :meth:`fail`."""
 
     @property
     def books(self) -> Books:
-        """Steps, episodes and lag."""
+        """Counters of steps, episodes and lag."""
 
     @property
     def train_state(self) -> TrainState:
@@ -25,11 +25,11 @@ class Run(Protocol):
 
     @property
     def version(self) -> int:
-        """Updates so far; known whatever has failed."""
+        """Number of updates so far; readable even after a failure."""
 
     @property
     def skipped(self) -> int:
-        """How many of them were skipped; known whatever has failed."""
+        """Number of updates that were skipped; readable even after a failure."""
 
     @property
     def frames_per_step(self) -> int:
@@ -37,58 +37,60 @@ class Run(Protocol):
 
     @property
     def instances(self) -> Mapping[str, Instances]:
-        """The instances of the program's roles, by the name of the role; left out are roles that are not watched."""
+        """Instances of the program's roles, by the name of the role; roles that are not watched are left out."""
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]]) -> list[str]:
-        """Compiles, and lets the roles in that dial the head.
+        """Compiles, and admits the roles that dial the head.
 
         Args:
-          addresses: where they may come; the first is for those of this machine.
-          dialled: addresses of the roles that the head dials, by their name.
+          addresses: addresses to listen on; the first is for instances on this machine.
+          dialled: addresses of the roles that the head dials, by the name of the role.
 
         Returns:
-          The addresses as others can reach them.
+          The addresses as other processes can reach them.
         """
 
     def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
-        """Ends learning that other threads or processes do, so that weights, books and version are of one moment.
+        """Stops learning in other threads or processes, so that weights, books and version are of one moment.
 
         Args:
-          stand_down: has instances not be replaced from now on.
-          stop: ends the roles that dial the head, once they are told that it is over.
+          stand_down: function after which ended instances are not replaced.
+          stop: function that ends the roles that dial the head, to be called after they were told of the end.
 
         Returns:
-          Whether there was any; what was told of the run before is then older than it is.
+          Whether any were learning; metrics that were reported before are then older than the run's state.
         """
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
-        """Learns until ``stop`` is set: yields metrics (scalars on the device) after some of the updates, and None
-        now and then while there is nothing to learn from.
+        """Trains until ``stop`` is set; yields metrics (device scalars) after some of the updates.
+
+        Yields None now and then while there is no batch.
 
         Raises:
           RunFailed: a part of the run failed.
         """
 
     def report(self) -> dict[str, Any]:
-        """What the other hosts of the run have to know of this one now, as JSON values."""
+        """Returns this host's news for the other hosts of the run, as JSON values; see :meth:`merge`."""
 
     def merge(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Takes over what all hosts reported after the same update, in their order, this one's too."""
+        """Takes over the reports of all hosts after the same update, in host order, this host's included."""
 
     def meters(self) -> dict[str, float]:
-        """Metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""
 
     def variants(self) -> list[dict[str, Any]]:
-        """The agents that are trained side by side: what each of them is, and how it does. Empty if there is one."""
+        """Returns settings and results of each agent that is trained side by side; empty for a single agent."""
 
     def snapshot(self, *, alone: bool = False) -> Contents:
-        """What a checkpoint is made of; ``meta["exact"]`` says whether it holds the environments too.
+        """Returns the contents of a checkpoint; ``meta["exact"]`` says whether they include the environments' state.
 
-        All hosts take it after the same update. ``alone``: another host is gone, and with it what only it had.
+        All hosts take it after the same update. ``alone``: another host is gone, and with it all state that only it
+        held.
         """
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run with this error; from any thread."""
+        """Ends the run with this error; may be called from any thread."""
 
     def close(self) -> None:
-        """Stops everything; safe to call twice."""
+        """Stops everything that the run started; safe to call twice."""

@@ -1,4 +1,4 @@
-"""Where a learner's unrolls come from."""
+"""The source of a learner's unrolls."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from seedbed.types import Tree
 
 
 class Source(Protocol):
-    """Acting, as the learner's loop sees it: it hands complete unrolls to the memory while it is open.
+    """The interface of acting to the learner's loop: complete unrolls are handed to the memory while it is open.
 
-    Lanes are named by their order: the index of their actor, and the half.
+    Lanes are identified by their order: the pair of their actor's index and the half.
     """
 
     @property
     def instances(self) -> Mapping[str, Instances]:
-        """The instances of the roles that act, by the name of the role."""
+        """Instances of the roles that act, by the name of the role."""
 
     def open(self, addresses: list[str]) -> list[str]:
-        """Compiles, with the weights that are published, and begins to act.
+        """Compiles the policy with the published weights, and starts acting.
 
         Args:
-          addresses: where actors may join; ignored where all act in this process.
+          addresses: addresses to listen on for actors; ignored where all actors are threads of this process.
 
         Returns:
           The addresses as actors can reach them.
@@ -33,20 +33,23 @@ class Source(Protocol):
         """Stops acting; safe to call twice."""
 
     def wait_blocked(self, timeout: float) -> bool:
-        """Waits, under an exact lag, until acting rests for want of new weights.
+        """Waits, under an exact lag, until every lane is blocked on weights that are not published yet.
 
         Returns False when ``timeout`` s have passed.
         """
 
     def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """Returns the state of every lane: steps, rounds, actions, digest and shared steps; only while acting rests."""
+        """Returns the state of each lane (steps, rounds, actions, digest, shared steps), by its order.
+
+        Only while acting rests.
+        """
 
     def tables(self) -> dict[str, Tree]:
-        """Returns the agent's states, by the name of their tree in a checkpoint; only while acting rests."""
+        """Returns the agent's recurrent states, by the name of their tree in a checkpoint; only while acting rests."""
 
     @property
     def last_epoch(self) -> int:
-        """The highest epoch of an actor so far."""
+        """Highest epoch of an actor so far."""
 
     def meters(self) -> dict[str, float]:
-        """Returns metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""

@@ -1,7 +1,7 @@
 """One batch in, new parameters out: the arithmetic of learning, the same on one device and on many.
 
-Everything here can be traced: :class:`~seedbed.learning.learner.Learner` compiles the parts and goes over passes and
-minibatches in Python; Anakin compiles the whole, and acting with it, into one program.
+Everything here can be traced by JAX: :class:`~seedbed.learning.learner.Learner` compiles the parts and loops over
+passes and minibatches in Python; Anakin compiles the whole, together with acting, into one program.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from seedbed.ops.optimizers import apply_gradient, where
 from seedbed.types import Agent, TimeStep, Tree, Unroll
 
 DEVICES = "devices"
-"""The mesh axis over which batches are divided."""
+"""Name of the mesh axis over which batches are divided."""
 
 
 class TrainState(NamedTuple):
-    """Everything that the next update depends on, beside the batch.
+    """The state of training: all that the next update depends on, except its batch.
 
     Attributes:
       params: the parameters.
       opt_state: the optimizer's state.
-      key: raw data of the key from which each update's key is folded, uint32.
-      updates: int32, updates so far, skipped ones too; it is the weights' version.
-      skipped: int32, updates so far that were not finite and changed nothing but the counters.
-      skipped_in_row: int32, how many of the latest ones were skipped.
+      key: uint32, raw data of the random key from which each update's key is folded.
+      updates: int32, number of updates so far, skipped ones included; the version of the weights.
+      skipped: int32, number of updates so far that were not finite and changed only the counters.
+      skipped_in_row: int32, number of skipped updates since the last one that was not.
       target: the target parameters; None if the agent has none.
     """
 
@@ -46,14 +46,14 @@ class TrainState(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What a batch says of the parameters.
+    """The gradient of the loss on one batch, with the loss's other results.
 
     Attributes:
-      gradient: clipped; of the params' structure.
-      finite: bool, whether it and the loss are.
+      gradient: clipped gradient, in the structure of the parameters.
+      finite: bool, whether loss and gradient are finite.
       metrics: scalars by name.
-      priorities: ``[B]`` of the batch's items, or None.
-      carried: float32, the share of the batch's transitions that environments carried out.
+      priorities: float32 ``[B]``, priorities of the batch's items, or None.
+      carried: float32, share of the batch's transitions that environments carried out (resets are not).
     """
 
     gradient: Tree
@@ -71,7 +71,7 @@ class Update:
     same update for the same batch, unless the loss draws random numbers.
 
     Args:
-      agent: loss and optimizer.
+      agent: the agent whose loss and optimizer are used.
       devices: the JAX devices that train.
 
     Raises:
@@ -86,10 +86,10 @@ class Update:
         weight = batch_major if agent.data.replay else None
         specs = Unroll(TimeStep(*[time_major] * 5), time_major, time_major, batch_major, time_major, weight)
         self.specs = specs
-        """Along which axis the parts of a batch are divided."""
+        """The partition spec of each part of a batch: the axis along which devices divide it."""
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         self.shares = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs)
-        """Where the parts of a batch stand: each device has its share of B."""
+        """The sharding of each part of a batch: every device has its share of B."""
         self._averaged = jax.shard_map(
             self._gradients,
             mesh=self.mesh,
@@ -99,7 +99,7 @@ class Update:
         )
 
     def begin(self, key: Any) -> TrainState:
-        """The state before the first update."""
+        """Initializes parameters and optimizer: the state before the first update."""
         init_key, update_key = jax.random.split(key)
         params = self._agent.init(init_key)
         zero = jnp.zeros((), jnp.int32)
@@ -108,27 +108,31 @@ class Update:
         return TrainState(params, opt_state, jax.random.key_data(update_key), zero, zero, zero, target)
 
     def prepare(self, params: Tree, batch: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
-        """What is done once with a whole batch before it is trained on; ``last`` as :class:`Agent` says."""
+        """Applies the agent's ``prepare``, if it has one, to a whole batch, once before the batch is trained on.
+
+        ``last`` is passed on to it, see :class:`Agent`. Returns the parameters and the batch.
+        """
         if self._agent.prepare is None:
             return params, batch
         return self._agent.prepare(params, batch, *(() if last is None else (last,)))
 
     def order(self, key: Any, updates: Any) -> Any:
-        """Which rows of a batch are in which minibatch, int32 ``[parts, rows / parts]``; other ones at every pass."""
+        """Draws the rows of each minibatch, int32 ``[minibatches, rows / minibatches]``, anew for each ``updates``."""
         plan = self._agent.data
-        # Not the key of the loss of the same update.
+        # Folded once more, so that it is not the key of the same update's loss.
         key = jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(key), updates), 1)
         return jax.random.permutation(key, plan.rows).reshape(plan.minibatches, -1)
 
     def minibatch(self, batch: Unroll, rows: Any) -> Unroll:
-        """The ``rows`` of a prepared batch."""
+        """Takes the ``rows``, int32 ``[n]``, of a prepared batch."""
 
         def take(tree: Tree, rows: Any) -> Tree:
-            # No row is out of bounds; to look for one takes longer than to copy the small arrays.
+            # No row is out of bounds, and checking for it takes longer than copying the small arrays.
             return jax.tree.map(lambda array: jnp.take(array, rows, axis=0, mode="clip"), tree)
 
         def take_steps(tree: Tree) -> Tree:
-            # Steps, and not whole unrolls: those come batch-major, and to turn them takes longer than all the rest.
+            # Takes steps, not whole unrolls: an unroll taken whole is batch-major, and its transposition takes longer
+            # than the rest.
             def of(array: Any) -> Any:
                 length, size = array.shape[:2]
                 steps = jnp.arange(length)[:, None] * size + rows
@@ -146,9 +150,9 @@ class Update:
         )
 
     def step(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree, Any]:
-        """One update with a prepared minibatch; one that is not finite changes nothing but the counters.
+        """Makes one update with a prepared minibatch; one that is not finite changes only the counters.
 
-        Returns the state, the metrics, and the priorities ``[B]`` that the loss gave its items, or None.
+        Returns the state, the metrics, and the loss's priorities ``[B]`` of the items, or None.
         """
         found = self.gradient(state.params, state.target, state.key, state.updates, batch)
         params, opt_state, finite = apply_gradient(
@@ -179,7 +183,10 @@ class Update:
         )
 
     def gradient(self, params: Tree, target: Tree, key: Any, updates: Any, batch: Unroll) -> Gradient:
-        """That of the loss with a prepared minibatch; ``key`` is raw data, from which this update's is folded."""
+        """Computes the gradient of the loss on a prepared minibatch, averaged over the devices.
+
+        This update's random key is folded from ``key`` (raw data, uint32) and ``updates``.
+        """
         key = jax.random.fold_in(jax.random.wrap_key_data(key), updates)
         (loss, metrics, gradient), priorities = self._averaged(params, target, batch, key)
         norm = optax.tree.norm(gradient)
@@ -198,9 +205,9 @@ class Update:
         )
 
     def _carried(self, batch: Unroll) -> Any:
-        """The share of the transitions that are trained on that are not into a new episode.
+        """Computes the share of the trained transitions that do not lead into a new episode.
 
-        A replay samples by its ratio for each transition that was carried out, so that its batches count whole.
+        1 for a replay: its ratio counts carried-out transitions already.
         """
         plan = self._agent.data
         if plan.replay is not None:
@@ -209,10 +216,10 @@ class Update:
         return 1.0 - jnp.mean(batch.timestep.first[-trained:], dtype=jnp.float32)
 
     def passes(self, state: TrainState, batch: Unroll, last: Tree | None = None) -> tuple[TrainState, Tree]:
-        """All updates with one batch, in one piece; returns the metrics of the last one.
+        """Makes all updates with one batch, as one traceable function; returns the metrics of the last update.
 
-        The same updates as :meth:`seedbed.learning.learner.Learner.updates` makes one by one. ``last``: see
-        :meth:`prepare`.
+        The updates equal those of :meth:`seedbed.learning.learner.Learner.updates`, which makes them one by one.
+        ``last`` is passed to :meth:`prepare`.
         """
         plan = self._agent.data
         params, batch = self.prepare(state.params, batch, last)
@@ -273,9 +280,12 @@ def _require_equal_shares(agent: Agent, devices: int) -> None:
 
 
 def require_finite(skipped_in_row: Any, most_skipped: int, *, cause: str | None = None) -> None:
-    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped (of each of several agents).
+    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped (of every agent, if several).
 
-    ``cause``: what was learned from and has spoilt them; None if that was fine.
+    Args:
+      skipped_in_row: number of updates that were skipped one after the other, of each agent.
+      most_skipped: number from which on the run fails.
+      cause: fault of the environments that has spoilt them; None if there is none.
     """
     skipped = int(np.min(skipped_in_row))
     if skipped >= most_skipped:

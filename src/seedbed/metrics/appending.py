@@ -13,16 +13,16 @@ from pathlib import Path
 class AppendedFile:
     """A file to which pieces are added, each at once and whole; used by one thread.
 
-    It is opened with the first piece. What a failed attempt has left is taken back with the next one that works, and a
-    file that was removed meanwhile is begun anew, with its folder.
+    It is opened with the first piece. The rest of a failed attempt is taken back by the next one that works, and a file
+    that was removed meanwhile is begun anew, with its folder.
 
     Args:
-      path: the file; one that exists is continued.
-      mend: called with the path before the file is opened for the first time.
-      begins: what a new file begins with.
+      path: path of the file; one that exists is continued.
+      mend: function that is called with the path before the file is opened for the first time.
+      begins: bytes with which a new file begins.
 
     Attributes:
-      path: the file.
+      path: path of the file.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AppendedFile:
         return file
 
     def _go_on(self, file: FileIO) -> None:
-        """Takes back what is not whole, if it is the file that it was."""
+        """Takes back a piece that is not whole, if the file is the same as before."""
         found = os.fstat(file.fileno())
         identity = (found.st_dev, found.st_ino)
         if identity != self._identity:

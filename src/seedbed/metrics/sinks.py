@@ -35,12 +35,12 @@ class Sink(Protocol):
 class Record:
     """Checks the names of every row and hands it to all sinks. Used by one thread.
 
-    Metrics are worth no run: what a sink cannot take is missing there, and that is said when it begins and when it
-    ends.
+    Metrics are worth no run: a row that a sink cannot take is missing there, and the user is told when such a gap begins
+    and when it ends.
 
     Args:
-      sinks: the sinks.
-      note: called with one line for people.
+      sinks: sinks of the rows.
+      note: callback for each line for the user.
     """
 
     def __init__(self, sinks: Sequence[Sink], note: Callable[[str], None]) -> None:

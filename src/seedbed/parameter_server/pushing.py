@@ -20,25 +20,30 @@ _KNOWN_AFTER = 100
 
 
 class ParameterServer(Protocol):
-    """Where parameters are fetched and gradients pushed, see :mod:`seedbed.weights`."""
+    """The interface of a parameter server to a learner; see :mod:`seedbed.parameter_server.shards`."""
 
     def fetch(self) -> Fetched:
-        """The newest parameters."""
+        """Fetches the newest parameters."""
 
     def push(self, gradient: Tree, versions: Sequence[int], carried: float = 1.0) -> list[Receipt]:
-        """Gives every shard its part of a gradient that was computed at its parameters of these versions.
+        """Pushes its part of a gradient to every shard, and returns the receipts.
 
-        ``carried`` is the share of its batch's transitions that environments carried out.
+        Args:
+          gradient: gradient in the structure of the parameters.
+          versions: version of each shard's parameters at which the gradient was computed.
+          carried: share of its batch's transitions that environments carried out, from 0 to 1.
         """
 
 
 class Outliers:
-    """Which losses are so far above those before that their gradient is thrown away (Nair et al. 2015, section 4).
+    """A detector of outliers among losses, whose gradients are not pushed (Nair et al. 2015, section 4).
 
-    Mean and deviation are exponential averages of all losses, known after a hundred: what stays high is soon none.
+    A loss is an outlier if it is above the mean by more than ``deviations`` standard deviations. Mean and deviation are
+    exponential averages over all losses, outliers included, and are used after the first hundred losses: losses that
+    stay high are soon no outliers.
 
     Args:
-      deviations: above the mean; None: no loss is too far.
+      deviations: number of standard deviations above the mean; None: no loss is an outlier.
     """
 
     def __init__(self, deviations: float | None) -> None:
@@ -47,7 +52,7 @@ class Outliers:
         self._mean = self._square = 0.0
 
     def is_one(self, loss: float) -> bool:
-        """Whether this loss is one; counts it."""
+        """Returns whether this loss is an outlier, and counts it into mean and deviation."""
         if self._deviations is None:
             return False
         deviation = math.sqrt(max(self._square - self._mean**2, 0.0))
@@ -60,15 +65,15 @@ class Outliers:
 
 
 class Pushed(NamedTuple):
-    """What became of the gradients since the last look.
+    """The counts of a worker's gradients since they were last read.
 
     Attributes:
-      staleness: of each part that a shard has had.
-      dropped: how many changed nothing, since they were too stale or their shards were gone.
-      outliers: how many were not pushed, since their loss was one.
-      version: the newest of any shard.
-      up: bytes of what was pushed.
-      down: bytes of what was fetched.
+      staleness: staleness of each part that reached a shard.
+      dropped: number of gradients that changed nothing, since they were too stale or their shards were gone.
+      outliers: number of gradients that were not pushed, since their loss was an outlier.
+      version: newest version of any shard.
+      up: bytes of the pushed gradients.
+      down: bytes of the fetched parameters.
     """
 
     staleness: list[int]
@@ -80,23 +85,23 @@ class Pushed(NamedTuple):
 
 
 class PushingLearner(Learner):
-    """A learner whose gradients others apply; its parameters are those that it has fetched.
+    """A learner that pushes its gradients to a parameter server; its parameters are the fetched ones.
 
-    What it pushes is the mean of the gradients since its last push. (Dean et al. 2012, algorithm 7.1, push their sum,
-    with which ``n_push`` would be part of the step size, and move their own copy by each gradient until they fetch,
-    which with ``n_fetch`` = 1 nobody sees.)
+    It pushes the mean of the gradients since its last push. (Dean et al. 2012, algorithm 7.1, push their sum, with
+    which ``n_push`` would be part of the step size, and move their own copy by each gradient until they fetch, which
+    has no effect with ``n_fetch`` = 1.)
 
-    The target parameters are fetched ones too, as they are when the server has taken ``target_period`` gradients more
-    (Nair et al. 2015, algorithm 1).
+    The target parameters are fetched ones too: they are replaced each time the server has taken another
+    ``target_period`` gradients (Nair et al. 2015, algorithm 1).
 
     Args:
-      agent: loss and optimizer.
+      agent: the agent whose loss is used.
       devices: the JAX devices that train.
-      key: for losses that draw.
-      server: who applies them.
-      outliers: which are not pushed.
-      n_fetch: after how many gradients the newest parameters are fetched.
-      n_push: how many gradients are pushed together.
+      key: random key for losses that draw random numbers.
+      server: parameter server that applies the gradients.
+      outliers: detector of the losses whose gradients are not pushed.
+      n_fetch: number of gradients between two fetches of the newest parameters.
+      n_push: number of gradients that are pushed together, as their mean.
     """
 
     def __init__(
@@ -127,21 +132,21 @@ class PushingLearner(Learner):
         self.fetch()
 
     def warm_up(self, example: Unroll) -> None:
-        """Compiles everything for batches like ``example`` (on the host); pushes nothing."""
+        """Compiles all programs for batches like ``example`` (on the host); pushes nothing."""
         jax.block_until_ready(self._gradient_of(self.put(example)))
-        self.fetch()  # others have gone on meanwhile
+        self.fetch()  # other workers have gone on meanwhile
 
     def update(self, batch: Unroll) -> dict[str, Any]:
         """Computes one gradient, and pushes and fetches when it is time; returns metrics as device scalars.
 
-        Counted are this worker's own gradients, whatever became of them.
+        The state's update count is that of this worker's own gradients, pushed or not.
         """
         found = self._gradient_of(batch)
         self._priorities = found.priorities
         finite = bool(found.finite)
         outlier = finite and self._outliers.is_one(float(found.metrics["loss/total"]))
         if finite and not outlier:
-            # As stale as the oldest of those that are pushed together.
+            # As stale as the oldest gradient of a push.
             self._computed_at = self._computed_at if self._accrued else self._versions
             self._accrued.append(found.gradient)
             self._carried.append(float(found.carried))
@@ -163,12 +168,12 @@ class PushingLearner(Learner):
         return {**found.metrics, "skipped_updates": self.state.skipped}
 
     def flush(self) -> None:
-        """Pushes what has not been pushed yet, fewer gradients than ``n_push``."""
+        """Pushes the gradients that were not pushed yet, fewer than ``n_push``."""
         if self._accrued:
             self._push()
 
     def pushed(self) -> Pushed:
-        """What became of the gradients since the last call; from any thread."""
+        """Returns the counts since the last call; may be called from any thread."""
         with self._lock:
             told = self._told
             self._told = told._replace(staleness=[], dropped=0, outliers=0, up=0, down=0)
@@ -180,7 +185,7 @@ class PushingLearner(Learner):
         return found
 
     def _push(self) -> bool:
-        """Pushes what has accrued; returns whether a shard has skipped it."""
+        """Pushes the mean of the accrued gradients; returns whether a shard has skipped it."""
         together = len(self._accrued)
         gradient = self._accrued[0] if together == 1 else self._mean(*self._accrued)
         carried = sum(self._carried) / together
@@ -195,11 +200,11 @@ class PushingLearner(Learner):
 
     @property
     def newest(self) -> int:
-        """The newest version of any shard, as it was when parameters were fetched last."""
+        """Newest version of any shard at the last fetch."""
         return max(self._versions)
 
     def fetch(self) -> None:
-        """Takes over the newest parameters."""
+        """Replaces the parameters by the newest ones of the server."""
         fetched = self._server.fetch()
         params = jax.block_until_ready(jax.device_put(fetched.params, self._update.whole))
         self._versions = fetched.versions

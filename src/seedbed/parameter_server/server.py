@@ -1,7 +1,7 @@
-"""A shard behind a server, and the shards as a worker elsewhere has them.
+"""The handler of a shard's server, and the client side of all shards for workers in other processes.
 
-On three lanes: parameters are fetched, gradients are pushed, and all that a shard holds is taken, for a checkpoint.
-What travels on each follows from the shapes of the parameters, which both ends know.
+A conversation has three lanes: one fetches parameters, one pushes gradients, and one takes the shard's whole state, for
+a checkpoint. Their layouts follow from the shapes of the parameters, which both ends know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PULSE_SECONDS = 1.0
 
 
 def empty_part(optimizer: optax.GradientTransformation, params: Tree, index: int, shards: int) -> Part:
-    """Shapes and dtypes of what the ``index``-th of so many shards holds; ``params`` has those of the whole."""
+    """Returns shapes and dtypes of the part on shard ``index`` of ``shards``, given the whole ``params``."""
 
     def begin(params: Tree) -> Part:
         return Part(cut(params, shards)[index], cut(optimizer.init(params), shards)[index], 0, 0)
@@ -43,7 +43,10 @@ def empty_part(optimizer: optax.GradientTransformation, params: Tree, index: int
 
 
 def lanes_of(part: Part, *, takes: bool) -> list[Layouts]:
-    """The layouts of the lanes of a shard that holds such a part; ``takes``: with that on which all of it is taken."""
+    """Returns the layouts of the lanes of a shard that holds such a part.
+
+    ``takes``: with the lane on which its whole state is taken.
+    """
     params, kept = _fields(part.params), _fields(part[:2])
     return [
         Layouts(_ONE, Layout((_NUMBER, *params))),
@@ -65,11 +68,11 @@ def _on_host(tree: Tree) -> list[NDArray[Any]]:
 
 
 class ShardHandler:
-    """What stands behind the server of a shard, see :class:`seedbed.transport.interface.Handler`.
+    """A :class:`~seedbed.transport.interface.Handler` that serves one shard.
 
     Args:
-      shard: which one.
-      token: what whoever joins must know.
+      shard: the shard that is served.
+      token: secret that admits workers and the run's head.
     """
 
     def __init__(self, shard: Shard, token: str) -> None:
@@ -80,7 +83,13 @@ class ShardHandler:
         self._joined: set[Peer] = set()
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Lets a worker in, or the run, which ``takes`` all that the shard holds: ``join`` opens the lanes."""
+        """Answers ``join`` by opening the lanes, and ``pulse`` with nothing, as a sign of life.
+
+        A head that joins with ``takes`` also gets the lane on which the shard's whole state is taken.
+
+        Raises:
+          Refused: the token is wrong, the shard is too large to travel, or the question is unknown.
+        """
         kind = message.get("kind")
         if kind == "pulse" and peer in self._joined:
             return {}
@@ -96,7 +105,7 @@ class ShardHandler:
         return {"version": part.version}
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
-        """Gives what is asked for, or takes a gradient; one that it refuses ends that conversation."""
+        """Replies with parameters or state, or applies a gradient; one that does not fit ends the conversation."""
         part = self._shard.part
         if lane == FETCH:
             peer.reply(lane, [_number(part.version), *_on_host(part.params)])
@@ -111,32 +120,33 @@ class ShardHandler:
             except SpecError as error:
                 peer.close(str(error))
                 return
-            # What came is lent until the reply.
+            # The arrays are valid until the reply only.
             jax.block_until_ready(self._shard.part)
             peer.reply(lane, [_number(int(value)) for value in receipt])
 
     def left(self, peer: Peer, reason: str) -> None:
-        """Forgets it."""
+        """Forgets the peer."""
         self._joined.discard(peer)
 
 
 class RemoteShards:
-    """The shards of a parameter server, each at an address of its own; used by one thread.
+    """The connections to the shards of a parameter server, each at its own address; used by one thread.
 
-    A shard that is gone is waited for: it comes back with what it had kept last.
+    A shard that is gone is waited for: it is started again with the state that it saved last.
 
     Args:
-      optimizer: as the shards have it.
-      params: the shapes and dtypes of the whole parameters.
-      addresses: of each shard, in order.
-      token: what they want to hear.
-      patience: seconds to wait for a shard that is not there.
-      takes: whether :meth:`parts` will be asked for.
-      given_up: asked while a shard is waited for: an error to raise instead of waiting, or None.
+      optimizer: optimizer of the shards.
+      params: shapes and dtypes of the whole parameters.
+      addresses: address of each shard, in order.
+      token: secret that admits to the shards.
+      patience: time in s to wait for a shard that cannot be reached.
+      takes: whether :meth:`parts` will be called.
+      given_up: function that is called while a shard is waited for; returns an error to raise instead of waiting, or
+        None.
 
     Raises:
-      ConnectionLost: a shard is not there, or did not come back.
-      Refused: a shard does not let this worker in.
+      ConnectionLost: a shard cannot be reached, or did not come back in time.
+      Refused: a shard does not admit this worker.
     """
 
     def __init__(
@@ -162,7 +172,7 @@ class RemoteShards:
         self._join = jax.jit(partial(join, like=params))
         self._join_state = jax.jit(partial(join, like=like_state))
         self.lost = 0
-        """How often a shard had to be waited for."""
+        """Number of times that a lost shard was waited for."""
         self._clients: list[Client] = []
         try:
             for index in range(shards):
@@ -177,7 +187,7 @@ class RemoteShards:
             client.close()
 
     def fetch(self) -> Fetched:
-        """The newest parameters; shards may have taken different gradients meanwhile."""
+        """Fetches the newest parameters; shards may have applied different gradients meanwhile."""
         replies = self._ask(FETCH)
         versions = [int(version) for version, *_ in replies]
         params = [
@@ -187,14 +197,14 @@ class RemoteShards:
         return Fetched(self._join(params), tuple(versions))
 
     def push(self, gradient: Tree, versions: Sequence[int], carried: float = 1.0) -> list[Receipt]:
-        """Gives every shard its part of a gradient.
+        """Pushes its part of a gradient to every shard, and returns the receipts.
 
         There is no receipt for a part that is lost with its shard.
 
         Args:
-          gradient: of the parameters' structure.
-          versions: of each shard, when it gave the parameters that the gradient was computed at.
-          carried: the share of its batch's transitions that environments carried out.
+          gradient: gradient in the structure of the parameters.
+          versions: version of each shard's parameters at which the gradient was computed.
+          carried: share of its batch's transitions that environments carried out, from 0 to 1.
         """
         parts = [_on_host(part) for part in self._cut(gradient)]
         messages: dict[int, list[NDArray[Any]]] = {
@@ -209,7 +219,7 @@ class RemoteShards:
         ]
 
     def parts(self) -> list[Part]:
-        """All that every shard holds now."""
+        """Takes the present state of every shard."""
         replies = self._ask(TAKE)
         found = []
         for example, (version, skipped, *leaves) in zip(self.examples, replies, strict=True):
@@ -218,17 +228,17 @@ class RemoteShards:
         return found
 
     def whole(self, parts: Sequence[Part]) -> Part:
-        """``parts`` not cut; the version and what was skipped are those of the newest shard."""
+        """Joins ``parts`` to the state of the whole, with version and skipped count of the newest shard."""
         newest = max(parts, key=lambda part: part.version)
         return newest._replace(
             params=self._join([part.params for part in parts]),
             opt_state=self._join_state([part.opt_state for part in parts]),
         )
 
-    # How shards are reached.
+    # Connections to the shards.
 
     def _ask(self, lane: int) -> list[list[NDArray[Any]]]:
-        """What every shard replies to a question; one that was lost is asked again when it is back."""
+        """Sends every shard a request, and returns the replies; a lost shard is asked again when it is back."""
         replies: dict[int, list[NDArray[Any]]] = {}
         while missing := [index for index in range(len(self._clients)) if index not in replies]:
             replies |= self._exchange(lane, {index: [_number(0)] for index in missing})
@@ -237,9 +247,9 @@ class RemoteShards:
     def _exchange(
         self, lane: int, messages: Mapping[int, list[NDArray[Any]]]
     ) -> dict[int, list[NDArray[Any]]]:
-        """Sends these shards each its message, then takes their replies, as copies.
+        """Sends each of these shards its message, then receives their replies, as copies.
 
-        There is none from a shard that was lost; it is back when this returns.
+        A shard that was lost has no reply; it is back when this returns.
         """
         replies, lost = {}, set()
         for index, message in messages.items():
@@ -253,7 +263,7 @@ class RemoteShards:
             except ConnectionLost:
                 lost.add(index)
             else:
-                # What came is lent, and an array of JAX may go on to use the memory that it was made from.
+                # Received arrays are valid until the next message, and JAX arrays may share their memory.
                 replies[index] = [np.array(array) for array in arrays]
         for index in lost:
             self._clients[index].close()
@@ -262,7 +272,7 @@ class RemoteShards:
         return replies
 
     def _reach(self, index: int) -> Client:
-        """A conversation with a shard; one that is ending, or has not begun yet, is tried again."""
+        """Joins a shard; tries again while it is ending or starting."""
         deadline = time.monotonic() + self.patience
         while True:
             try:
@@ -279,11 +289,11 @@ class RemoteShards:
 
 
 def join_shard(address: str, token: str, part: Part, *, takes: bool = False) -> Client:
-    """Returns a conversation with the shard at an address, which holds such a part.
+    """Joins the shard at an address, which holds a part like ``part``; returns the open conversation.
 
     Raises:
-      ConnectionLost: it is not there.
-      Refused: it does not let this process in.
+      ConnectionLost: the shard cannot be reached.
+      Refused: the shard does not admit this process.
     """
     client = connect(address, timeout=_LOOK_SECONDS)
     try:
@@ -296,16 +306,16 @@ def join_shard(address: str, token: str, part: Part, *, takes: bool = False) -> 
 
 
 class ShardPulse:
-    """Asks a shard for a sign of life once a second, from a thread of its own: one that hangs holds up nobody else.
+    """A thread that asks a shard for a sign of life once a second, so that a hanging shard blocks no other thread.
 
     Args:
-      address: of the shard.
-      token: secret that it wants to hear.
+      address: address of the shard.
+      token: secret that admits to the shard.
       part: shapes and dtypes of the part that it holds.
 
     Attributes:
-      there: whether it has answered since it was started last.
-      asked: when the question was asked that is not answered yet, in s (monotonic); None if all are.
+      there: whether the shard has answered since it was started last.
+      asked: time (monotonic, s) of the question that is not answered yet; None if all are answered.
     """
 
     def __init__(self, address: str, token: str, part: Part) -> None:
@@ -318,7 +328,7 @@ class ShardPulse:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(SeedbedError):  # it is about to come, or to be started again
+            with contextlib.suppress(SeedbedError):  # the shard is starting, or about to be started again
                 self._ask_until_gone()
             self.there, self.asked = False, None
             self._over.wait(_LOOK_SECONDS)
@@ -332,5 +342,5 @@ class ShardPulse:
                 self._over.wait(_PULSE_SECONDS)
 
     def close(self) -> None:
-        """Ends the thread, which may have to wait for the shard to be gone."""
+        """Asks the thread to end; it may first have to wait until the shard answers or is gone."""
         self._over.set()

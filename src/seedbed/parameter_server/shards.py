@@ -1,8 +1,8 @@
 """The parameter server: the parameters in shards, each of which applies gradients as they come.
 
-Dean et al. 2012, "Large scale distributed deep networks", section 4.1: shards know nothing of one another, so that at a
-given moment they may have taken other gradients, in other orders. Every number is on one shard, with the optimizer's
-state for it (the statistics are shared by all who push, as in Mnih et al. 2016, section 4).
+Dean et al. 2012, "Large scale distributed deep networks", section 4.1: shards are independent of one another, so that
+at a given moment they may have applied different gradients, in different orders. Every parameter is on one shard, with
+the optimizer's state for it (all workers share its statistics, as in Mnih et al. 2016, section 4).
 
 A shard has a tree of the structure of the whole, with a part ``[n]`` of each leaf: all shards are of the same size,
 however large one layer is (the paper cuts layers too), and the optimizer's state is cut as the parameters are.
@@ -29,13 +29,13 @@ _ATTEMPTS = 10
 
 
 class Part(NamedTuple):
-    """What one shard holds; the arrays never change.
+    """The state of one shard; immutable.
 
     Attributes:
-      params: its parts ``[n]`` of the parameters.
+      params: the shard's part ``[n]`` of each leaf of the parameters.
       opt_state: the optimizer's state for them.
-      version: gradients that it has taken, those that it skipped too.
-      skipped: how many of them would have led to numbers that are not finite, and changed nothing else.
+      version: number of gradients that the shard has taken, skipped ones included.
+      skipped: number of gradients that were skipped, since they would have led to numbers that are not finite.
     """
 
     params: Tree
@@ -46,33 +46,36 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Bound:
-    """How stale a gradient may be: how many others its shard has taken since the parameters that it was computed at.
+    """A bound on the staleness of gradients.
+
+    The staleness of a gradient is the number of gradients that its shard has taken since the version of the parameters
+    at which it was computed.
 
     Attributes:
-      most: None for any.
-      beyond: what becomes of one that is staler: ``drop`` it (Nair et al. 2015, section 4), or ``scale`` down what it
-        changes, by ``(most + 1) / (staleness + 1)``. (The gradient itself would not do: Adam and RMSProp divide by its
-        size.)
+      most: largest staleness of a gradient that is applied whole; None for any.
+      beyond: treatment of staler gradients: ``drop`` them (Nair et al. 2015, section 4), or ``scale`` their update by
+        ``(most + 1) / (staleness + 1)``. (To scale the gradient itself would have no effect: Adam and RMSProp divide by
+        its size.)
     """
 
     most: int | None = None
     beyond: Literal["drop", "scale"] = "drop"
 
     def weight(self, staleness: int) -> float:
-        """What a gradient of this staleness counts; 0 for nothing."""
+        """Returns the factor, from 0 (drop) to 1, of the update by a gradient of this staleness."""
         if self.most is None or staleness <= self.most:
             return 1.0
         return (self.most + 1) / (staleness + 1) if self.beyond == "scale" else 0.0
 
 
 class Receipt(NamedTuple):
-    """What became of a gradient.
+    """A shard's receipt for a pushed gradient.
 
     Attributes:
-      version: of the shard, after it.
-      staleness: of the gradient.
-      taken: False if it was too stale and dropped.
-      skipped: True if it was taken, and skipped since it would have led to numbers that are not finite.
+      version: version of the shard after the push.
+      staleness: staleness of the gradient, see :class:`Bound`.
+      taken: whether the gradient was taken; False if it was too stale and dropped.
+      skipped: whether it was taken and skipped, since it would have led to numbers that are not finite.
     """
 
     version: int
@@ -82,11 +85,11 @@ class Receipt(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The newest parameters.
+    """The newest parameters, as they were fetched.
 
     Attributes:
-      params: whole.
-      versions: of each shard when it gave its part.
+      params: the whole parameters.
+      versions: version of each shard when its part was fetched.
     """
 
     params: Tree
@@ -94,7 +97,10 @@ class Fetched(NamedTuple):
 
 
 def cut(tree: Tree, shards: int) -> list[Tree]:
-    """``tree`` in so many parts: of each leaf ``[n]`` in C order, of equal sizes but for one; scalars are on each."""
+    """Cuts ``tree`` into ``shards`` parts: each leaf, flat in C order, into pieces ``[n]`` of equal size but for 1.
+
+    Every part has all scalars.
+    """
 
     def part(leaf: Any, index: int) -> Any:
         if leaf.ndim == 0:
@@ -106,7 +112,7 @@ def cut(tree: Tree, shards: int) -> list[Tree]:
 
 
 def join(parts: Sequence[Tree], like: Tree) -> Tree:
-    """The tree that :func:`cut` has made ``parts`` of; ``like`` has its shapes. Scalars are those of the first part."""
+    """Joins the parts that :func:`cut` has made to a tree with the shapes of ``like``; takes scalars of the first."""
 
     def whole(leaf: Any, *pieces: Any) -> Any:
         return pieces[0] if not np.shape(leaf) else jnp.concatenate(pieces).reshape(np.shape(leaf))
@@ -115,12 +121,12 @@ def join(parts: Sequence[Tree], like: Tree) -> Tree:
 
 
 class Shard:
-    """One shard; safe to use from any thread.
+    """A shard of the parameters; safe to use from any thread.
 
     Args:
-      optimizer: see :attr:`seedbed.types.Agent.optimizer`.
-      part: what it holds first.
-      bound: how stale a gradient may be.
+      optimizer: the agent's optimizer, see :attr:`seedbed.types.Agent.optimizer`.
+      part: initial state.
+      bound: bound on the staleness of gradients.
     """
 
     def __init__(self, optimizer: optax.GradientTransformation, part: Part, bound: Bound) -> None:
@@ -135,18 +141,21 @@ class Shard:
 
     @property
     def part(self) -> Part:
-        """What it holds now."""
+        """The present state."""
         return self._part
 
     def push(self, gradient: Tree, version: int, carried: float = 1.0) -> Receipt:
-        """Applies its part of a gradient that was computed at its parameters of that version.
+        """Applies the shard's part of a gradient.
 
-        ``carried`` is the share of its batch's transitions that environments carried out, see
-        :func:`~seedbed.ops.optimizers.apply_gradient`.
+        Args:
+          gradient: parts ``[n]`` in the structure of the shard's parameters.
+          version: version of the shard's parameters at which the gradient was computed.
+          carried: share of its batch's transitions that environments carried out, from 0 to 1; see
+            :func:`~seedbed.ops.optimizers.apply_gradient`.
 
         Raises:
-          SpecError: the gradient has another structure, shape or dtype, or is of parameters that it never had, or the
-            share is none; nothing was changed.
+          SpecError: the gradient has another structure, shape or dtype, or a version that the shard has not reached, or
+            the share is out of range; nothing was changed.
         """
         _require_same(self._part.params, gradient)
         if not 0.0 <= carried <= 1.0:
@@ -191,9 +200,9 @@ def _require_same(params: Tree, gradient: Tree) -> None:
 
 
 def settled(take: Callable[[], list[Part]]) -> list[Part]:
-    """What all shards hold, taken again until none of them has gone on meanwhile, or a few times.
+    """Takes the states of all shards, again until no version has changed meanwhile, at most a few times.
 
-    Their versions need not be equal: one may have dropped what another has taken.
+    Versions of the shards need not be equal: one may have dropped a gradient that another has taken.
     """
     parts = take()
     for _ in range(_ATTEMPTS):
@@ -204,13 +213,13 @@ def settled(take: Callable[[], list[Part]]) -> list[Part]:
 
 
 class LocalShards:
-    """All shards in this process; safe to use from any thread.
+    """A parameter server whose shards are all in this process; safe to use from any thread.
 
     Args:
-      optimizer: see :attr:`seedbed.types.Agent.optimizer`.
-      whole: parameters, optimizer's state and counts, not cut; the version is that of every shard.
-      shards: how many.
-      bound: how stale a gradient may be.
+      optimizer: the agent's optimizer, see :attr:`seedbed.types.Agent.optimizer`.
+      whole: initial state of the whole, not cut; every shard begins at its version.
+      shards: number of shards.
+      bound: bound on the staleness of gradients.
     """
 
     def __init__(
@@ -225,22 +234,22 @@ class LocalShards:
         self.shards = [Shard(optimizer, Part(*part, whole.version, whole.skipped), bound) for part in parts]
 
     def fetch(self) -> Fetched:
-        """The newest parameters; one shard may have taken a gradient that another is about to take."""
+        """Returns the newest parameters; one shard may have taken a gradient that another is about to take."""
         parts = [shard.part for shard in self.shards]
         return Fetched(self._join([part.params for part in parts]), tuple(part.version for part in parts))
 
     def push(self, gradient: Tree, versions: Sequence[int], carried: float = 1.0) -> list[Receipt]:
-        """Gives every shard its part of a gradient.
+        """Pushes its part of a gradient to every shard, and returns the receipts.
 
         Args:
-          gradient: of the parameters' structure.
-          versions: of each shard, when it gave the parameters that the gradient was computed at.
-          carried: the share of its batch's transitions that environments carried out.
+          gradient: gradient in the structure of the parameters.
+          versions: version of each shard's parameters at which the gradient was computed.
+          carried: share of its batch's transitions that environments carried out, from 0 to 1.
 
         Raises:
-          SpecError: see :meth:`Shard.push`.
+          SpecError: the gradient does not fit, see :meth:`Shard.push`.
         """
-        # Before it is cut: a part of what does not fit might.
+        # Checked before it is cut: parts of a gradient that does not fit might fit.
         _require_same(self._like, gradient)
         parts = self._cut(gradient)
         return [
@@ -249,9 +258,9 @@ class LocalShards:
         ]
 
     def whole(self) -> Part:
-        """What all shards hold now, not cut; the version and the skipped gradients are those of the newest shard.
+        """Returns the present state of the whole, with version and skipped count of the newest shard.
 
-        All are between the same two gradients of each worker, unless one is always under way.
+        All shards are between the same two gradients of each worker, unless a gradient is always under way.
         """
         parts = settled(lambda: [shard.part for shard in self.shards])
         newest = max(parts, key=lambda part: part.version)

@@ -1,4 +1,4 @@
-"""The registry where the workers of a parameter server report: what each is to do, and what it has done so far."""
+"""The registry of a parameter server's workers: gives each its job, and takes its reports."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NOTHING = [Layouts(Layout(()), Layout(()))]
 
 @dataclass
 class Worker:
-    """One that has joined.
+    """A worker that has joined.
 
     Attributes:
-      index: its place among the workers.
-      epoch: how many had that place before.
-      told: what it has reported last.
+      index: index of the worker among the workers.
+      epoch: number of workers that had this index before.
+      told: its last report.
     """
 
     index: int
@@ -33,15 +33,15 @@ class Worker:
 
 
 class WorkerRegistry:
-    """Lets the workers of a run in; a :class:`~seedbed.transport.interface.Handler` of questions alone.
+    """A :class:`~seedbed.transport.interface.Handler` that admits the workers of a run, and answers their questions.
 
     Args:
-      token: what a worker must know.
-      count: how many there are.
-      job: what the worker with an index, the so-manieth there, is to do (JSON values).
-      on_report: called with every report.
-      on_leave: called with a worker that is gone, and why.
-      first_epoch: of the first worker at each index.
+      token: secret that admits a worker.
+      count: number of workers.
+      job: function that returns the job of a worker, as JSON values, given its index and epoch.
+      on_report: function that is called with a worker and its report.
+      on_leave: function that is called with a worker that is gone, and the reason.
+      first_epoch: epoch of the first worker at each index.
     """
 
     def __init__(
@@ -66,7 +66,11 @@ class WorkerRegistry:
         self._lock = threading.Lock()
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """``join`` tells a worker what to do; then it may ``report``."""
+        """Answers ``join`` with the worker's job; after that takes its ``report``.
+
+        Raises:
+          Refused: the token or the index is wrong, the index is taken, or the question is out of turn.
+        """
         kind = message.get("kind")
         if kind == "join":
             return self._welcome(peer, message)
@@ -96,12 +100,12 @@ class WorkerRegistry:
         return self._job(index, epoch)
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
-        """Nothing travels on lanes."""
+        """Ends the conversation: workers send no arrays."""
         del lane, arrays
         peer.close("a worker sends nothing but questions")
 
     def left(self, peer: Peer, reason: str) -> None:
-        """Tells who is gone."""
+        """Removes the worker, and reports it as gone."""
         with self._lock:
             worker = self._workers.pop(peer, None)
             if worker is not None:
@@ -110,9 +114,9 @@ class WorkerRegistry:
             self._on_leave(worker, reason)
 
     def owes(self) -> dict[int, float | None]:
-        """Returns when each worker has reported last, in s (monotonic): the next report is what it owes.
+        """Returns the time (monotonic, s) of each worker's last report, since which it owes the next one.
 
-        One that has not reported yet is left out: it still compiles.
+        Workers that have not reported yet are left out: they still compile.
         """
         with self._lock:
             return dict(self._heard)
@@ -123,6 +127,6 @@ class WorkerRegistry:
 
     @property
     def last_epoch(self) -> int:
-        """The highest epoch of a worker so far."""
+        """Highest epoch of a worker so far."""
         with self._lock:
             return max(self._epochs.values(), default=self._first_epoch)

@@ -1,4 +1,4 @@
-"""The registry where actors report: it lets them in, gives them slots and passes what they send to a service."""
+"""The registry that actors join: admits them, gives them slots and passes their messages to a service."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Joined:
     """An actor that has joined.
 
     Attributes:
-      since: when it joined, in s.
-      heard: when it has reported last, in s.
-      acts: whether anything came of it; until then it makes its environments, and compiles.
+      since: time (monotonic, s) of its joining.
+      heard: time (monotonic, s) of its last report.
+      acts: whether a message of a lane or a report came; until then it makes its environments, and compiles.
     """
 
     member: Member
@@ -43,31 +43,31 @@ class _Joined:
     acts: bool = False
 
     def owed_since(self) -> list[float]:
-        """Since when each lane owes something, or since when the actor is about to begin, in s.
+        """Returns the times (monotonic, s) since which lanes owe a step; before it acts, the time of joining.
 
-        One that was heard of since is not counted from before: it may have more than one step to make.
+        No time is earlier than the actor's last report: it may have several steps to make between two messages.
         """
         if not self.acts:
             return [self.since]
-        # Each is read once: the service sets it meanwhile.
+        # Each attribute is read once: the service may set it meanwhile.
         owed = [since for lane in self.lanes if (since := lane.owed_since) is not None]
         return [max(since, self.heard) for since in owed]
 
 
 class ActorRegistry:
-    """Lets actors in, gives them slots, and passes what they send to their service.
+    """A :class:`~seedbed.transport.interface.Handler` that admits actors, gives them slots, and routes their messages.
 
-    Actors come and go at any time; one that comes back under an index replaces the one that had it.
+    Actors come and go at any time; an actor that joins under an index replaces the one that had it.
 
     Args:
-      assignment: what actors are told.
-      services: who serves the actors, in turn: one for each accelerator that acts.
-      capacity: slots over all services.
-      resumable: per lane order, what a checkpoint kept (see :meth:`lane_states`).
+      assignment: environments, seeds and sizes that actors are told when they join.
+      services: services of the actors, one for each accelerator that acts; actors are divided among them by index.
+      capacity: number of slots over all services.
+      resumable: states of lanes in a checkpoint, by lane order (see :meth:`lane_states`).
       first_epoch: epoch of the first actor at each index; a resumed run counts on, so that its environments
         do not begin with the same seeds again.
-      on_join, on_leave: called with the member and, for leaving, the reason.
-      on_note: called with a line that an actor's environments have for people.
+      on_join, on_leave: functions that are called with the member and, for leaving, the reason.
+      on_note: function that is called with each warning of an actor's environments, one line.
     """
 
     def __init__(
@@ -103,9 +103,13 @@ class ActorRegistry:
     # The registry, called by servers.
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Lets an actor in: ``join`` tells it what to make, ``ready`` checks that and opens its lanes.
+        """Answers a question: ``join`` is answered with the environments to make; ``ready`` opens the lanes.
 
-        From then on it may ``report`` how it does. A forward-pass server reports with ``server report`` for its actors.
+        After that the actor sends its metrics with ``report``. A forward-pass server sends those of its actors with
+        ``server report``.
+
+        Raises:
+          Refused: the token or the environments' spec is wrong, there is no room, or the question is out of turn.
         """
         kind = message.get("kind")
         if kind == "join":
@@ -119,7 +123,7 @@ class ActorRegistry:
         raise Refused(f"unknown question {kind!r}: an actor asks 'join', then 'ready', and reports")
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
-        """Passes what came to the actor's service."""
+        """Passes a message to the actor's service."""
         with self._lock:
             joined = self._joined.get(peer)
         if joined is None:
@@ -129,12 +133,12 @@ class ActorRegistry:
         if lane >= len(joined.lanes):
             service.control(joined.member, arrays)
             return
-        # Here and not by the service, which may be held up: what the actor owed, it has given.
+        # Set here and not by the service, which may be busy: the actor has sent the step that it owed.
         joined.lanes[lane].owed_since = None
         service.arrive(joined.lanes[lane], arrays, time.monotonic())
 
     def left(self, peer: Peer, reason: str) -> None:
-        """Frees what the actor had; its open unrolls are dropped."""
+        """Frees the actor's slots and lanes; its open unrolls are dropped."""
         with self._lock:
             joined = self._joined.pop(peer, None)
             if joined is None:
@@ -181,7 +185,7 @@ class ActorRegistry:
         return {}
 
     def _take_server_report(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A forward-pass server's report: which actors it has heard of (``heard``), and what it served."""
+        """Takes the report of a forward-pass server: its meters, and the actors that it has heard of (``heard``)."""
         require_admission(message, self.assignment.token)
         server, heard = message.get("server"), message.get("heard")
         if type(server) is not int or not isinstance(heard, list):
@@ -210,9 +214,11 @@ class ActorRegistry:
         return next(index for index in range(1 << 20) if index not in taken)
 
     def _epoch_of(self, index: int) -> int:
-        """The next epoch at ``index``. No slot sees an epoch twice, or random keys would come again: those of
-        the run's own actors stay with their index; the others pass from one to the next, so their epochs are
-        counted over all of them.
+        """Returns the next epoch at ``index``.
+
+        No slot sees an epoch twice, or random keys would repeat. Slots of the run's own actors stay with their index;
+        the other slots pass from one actor to the next, so epochs of actors from elsewhere are counted over all their
+        indices.
         """
         mine = {index} if index in self._planned else self._epochs.keys() - self._planned.keys()
         before = [self._epochs[other] for other in mine if other in self._epochs]
@@ -287,21 +293,24 @@ class ActorRegistry:
         )
         return lane
 
-    # What the run asks.
+    # Called by the run.
 
     def members(self) -> list[Member]:
-        """The actors whose lanes are open."""
+        """Returns the actors whose lanes are open."""
         with self._lock:
             return [joined.member for joined in self._joined.values() if joined.lanes]
 
     @property
     def last_epoch(self) -> int:
-        """The highest epoch that an actor has had so far; a resumed run counts on from it."""
+        """Highest epoch of an actor so far; a resumed run counts on from it."""
         with self._lock:
             return max(self._epochs.values(), default=self._first_epoch)
 
     def stalled(self, timeout: float) -> list[tuple[Member, float]]:
-        """Actors that have owed a step for longer than ``timeout`` s, or have not begun in time; and for how long."""
+        """Returns the actors that have owed a step for longer than ``timeout`` s, or did not begin in time.
+
+        With the time in s, for each.
+        """
         now, starting = time.monotonic(), max(timeout, START_SECONDS)
         with self._lock:
             owing = [
@@ -312,9 +321,9 @@ class ActorRegistry:
         return [(member, seconds) for member, seconds, allowed in owing if seconds > allowed]
 
     def owes(self) -> dict[int, float | None]:
-        """Returns since when each of the run's own actors owes a step, in s; None if it owes nothing.
+        """Returns the time (monotonic, s) since which each of the run's own actors owes a step.
 
-        One that has not begun to act is left out: it may have to compile.
+        None for an actor that owes nothing. An actor that has not begun to act is left out: it may have to compile.
         """
         with self._lock:
             return {
@@ -330,7 +339,7 @@ class ActorRegistry:
                 self.dismiss(member, f"no step for {seconds:.0f} s")
 
     def servers_heard(self) -> dict[int, float | None]:
-        """Returns when each forward-pass server was heard of last, in s; one that never was is left out."""
+        """Returns the time (monotonic, s) of each forward-pass server's last report; others are left out."""
         with self._lock:
             return dict(self._servers_heard)
 
@@ -339,7 +348,7 @@ class ActorRegistry:
         member.peer.close(reason)
 
     def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """What brings every lane back; only while all services are blocked in lockstep."""
+        """Returns the state of every lane, for an exact resumption; only while all services are blocked in lockstep."""
         return {order: state for service in self.services for order, state in service.lane_states().items()}
 
     def stop(self) -> None:

@@ -1,7 +1,6 @@
-"""What actors from elsewhere send, looked at where it enters: what their program says of itself is only their word.
+"""Checks of numbers that actors from elsewhere send: nothing proves that their program checks them itself.
 
-The run's own actors have looked at every step themselves (:class:`~seedbed.envs.make.Guarded`), and are not looked at
-twice.
+The run's own actors check every step where it enters (:class:`~seedbed.envs.make.Guarded`); that is not done twice.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ class BorderRules(StepRules):
     """The rules for the numbers of actors from elsewhere."""
 
     def broken_by(self, lane: Lane, step: TimeStep) -> str | None:
-        """Returns what breaks a rule, with the number of the environment among its actor's; None if nothing does.
+        """Returns the field and the environment (its number in its actor) that break a rule; None if none does.
 
         Args:
           lane: the lane of the environments.
-          step: what came of it, ``[n, ...]`` or ``[T, n, ...]``.
+          step: steps that were received, ``[n, ...]`` or ``[T, n, ...]``.
         """
         return None if lane.member.local else self.broken(step, lane.half * lane.rows)

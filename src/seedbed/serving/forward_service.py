@@ -1,8 +1,8 @@
-"""A forward-pass server's thread: it acts for rollout workers as central inference does, and learns nothing.
+"""The thread of a forward-pass server: acts for rollout workers as central inference does, without learning.
 
-Its weights come from the optimizer over the links of the lanes that it serves: with a free lag each newer version as
-soon as it is published, so that every step is decided with the newest; with an exact lag the versions that lanes were
-told.
+Its weights come from the optimizer over the links of the lanes that it serves: under a free lag each newer version as
+soon as it is published, so that every step is decided with the newest; under an exact lag the versions that the
+optimizer told the lanes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from seedbed.weights.store import WeightStore
 
 
 class ForwardControl(BatchControl, Protocol):
-    """Decides, too, which weights are fetched."""
+    """A batch control that also decides which weights are fetched."""
 
     def wanted(self, lanes: Sequence[ServedLane]) -> int | None:
-        """The version to ask the optimizer for now, or a newer one; None: there is nothing to ask for."""
+        """Returns the least version to ask the optimizer for now; None if none is needed."""
 
 
 class Newest(FreeBatches):
-    """Each lane at its own pace, in batches that ``rule`` makes, with the newest weights at every step."""
+    """The control of a free lag: each lane at its own pace, in batches of ``rule``, with the newest weights."""
 
     def __init__(self, rule: BatchRule, store: WeightStore) -> None:
         super().__init__(rule, store, 0, hand_over=lambda delivery: False)
@@ -41,17 +41,20 @@ class Newest(FreeBatches):
         return _when_told(lane)
 
     def choose(self, lanes: Sequence[ServedLane], now: float) -> tuple[list[ServedLane], float | None]:
-        """See :class:`~seedbed.acting.lag_control.BatchControl`; nobody until the first weights are here."""
+        """See :class:`~seedbed.acting.lag_control.BatchControl`; chooses no lane before the first weights are here."""
         return super().choose(lanes, now) if self._store.versions else ([], None)
 
     def wanted(self, lanes: Sequence[ServedLane]) -> int | None:
-        """Whatever comes after the newest."""
+        """Returns the version after the newest one here."""
         del lanes
         return max(self._store.versions, default=-1) + 1
 
 
 class AsTold:
-    """Each lane with the version that it was told, one lane at a time: how large batches are is fixed beforehand."""
+    """The control of an exact lag: each lane acts with the version that it was told, in batches of one lane.
+
+    So the size of batches is fixed beforehand.
+    """
 
     def __init__(self, store: WeightStore) -> None:
         self._store = store
@@ -67,7 +70,7 @@ class AsTold:
         return _when_told(lane)
 
     def blocked(self, lanes: Sequence[Lane]) -> bool:
-        """Never asked: the optimizer knows when its rounds are at rest."""
+        """Returns False; never called: the optimizer knows when its rounds are at rest."""
         del lanes
         return False
 
@@ -85,7 +88,7 @@ class AsTold:
         return weights
 
     def wanted(self, lanes: Sequence[ServedLane]) -> int | None:
-        """The oldest that a lane was told and that is not here."""
+        """Returns the oldest version that a lane was told and that is not here."""
         told = {version for lane in lanes if (version := _told(lane)) is not None}
         return min(told.difference(self._store.versions), default=None)
 
@@ -96,22 +99,22 @@ def _told(lane: Lane) -> int | None:
 
 
 def _when_told(lane: Lane) -> bool:
-    """An unroll stays in the outbox until the optimizer says that it was taken."""
+    """Returns False: an unroll stays in the outbox until the optimizer says that it was taken."""
     del lane
     return False
 
 
 class ForwardService(InferenceService):
-    """Serves the lanes of one accelerator whose unrolls are learned from elsewhere.
+    """An inference service of one accelerator whose unrolls are trained on in another process.
 
     Args:
       inference: the policy on the accelerator.
-      lag_control: who is served when, and with which weights.
-      assignment: of the run.
-      store: where the weights are put that come; it has one device.
-      meters: of this server.
-      full_batch: rows of a full batch, for the meters.
-      on_failure: called with the exception that ended the thread.
+      lag_control: control that chooses lanes, their weights, and the weights to fetch.
+      assignment: the run's assignment.
+      store: store of the fetched weights, with one device.
+      meters: meters of this server.
+      full_batch: number of rows in a full batch, for the meters.
+      on_failure: function that is called with the exception that ended the thread.
     """
 
     def __init__(
@@ -140,7 +143,7 @@ class ForwardService(InferenceService):
         self._answered = True
 
     def beats(self) -> bool:
-        """Whether the thread has come round since the last call; from one other thread."""
+        """Returns whether the thread has run a command since the last call; for one other thread."""
         if not self._answered:
             return False
         self._answered = False
@@ -148,18 +151,18 @@ class ForwardService(InferenceService):
         return True
 
     def tell(self, lane: ProxiedLane, version: int) -> None:
-        """Has the thread know that the lane's unroll was taken, and with which version the next one begins."""
+        """Tells the thread that the lane's unroll was taken, and the version that the next one begins with."""
         self._submit(self._tell, lane, version)
 
     def take(self, link: Link, weights: Weights) -> None:
-        """Has the thread take a snapshot that came over ``link``."""
+        """Hands the thread a snapshot that came over ``link``."""
         self._submit(self._take, link, weights)
 
     def _beat(self) -> None:
         self._answered = True
 
     def new_lane(self, kept: object, **known: Any) -> ProxiedLane:
-        """See :class:`~seedbed.serving.service.Service`; nothing is kept of a lane here."""
+        """See :class:`~seedbed.serving.service.Service`; no checkpoint holds lanes of this server."""
         del kept
         return ProxiedLane(open=self._open_unroll(len(known["slots"])), **known)
 
@@ -170,14 +173,14 @@ class ForwardService(InferenceService):
         return super()._turn()
 
     def _take(self, link: Link, weights: Weights) -> None:
-        """Takes a snapshot that came over ``link``."""
+        """Publishes a snapshot that came over ``link``."""
         if weights.version not in self._store.versions:
             self._store.publish(weights.params, weights.version)
         if self._asked is link:
             self._asked = None
 
     def _tell(self, lane: ProxiedLane, version: int) -> None:
-        """The optimizer has taken the lane's unroll; the next one begins with this version."""
+        """Empties the lane's outbox, which the optimizer has taken; the next unroll begins with this version."""
         if lane in self.lanes:
             self._ledger.train(lane.counted)
             lane.handed_over()
@@ -196,7 +199,7 @@ class ForwardService(InferenceService):
 
     def _leave(self, lane: ServedLane) -> None:
         super()._leave(lane)
-        # Not before its last lane has left: until then it could be asked again, and what it owes is still to come.
+        # Only once the link's last lane has left: until then the snapshot that it was asked for may still come.
         if self._asked not in [_link(each) for each in self.lanes]:
             self._asked = None
 

@@ -1,4 +1,4 @@
-"""One worker thread for each accelerator that acts: it takes steps in, has the policy decide, and hands unrolls on."""
+"""The service of central inference: one thread for each accelerator takes steps, acts, and hands unrolls on."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from seedbed.types import map_leaves
 
 
 class InferenceService(Service[ServedLane]):
-    """Serves the lanes of one accelerator: a thread that alone touches lanes and tables.
+    """A thread that acts for the lanes of one accelerator, and cuts their unrolls; it owns lanes and tables.
 
     Args:
       inference: the policy on the accelerator.
-      lag_control: who is served when.
-      assignment: of the run.
-      ledger: the books.
-      meters: shared by the workers.
-      full_batch: rows of a full batch, for the meters.
-      on_failure: called with the exception that ended the thread.
+      lag_control: control that chooses the lanes of each batch and their weights.
+      assignment: the run's assignment.
+      ledger: ledger in which steps are booked.
+      meters: meters that all services of the run share.
+      full_batch: number of rows in a full batch, for the meters.
+      on_failure: function that is called with the exception that ended the thread.
     """
 
     _lag_control: BatchControl
@@ -56,10 +56,10 @@ class InferenceService(Service[ServedLane]):
         self._rules = BorderRules(assignment.spec)
         self._full_batch = full_batch
 
-    # What the registry asks.
+    # Called by the registry.
 
     def require_room(self, envs: int, rows: int) -> None:
-        """A lane is never larger than a batch."""
+        """Raises :class:`Refused` if a lane is larger than the largest batch of the policy."""
         if rows > self.inference.largest:
             raise Refused(
                 f"{envs} environments in one actor: inference takes at most {self.inference.largest} a half; "
@@ -67,7 +67,7 @@ class InferenceService(Service[ServedLane]):
             )
 
     def layouts(self, rows: int, lanes: int) -> list[Layouts]:
-        """Steps go up and actions come down."""
+        """Returns the layouts: steps up, actions down."""
         spec = self._assignment.spec
         down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
         return [Layouts(Layout(step_fields(spec, rows)), down)] * lanes
@@ -94,10 +94,10 @@ class InferenceService(Service[ServedLane]):
         """See :class:`~seedbed.serving.service.Service`."""
         return {lane.order: _state_of(lane) for lane in self.lanes}
 
-    # What the thread does.
+    # Run by the thread.
 
     def _turn(self) -> float | None:
-        """Passes on what can be, serves who is due; returns how long to wait for news, in s."""
+        """Passes unrolls on, and acts for the lanes that are due; returns the time in s to wait for commands."""
         self._pass_on()
         chosen, wait = self._lag_control.choose(self.lanes, time.monotonic())
         if not chosen:
@@ -131,7 +131,7 @@ class InferenceService(Service[ServedLane]):
         lane.member.peer.reply(lane.half, [action])
 
     def _join(self, lane: ServedLane) -> None:
-        if lane.script is None:  # otherwise the slots hold what the checkpoint kept
+        if lane.script is None:  # otherwise the slots hold the states of the checkpoint
             self.inference.reset(lane.slots)
         super()._join(lane)
 
@@ -147,7 +147,7 @@ class InferenceService(Service[ServedLane]):
         if lane.script is None:
             lane.finished += finished
         elif not self._replayed(lane, lane.script, arrays, now):
-            return  # and the episodes that ended up to here were counted before the run was interrupted
+            return  # episodes that ended up to here were counted before the run was interrupted
         if lane.open.observe(arrays):
             self._cut(lane)
         lane.arrived = now
@@ -161,7 +161,7 @@ class InferenceService(Service[ServedLane]):
         self._ledger.cut(lane.counted)
 
     def _replayed(self, lane: ServedLane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
-        """Plays the next logged action; True once the environments are where they were."""
+        """Replies with the next logged action; returns True once the environments are where they were."""
         if script.played < len(script.actions):
             script.played += 1
             self._reply(lane, script.actions[script.played - 1], now)

@@ -1,8 +1,9 @@
-"""The registry of a forward-pass server: to rollout workers it is where they join, to the optimizer it is its actors.
+"""The proxy of a forward-pass server: a registry to rollout workers, and a set of actors to the optimizer.
 
-What a rollout worker asks when it joins is asked of the optimizer word for word, which so gives it its seeds, its
-numbers and its place; what comes back says what is acted for here. Unrolls that are complete go to the optimizer as
-those of an actor that runs the policy itself, and the optimizer tells each lane when it may begin its next one.
+The questions of a joining rollout worker are passed on to the optimizer word for word, so that the optimizer assigns
+seeds, numbers and exploration; its answers tell this server about the environments that it acts for. Complete unrolls
+go to the optimizer as if an actor that runs the policy itself had sent them, and the optimizer tells each lane when it
+may begin the next one.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from seedbed.types import Agent, EnvSpec, Exploration, Unroll, Weights
 _log = logging.getLogger(__name__)
 
 Connect = Callable[[], Client]
-"""Reaches the optimizer; raises :class:`ConnectionLost`."""
+"""A function that connects to the optimizer, or raises :class:`ConnectionLost`."""
 
 
 class Link:
-    """One rollout worker's conversation with the optimizer: one thread sends, and one of the link's own receives.
+    """The conversation with the optimizer on behalf of one rollout worker.
+
+    One thread of the caller sends; a thread of the link receives.
 
     Args:
-      client: at the optimizer.
+      client: connection to the optimizer.
     """
 
     def __init__(self, client: Client) -> None:
@@ -59,15 +62,16 @@ class Link:
         on_weights: Callable[[Weights], None],
         on_end: Callable[[str], None],
     ) -> None:
-        """Opens the lanes, and one more for weights.
+        """Opens the lanes of the unrolls, and one more for weights; starts receiving.
 
         Args:
-          unrolls, weights: what travels.
-          lanes: how many there are.
-          device: where snapshots are put.
-          on_told: called with a lane's number and the version that its next unroll may begin with.
-          on_weights: called with a snapshot that was wanted.
-          on_end: called once with why the conversation has ended.
+          unrolls, weights: codecs of the unrolls and of the weights that travel.
+          lanes: number of lanes that carry unrolls.
+          device: the JAX device on which snapshots are put.
+          on_told: function that is called with a lane's number and the version of the weights that its next unroll may
+            begin with.
+          on_weights: function that is called with each snapshot that :meth:`want` asked for.
+          on_end: function that is called once, with the reason, when the conversation has ended.
         """
         self._unrolls, self._lanes = unrolls, lanes
         self._client.open(lanes_of_unrolls(unrolls, weights, lanes))
@@ -92,7 +96,7 @@ class Link:
         self._post(self._lanes, [version_array(version)])
 
     def _post(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
-        with contextlib.suppress(ConnectionLost):  # the one who receives hears it too
+        with contextlib.suppress(ConnectionLost):  # the receiving thread reports it
             self._client.send(lane, arrays)
 
     def _receive(
@@ -104,7 +108,7 @@ class Link:
                 assert reply is not None
                 take(*reply)
         except Exception as error:
-            if not isinstance(error, SeedbedError):  # of the device, which may have no room for weights
+            if not isinstance(error, SeedbedError):  # the device may have no room for weights
                 _log.error("a link to the optimizer failed", exc_info=error)
             on_end(cause_of(error))
 
@@ -118,11 +122,11 @@ class ProxiedLane(ServedLane):
     """A lane whose unrolls go to the optimizer.
 
     Attributes:
-      link: leads there.
-      told: the version that its open unroll began with, or may begin with; None from the end of an unroll until the
-        optimizer has taken it.
-      numbers: of its environments among those of all hosts.
-      exploration: how much each of them explores.
+      link: conversation with the optimizer.
+      told: version of the weights that its open unroll began with, or may begin with; None from the end of an unroll
+        until the optimizer has taken it.
+      numbers: number of each of its environments among the environments of all hosts.
+      exploration: exploration of its environments.
     """
 
     link: Link
@@ -132,34 +136,34 @@ class ProxiedLane(ServedLane):
 
 
 class Forwarding(Protocol):
-    """Who acts for the lanes; see :class:`~seedbed.serving.forward_service.ForwardService`."""
+    """The service that acts for the lanes; see :class:`~seedbed.serving.forward_service.ForwardService`."""
 
     def layouts(self, rows: int, lanes: int) -> list[Layouts]:
-        """What travels between it and a rollout worker."""
+        """Returns the layouts of the messages between it and a rollout worker."""
 
     def new_lane(self, kept: None, **known: Any) -> ProxiedLane:
-        """A lane that joins."""
+        """Makes a lane for a rollout worker that joins."""
 
     def join(self, lane: ProxiedLane) -> None:
-        """Has its thread take the lane in."""
+        """Commands its thread to add a lane."""
 
     def arrive(self, lane: ProxiedLane, arrays: list[NDArray[Any]], now: float) -> None:
-        """Has its thread take a step of the lane."""
+        """Commands its thread to take a step of the lane, received at ``now`` (monotonic, s)."""
 
     def leave(self, lane: ProxiedLane) -> None:
-        """Has its thread give the lane up."""
+        """Commands its thread to remove a lane."""
 
     def tell(self, lane: ProxiedLane, version: int) -> None:
-        """Has its thread know that the lane's unroll was taken, and with which version the next one begins."""
+        """Tells its thread that the lane's unroll was taken, and the version that the next one begins with."""
 
     def take(self, link: Link, weights: Weights) -> None:
-        """Has its thread take a snapshot that came over ``link``."""
+        """Hands its thread a snapshot that came over ``link``."""
 
     def require_room(self, envs: int, rows: int) -> None:
-        """Refuses lanes that are too large."""
+        """Raises :class:`~seedbed.errors.Refused` if lanes of ``rows`` environments are too large."""
 
     def report(self, told: Mapping[str, Any]) -> None:
-        """Takes what a rollout worker reports of itself."""
+        """Adds the report of a rollout worker to the meters."""
 
 
 @dataclass
@@ -171,15 +175,15 @@ class _Joined:
 
 
 class Proxy:
-    """Implements :class:`~seedbed.transport.interface.Handler`; see the module.
+    """A :class:`~seedbed.transport.interface.Handler` that passes rollout workers on to the optimizer; see the module.
 
     Args:
-      connect: reaches the optimizer.
-      forward: acts for the rollout workers.
-      agent: whose policy.
-      spec: of the environments.
-      capacity: slots that ``forward`` has.
-      device: where weights are put.
+      connect: function that connects to the optimizer.
+      forward: service that acts for the rollout workers.
+      agent: the agent whose policy acts.
+      spec: spec of the environments.
+      capacity: number of slots of ``forward``.
+      device: the JAX device on which weights are put.
     """
 
     def __init__(
@@ -205,7 +209,10 @@ class Proxy:
         self._heard: set[int] = set()
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
-        """Asks the optimizer; see :meth:`seedbed.serving.actor_registry.ActorRegistry.answer`."""
+        """Answers ``join`` and ``ready`` with the optimizer's answers, and takes reports itself.
+
+        See :meth:`seedbed.serving.actor_registry.ActorRegistry.answer`.
+        """
         kind = message.get("kind")
         try:
             if kind == "join":
@@ -232,7 +239,7 @@ class Proxy:
             raise
         with self._lock:
             self._joined[peer] = _Joined(link, welcome["index"])
-        # With it the worker would act itself.
+        # Without the policy: with it the worker would act itself.
         return {name: value for name, value in welcome.items() if name != "policy"}
 
     def _open(self, peer: Peer, joined: _Joined, message: dict[str, Any]) -> dict[str, Any]:
@@ -290,20 +297,20 @@ class Proxy:
         return {}
 
     def heard(self) -> list[int]:
-        """The rollout workers that have reported since the last call."""
+        """Returns the indices of the rollout workers that have reported since the last call."""
         with self._lock:
             heard, self._heard = self._heard, set()
         return sorted(heard)
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
-        """Passes a step to who acts."""
+        """Passes a step to the service that acts."""
         with self._lock:
             joined = self._joined.get(peer)
         if joined is not None:
             self._forward.arrive(joined.lanes[lane], arrays, time.monotonic())
 
     def left(self, peer: Peer, reason: str) -> None:
-        """Ends the worker's conversation with the optimizer, and frees what it had."""
+        """Ends the worker's conversation with the optimizer, and frees its lanes and slots."""
         del reason
         with self._lock:
             joined = self._joined.pop(peer, None)
@@ -311,20 +318,20 @@ class Proxy:
                 return
             for lane in joined.lanes:
                 self._forward.leave(lane)
-            # After them: who comes next into these slots finds them left.
+            # Freed after the lanes have left: the next worker in these slots finds no lane in them.
             self._free.extend(joined.slots)
         joined.link.close()
 
 
 class ServerReporter:
-    """Tells the optimizer every second what its forward-pass server has done, and which workers are alive.
+    """A thread that reports a forward-pass server's meters and living workers to the optimizer every second.
 
     Args:
-      connect: reaches the optimizer.
-      token: lets the reports in.
-      index: of the server.
-      tell: what is reported, as JSON values; None if there is no sign of life to be given.
-      on_lost: called once when the optimizer is gone, with how.
+      connect: function that connects to the optimizer.
+      token: the run's token, for admission.
+      index: index of the server.
+      tell: function that returns the report, as JSON values; None while the server gives no sign of life.
+      on_lost: function that is called once, with the reason, when the optimizer is gone.
     """
 
     def __init__(
@@ -353,7 +360,7 @@ class ServerReporter:
                 self._on_lost(str(error))
 
     def close(self) -> None:
-        """Ends it; safe to call twice."""
+        """Ends the thread and the connection; safe to call twice."""
         self._over.set()
         self._client.close()
         if self._thread is not threading.current_thread():

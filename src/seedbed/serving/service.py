@@ -1,4 +1,4 @@
-"""A thread that alone touches the lanes of some actors; everybody else leaves it word."""
+"""The base class of services: one thread owns the lanes of some actors; other threads send it commands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ L = TypeVar("L", bound=Lane)
 
 
 class Service(ABC, Generic[L]):
-    """What stands behind the registry: it takes in what actors send, replies, and passes unrolls on.
+    """A thread behind the registry that takes messages of actors, replies, and passes unrolls on.
 
     Args:
-      lag_control: when unrolls are passed on.
-      ledger: the books.
-      meters: shared by all services of a run.
-      on_failure: called with the exception that ended the thread.
+      lag_control: control of the weights that lanes act with, and of the moment at which unrolls are passed on.
+      ledger: ledger in which steps are booked.
+      meters: meters that all services of a run share.
+      on_failure: function that is called with the exception that ended the thread.
     """
 
     def __init__(
@@ -48,30 +48,31 @@ class Service(ABC, Generic[L]):
         self._idle = False
         self._thread = threading.Thread(target=self._run, name="acting", daemon=True)
 
-    # What the registry asks, in its thread.
+    # Called by the registry, in its thread.
 
     @abstractmethod
     def layouts(self, rows: int, lanes: int) -> list[Layouts]:
-        """What travels on the lanes of an actor that has so many, of ``rows`` environments each.
+        """Returns the layouts of the messages of an actor with ``lanes`` lanes of ``rows`` environments each.
 
-        The last one may belong to no environments: it is the *control lane*.
+        One layout more, at the end, is that of a *control lane*, which has no environments; not all services have one.
         """
 
     @abstractmethod
     def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> L:
-        """A lane that joins.
+        """Makes a lane for an actor that joins.
 
         Args:
-          kept: its state in a checkpoint, if there is one; see :meth:`lane_states`.
-          **known: its ``member``, ``half``, ``slots``, ``meter``, ``owed_since``, ``evaluating``.
+          kept: the lane's state in a checkpoint (see :meth:`lane_states`), or None.
+          **known: ``member``, ``half``, ``slots``, ``meter``, ``owed_since``, ``evaluating``, ``evaluating_apart`` of
+            the lane; see :class:`~seedbed.acting.lanes.Lane`.
         """
 
     def invitation(self) -> dict[str, Any]:
-        """What an actor is told when it joins, beside its environments."""
+        """Returns the service's part of the answer to ``join``, as JSON values."""
         return {}
 
     def introduction(self, lanes: Sequence[L]) -> dict[str, Any]:
-        """What it is told when it is ready and has these lanes."""
+        """Returns the answer to ``ready`` for an actor with these lanes, as JSON values."""
         del lanes
         return {}
 
@@ -80,52 +81,52 @@ class Service(ABC, Generic[L]):
         many."""
 
     def report(self, told: Mapping[str, Any]) -> None:
-        """Takes what an actor reports of itself, or a forward-pass server of what it served.
+        """Adds the report of an actor or of a forward-pass server to the meters.
 
-        Raises :class:`~seedbed.errors.Refused` if that is no report.
+        Raises :class:`~seedbed.errors.Refused` if it is no report.
         """
         self._meters.report(told)
 
     def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """What brings every lane back; only while it is blocked in lockstep."""
+        """Returns the state of every lane, for an exact resumption; only while the service is blocked in lockstep."""
         return {}
 
-    # What other threads call.
+    # Called by other threads.
 
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
 
     def join(self, lane: L) -> None:
-        """Has the thread take the lane in."""
+        """Commands the thread to add a lane."""
         self._submit(self._join, lane)
 
     def arrive(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
-        """Has the thread take a message of the lane, received at ``now`` s."""
+        """Commands the thread to take a message of the lane, received at ``now`` (monotonic, s)."""
         self._submit(self._arrive, lane, arrays, now)
 
     def control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
-        """Has the thread take a message of the actor's control lane."""
+        """Commands the thread to take a message of the actor's control lane."""
         self._submit(self._control, member, arrays)
 
     def leave(self, lane: L) -> None:
-        """Has the thread give the lane up."""
+        """Commands the thread to remove a lane."""
         self._submit(self._leave, lane)
 
     def _submit(self, command: Callable[..., None], *arguments: Any) -> None:
-        """Queues a command for the thread, in order."""
+        """Queues a command for the thread, which runs commands in order."""
         with self._news:
             self._inbox.append((command, arguments))
             self._news.notify_all()
 
     def poke(self) -> None:
-        """Says that there are new weights, or room in the memory."""
+        """Wakes the thread: there are new weights, or there is room in the memory."""
         with self._news:
             self._poked = True
             self._news.notify_all()
 
     def stop(self) -> None:
-        """Ends the thread; open unrolls are left where they are."""
+        """Ends the thread; open unrolls are left as they are."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
@@ -133,14 +134,14 @@ class Service(ABC, Generic[L]):
             self._thread.join()
 
     def wait_blocked(self, timeout: float) -> bool:
-        """Waits, in lockstep, until all lanes wait for weights; False when ``timeout`` s have passed."""
+        """Waits, in lockstep, until all lanes wait for weights; returns False when ``timeout`` s have passed."""
         with self._news:
             return self._news.wait_for(self._blocked, timeout)
 
     def _blocked(self) -> bool:
         return self._idle and not self._inbox and not self._poked and self._lag_control.blocked(self.lanes)
 
-    # What the thread does.
+    # Run by the thread.
 
     def _run(self) -> None:
         try:
@@ -165,10 +166,10 @@ class Service(ABC, Generic[L]):
 
     @abstractmethod
     def _turn(self) -> float | None:
-        """Does what can be done now; returns how long to wait for news, in s (None: until there are any)."""
+        """Does all work that is due; returns the time in s to wait for commands (None: until there is one)."""
 
     def _pass_on(self) -> list[L]:
-        """Passes on what can be; returns the lanes whose unrolls were taken."""
+        """Passes complete unrolls on, as far as there is room; returns the lanes whose unrolls were taken."""
         taken = []
         # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
         for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
@@ -187,13 +188,13 @@ class Service(ABC, Generic[L]):
             self._ledger.drop(open_steps=lane.open_steps, queued_steps=lane.counted)
 
     def _send_away(self, lane: L, reason: str) -> None:
-        """Gives the lane up at once, and ends the conversation with its actor: what comes of it is taken no more."""
+        """Gives the lane up at once, and ends the conversation with its actor; later messages of it are ignored."""
         self._leave(lane)
         lane.member.peer.close(reason)
 
     @abstractmethod
     def _arrive(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
-        """Takes what came on a lane."""
+        """Takes a message of a lane."""
 
     def _control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
         """Takes a message of the control lane."""

@@ -17,23 +17,25 @@ from seedbed.transport.interface import Server
 from seedbed.types import Tree
 
 FORWARD_SERVER = "forward-pass server"
-"""The role of the servers that decide between the actors and the learner."""
+"""Name of the role of the servers that run the policy between actors and learner."""
 _LATE_SECONDS = 5 * REPORT_SECONDS
-"""Silence of a server after which what its actors owe may be its doing."""
+"""Silence of a server after which overdue steps of its actors may be its fault."""
 
 
 class ServedActors:
     """A :class:`~seedbed.learning.source.Source`: a registry, its services, and the servers where actors join.
 
     Args:
-      registry: lets actors in.
-      services: serve them, one for each device that acts.
-      meters: of the services.
-      patience: seconds that an actor from elsewhere may owe a step before it is sent away.
-      servers: number of forward-pass servers between the actors and this process, which the actors share in turn.
-      gate: lets actors from elsewhere in; None where none may come.
-      warm_up: compiles what acting needs here.
-      tables: the agent's states, by the name of their tree in a checkpoint; none where they are with the actors.
+      registry: registry that admits the actors.
+      services: services of the actors, one for each device that acts.
+      meters: meters of the services.
+      patience: time in s that an actor from elsewhere may owe a step before it is dismissed.
+      servers: number of forward-pass servers between the actors and this process; actors are divided among them by
+        index.
+      gate: admission of actors from elsewhere; None where none may join.
+      warm_up: function that compiles the programs for acting in this process.
+      tables: function that returns the agent's recurrent states, by the name of their tree in a checkpoint; empty where
+        actors hold them.
     """
 
     def __init__(
@@ -61,16 +63,16 @@ class ServedActors:
 
     @property
     def instances(self) -> Mapping[str, Instances]:
-        """The actors, and the servers between."""
+        """Instances of the actors, and of the forward-pass servers if there are any, by the name of the role."""
         actors = {"actor": Instances(owes=self._owed_by_actors)}
         if not self._servers_between:
             return actors
         return {FORWARD_SERVER: Instances(owes=self.registry.servers_heard), **actors}
 
     def _owed_by_actors(self) -> dict[int, float | None]:
-        """Returns what the run's own actors owe, and sends others away that owe it for too long.
+        """Returns the time since which each of the run's own actors owes a step; dismisses late ones from elsewhere.
 
-        An actor whose server gives no sign of life cannot go on, and owes nothing.
+        An actor whose forward-pass server gives no sign of life cannot go on, and owes nothing.
         """
         self.registry.dismiss_stalled(self._patience)
         now, heard, owed = time.monotonic(), self.registry.servers_heard(), self.registry.owes()
@@ -82,7 +84,7 @@ class ServedActors:
         return owed
 
     def open(self, addresses: list[str]) -> list[str]:
-        """Compiles, starts the services and listens; returns the addresses that actors can reach."""
+        """Compiles, starts the services and listens; returns the addresses as actors can reach them."""
         self._warm_up()
         for service in self._services:
             service.start()
@@ -91,20 +93,20 @@ class ServedActors:
         return [server.address for server in self._servers]
 
     def close(self) -> None:
-        """Stops everything; safe to call twice."""
+        """Stops the servers and the services; safe to call twice."""
         for server in self._servers:
             server.close()
         self.registry.stop()
 
     def wait_blocked(self, timeout: float) -> bool:
-        """Waits until all services' lanes wait for new weights; False when ``timeout`` s have passed."""
+        """Waits until the lanes of all services wait for new weights; returns False when ``timeout`` s have passed."""
         return all(service.wait_blocked(timeout) for service in self._services)
 
     @property
     def last_epoch(self) -> int:
-        """The highest epoch of an actor so far."""
+        """Highest epoch of an actor so far."""
         return self.registry.last_epoch
 
     def meters(self) -> dict[str, float]:
-        """Returns metrics since the last call, by name."""
+        """Returns the metrics since the last call, by name."""
         return {**self._meters.take(), "actors": len(self.registry.members())}

@@ -1,9 +1,9 @@
-"""Where unrolls come in from actors that run the policy themselves, and where they fetch its weights.
+"""The service of actors that run the policy themselves: takes in their unrolls and gives out weights.
 
 Every lane of an actor sends a complete unroll and is told, once it was taken, which version of the weights its next
-one begins with: that is what holds actors back while there is no room. One more lane fetches weights: the version that
-is wanted goes up, a whole snapshot comes down as soon as there is one. So weights travel when they have changed, and
-once for all lanes of an actor.
+one begins with: so actors are held back while there is no room. One more lane, the control lane, fetches weights: the
+wanted version goes up, a whole snapshot comes down as soon as there is one. So weights travel when they have changed,
+and once for all lanes of an actor.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from seedbed.weights.store import WeightStore
 
 
 class UnrollService(Service[Lane]):
-    """Takes unrolls in and gives weights out: a thread that alone touches its lanes.
+    """A thread that takes unrolls in and gives weights out; it owns its lanes.
 
     Args:
-      agent: whose unrolls.
-      lag_control: which weights come next, and when unrolls are passed on.
-      assignment: of the run.
-      store: where the weights are.
-      policy: what actors are told of the agent, as JSON values.
-      fetch_steps: steps of a lane after which it is told of newer weights, at the beginning of an unroll.
-      largest: most environments of a lane; None: any number.
-      ledger: the books. What an actor has decided is in them once its unroll came.
-      meters: of acting.
-      on_failure: called with the exception that ended the thread.
+      agent: the agent whose unrolls come in.
+      lag_control: control of the weights that come next, and of the moment at which unrolls are passed on.
+      assignment: the run's assignment.
+      store: store of the published weights.
+      policy: settings from which actors make the agent, as JSON values.
+      fetch_steps: number of steps of a lane after which it is told of newer weights, at the beginning of an unroll.
+      largest: largest number of environments in a lane; None for any number.
+      ledger: ledger in which steps are booked; steps of an actor enter it when their unroll comes.
+      meters: meters of acting.
+      on_failure: function that is called with the exception that ended the thread.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class UnrollService(Service[Lane]):
         self._weights = WeightsCodec(agent)
         self._codecs: dict[int, UnrollCodec] = {}
         self._told: dict[Lane, tuple[int, int]] = {}  # the version, and the lane's steps when it was new
-        self._wanted: dict[Member, int] = {}  # who waits for weights, and for which
+        self._wanted: dict[Member, int] = {}  # the version that each waiting actor wants
         self._packed: tuple[int, list[NDArray[Any]]] | None = None
 
-    # What the registry asks.
+    # Called by the registry.
 
     def layouts(self, rows: int, lanes: int) -> list[Layouts]:
-        """Unrolls go up and versions come down; on the last lane versions go up and weights come down."""
+        """Returns the layouts: unrolls up, versions down; on the control lane versions up, weights down."""
         return lanes_of_unrolls(self._codec(rows), self._weights, lanes)
 
     def _codec(self, rows: int) -> UnrollCodec:
@@ -91,7 +91,7 @@ class UnrollService(Service[Lane]):
         return Lane(**known)
 
     def require_room(self, envs: int, rows: int) -> None:
-        """What a replay takes at once was settled when it was made."""
+        """Raises :class:`Refused` if a lane is larger than the inserts for which the replay was made."""
         if self._largest is not None and rows > self._largest:
             raise Refused(
                 f"{envs} environments in one actor: this learner's replay takes at most {self._largest} a half; "
@@ -99,7 +99,7 @@ class UnrollService(Service[Lane]):
             )
 
     def invitation(self) -> dict[str, Any]:
-        """What the actor needs to make the agent."""
+        """Returns the settings from which the actor makes the agent."""
         return {"policy": dict(self._policy)}
 
     def introduction(self, lanes: Sequence[Lane]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class UnrollService(Service[Lane]):
             versions=versions,
         )._asdict()
 
-    # What the thread does.
+    # Run by the thread.
 
     def _turn(self) -> float | None:
         for lane in self._pass_on():
@@ -125,12 +125,12 @@ class UnrollService(Service[Lane]):
         newest = self._store.newest().version
         for lane in self.lanes:
             if lane.at_rest and self._told[lane][0] <= newest:
-                # It has weights, or may have them: from now on it owes an unroll.
+                # Its weights are published, so it can act: from now on it owes an unroll.
                 lane.arrived, lane.owed_since = None, time.monotonic()
         return None
 
     def _tell(self, lane: Lane) -> None:
-        """Tells the lane what its next unroll begins with."""
+        """Tells the lane the version of the weights that its next unroll begins with."""
         version, since = self._told[lane]
         if lane.steps - since >= self._fetch_steps and (newest := self._lag_control.version(lane)) != version:
             version, since = newest, lane.steps
@@ -144,7 +144,7 @@ class UnrollService(Service[Lane]):
             self._wanted[member] = int(arrays[0])
 
     def _give(self, member: Member, wanted: int) -> None:
-        """Sends the snapshot that is wanted, or a newer one; not yet if it is still to come."""
+        """Sends the wanted snapshot, or the newest if it is no longer kept; does nothing while it is still to come."""
         weights = self._store.exactly(wanted) or self._store.newest()
         if weights.version < wanted:
             return
@@ -152,14 +152,14 @@ class UnrollService(Service[Lane]):
         lanes = [lane for lane in self.lanes if lane.member is member]
         for lane in lanes:
             told, since = self._told[lane]
-            if wanted <= told < weights.version:  # what it was told of is gone: this is what it acts with
+            if wanted <= told < weights.version:  # the version that it was told is gone: it gets this one
                 self._told[lane] = (weights.version, since)
         arrays = self._pack(weights)
         self._meters.travel(down=sum(array.nbytes for array in arrays))
         member.peer.reply(len(lanes), arrays)
 
     def _pack(self, weights: Weights) -> list[NDArray[Any]]:
-        """For many actors it is fetched from the device once."""
+        """Packs a snapshot; it is fetched from the device once for all actors."""
         if self._packed is None or self._packed[0] != weights.version:
             self._packed = (weights.version, self._weights.pack(weights))
         return self._packed[1]
@@ -191,9 +191,9 @@ class UnrollService(Service[Lane]):
         self._ledger.cut(lane.counted)
 
     def _wrong(self, lane: Lane, unroll: Unroll) -> str | None:
-        """Why nothing can be learned from what an actor has shown and computed, if so: it was not computed here.
+        """Returns the reason for which an actor's unroll cannot be trained on; None if it can.
 
-        A replay would keep it, and offer it again and again.
+        Its numbers come from another device, and a replay would keep bad ones and sample them again and again.
         """
         if (broken := self._rules.broken_by(lane, unroll.timestep)) is not None:
             return broken
@@ -215,7 +215,7 @@ class UnrollService(Service[Lane]):
 
 
 def _new_steps(unroll: Unroll, begin: int, *, first: bool) -> list[TimeStep]:
-    """The time steps ``[n, ...]`` after ``begin`` transitions; with the one before them if it is the ``first``."""
-    flags = unroll.timestep._replace(observation={})  # episodes are made of the others
+    """Returns the time steps ``[n, ...]`` after ``begin`` transitions; of a ``first`` unroll the initial step too."""
+    flags = unroll.timestep._replace(observation={})  # episodes are counted by the other fields
     steps = range(begin + (not first), len(unroll.action) + 1)
     return [TimeStep(*(map_leaves(lambda leaf: leaf[at], part) for part in flags)) for at in steps]  # noqa: B023

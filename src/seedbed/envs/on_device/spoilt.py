@@ -41,13 +41,13 @@ def _last(array: Any, bound: float) -> Any:
 
 
 class Spoilt:
-    """What the host has heard of such numbers; it says so once for each field.
+    """A listener on the host, which warns once of each field that had such numbers.
 
     Args:
       spec: spec of the environments.
 
     Attributes:
-      cause: environment and field, if there were any the last time; else None.
+      cause: environment and field of the last result, if it had any; else None.
     """
 
     def __init__(self, spec: EnvSpec) -> None:
@@ -61,7 +61,7 @@ class Spoilt:
         self.cause: str | None = None
 
     def hear(self, counted: NDArray[np.int32]) -> None:
-        """Takes what :func:`spoilt_by` has returned."""
+        """Takes a result of :func:`spoilt_by`."""
         found = {
             field: f"the {field} of environment {number - 1} is not finite, or larger than {bound:.2g}"
             for (field, bound), number in zip(self._fields.items(), counted.tolist(), strict=True)
