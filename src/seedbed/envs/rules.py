@@ -79,7 +79,7 @@ class StepRules:
         return None
 
     def broken(self, step: TimeStep, first: int = 0) -> str | None:
-        """Returns a sentence that names field and environment of a number that breaks a rule, and the remedy; else None.
+        """Returns a line that names field and environment of a number that breaks a rule, and the remedy; or None.
 
         Args:
           step: arrays ``[B, ...]`` or ``[T, B, ...]``, of the dtypes of the spec.

@@ -35,8 +35,8 @@ class Sink(Protocol):
 class Record:
     """Checks the names of every row and hands it to all sinks. Used by one thread.
 
-    Metrics are worth no run: a row that a sink cannot take is missing there, and the user is told when such a gap begins
-    and when it ends.
+    Metrics are worth no run: a row that a sink cannot take is missing there, and the user is told when such a gap
+    begins and when it ends.
 
     Args:
       sinks: sinks of the rows.
