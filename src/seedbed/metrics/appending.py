@@ -53,9 +53,11 @@ class AppendedFile:
         self._whole += len(data)
 
     def _opened(self) -> FileIO:
-        if self._file is not None and os.fstat(self._file.fileno()).st_nlink:
-            return self._file
-        self.close()
+        if self._file is not None:
+            if os.fstat(self._file.fileno()).st_nlink:
+                return self._file
+            self._identity = None  # its number may be given to the new one
+            self.close()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._mend is not None:
             self._mend(self.path)
@@ -73,10 +75,10 @@ class AppendedFile:
         """Takes back a piece that is not whole, if the file is the same as before."""
         found = os.fstat(file.fileno())
         identity = (found.st_dev, found.st_ino)
-        if identity != self._identity:
-            self._identity, self._whole = identity, found.st_size
-        elif found.st_size > self._whole:
+        if identity == self._identity and found.st_size > self._whole:
             file.truncate(self._whole)
+            return
+        self._identity, self._whole = identity, found.st_size
 
     def close(self) -> None:
         """Closes the file; safe to call twice."""
