@@ -13,7 +13,9 @@ from seedbed.public import lazily
 if TYPE_CHECKING:
     from seedbed.config.resolve import configure
     from seedbed.evaluation.collect import collect
+    from seedbed.evaluation.export import export
     from seedbed.evaluation.player import evaluate, record
+    from seedbed.evaluation.policy import load
     from seedbed.launch.actor import act_and_reconnect as act
     from seedbed.launch.machine import findings
     from seedbed.launch.train import resume, train
@@ -27,7 +29,9 @@ __all__ = [
     "collect",
     "configure",
     "evaluate",
+    "export",
     "findings",
+    "load",
     "record",
     "resume",
     "train",
@@ -41,7 +45,9 @@ __getattr__, __dir__ = lazily(
         "collect": "seedbed.evaluation.collect:collect",
         "configure": "seedbed.config.resolve:configure",
         "evaluate": "seedbed.evaluation.player:evaluate",
+        "export": "seedbed.evaluation.export:export",
         "findings": "seedbed.launch.machine:findings",
+        "load": "seedbed.evaluation.policy:load",
         "record": "seedbed.evaluation.player:record",
         "resume": "seedbed.launch.train:resume",
         "train": "seedbed.launch.train:train",

@@ -47,6 +47,15 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, An
     return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
 
 
+def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Writes one file that is never seen half-written; raises :class:`OSError` if it cannot."""
+    draft = path.with_name(path.name + "~")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    draft.rename(path)
+
+
 def seal(folder: Path, manifest: str, body: Mapping[str, Any]) -> None:
     """Writes the manifest ``body``, whose ``"files"`` are the entries by name: now the folder is whole.
 

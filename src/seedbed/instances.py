@@ -41,6 +41,10 @@ def _owes_nothing() -> Mapping[int, float | None]:
     return {}
 
 
+def _nobody_to_tell() -> None:
+    """Returns at once: there are no instances on other machines."""
+
+
 @dataclass(frozen=True)
 class Instances:
     """The instances of one role, as the head knows them.
@@ -52,11 +56,13 @@ class Instances:
       start: function that starts the instance with an index, where instances are threads of the head's process.
       begins: function that returns the state with which the instance with an index resumes, as
         :class:`~seedbed.learning.checkpoint.Contents`; None if it needs none.
+      say_over: function that tells instances on other machines that the run is over, so that they end.
     """
 
     owes: Callable[[], Mapping[int, float | None]] = _owes_nothing
     start: Callable[[int], Instance] | None = None
     begins: Callable[[int], Any] | None = None
+    say_over: Callable[[], None] = _nobody_to_tell
 
 
 class ThreadInstance:

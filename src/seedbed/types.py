@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from seedbed.errors import SpecError
 
 __all__ = [
+    "ACTION_MASK",
     "ActOutput",
     "Agent",
     "ArraySpec",
@@ -169,6 +170,10 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[float, float]:
     return -np.inf, np.inf
 
 
+ACTION_MASK = "action_mask"
+"""Key of the leaf at the top of an observation that says which choices are allowed (:attr:`EnvSpec.action_mask`)."""
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """An environment seen from outside: its observations, its actions and its frames.
@@ -187,6 +192,36 @@ class EnvSpec:
     action: ArraySpec
     frames_per_step: int = 1
     frame_stack: int = 1
+
+    @property
+    def action_mask(self) -> ArraySpec | None:
+        """Spec of the mask of actions, ``[P]``; None where the top of observations has no leaf :data:`ACTION_MASK`.
+
+        It has an entry for each value of each choice, one choice after the other in C order: 1 allows it, 0 forbids it.
+        (PettingZoo's convention.) A leaf of this name further down is an observation like any other.
+
+        Raises:
+          SpecError: the leaf is no mask of these actions.
+        """
+        shown = self.observation if isinstance(self.observation, Mapping) else {}
+        if ACTION_MASK not in shown:
+            return None
+        leaf, count = shown[ACTION_MASK], sum(self.action.num_values)
+        name = f"{self.id}: observation {ACTION_MASK}"
+        if not count:
+            raise SpecError(
+                f"{name} is there, but actions are {self.action.dtype} {self.action.shape} and no choices, of which "
+                "some could be forbidden: give it another name"
+            )
+        if not isinstance(leaf, ArraySpec) or leaf.shape != (count,) or not _is_of_bits(leaf):
+            looks = (
+                f"{leaf.dtype} {leaf.shape}" if isinstance(leaf, ArraySpec) else f"a dict of {sorted(leaf)}"
+            )
+            raise SpecError(
+                f"{name} is {looks}, and no mask of these actions: needed is ({count},), an entry for each value of "
+                f"each choice, 1 (allowed) or 0, declared as gymnasium.spaces.MultiBinary({count}); or another name"
+            )
+        return leaf
 
     def to_json(self) -> dict[str, Any]:
         """The spec as plain JSON values."""
@@ -219,6 +254,12 @@ class EnvSpec:
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SpecError(f"not an environment spec: {value!r} ({error})") from error
+
+
+def _is_of_bits(spec: ArraySpec) -> bool:
+    """Returns whether an array has only the whole numbers 0 and 1."""
+    low, high = spec.bounds
+    return np.dtype(spec.dtype).kind in "biu" and bool((low == 0).all() and (high == 1).all())
 
 
 def _is_node(value: Any) -> bool:

@@ -126,6 +126,21 @@ def test_the_version_of_a_round_is_exact(lag: int, per_round: int, base: int, ve
     assert [control.version(lane(0, rounds=r)) for r in range(5)] == versions
 
 
+@pytest.mark.parametrize(
+    ("lag", "updates", "filling", "base", "versions"),
+    [
+        (0, 1, 2, 0, [0, 0, 0, 1, 2, 3]),
+        (1, 1, 2, 0, [0, 0, 0, 0, 1, 2]),
+        (0, 3, 1, 10, [10, 10, 13, 16, 19, 22]),
+    ],
+)
+def test_rounds_that_only_fill_a_replay_bring_no_version(
+    lag: int, updates: int, filling: int, base: int, versions: list[int]
+) -> None:
+    rounds = Rounds(ExactLag(lag), updates, filling, base)
+    assert [rounds.version(number) for number in range(6)] == versions
+
+
 def test_lockstep_serves_a_whole_half_in_the_order_of_the_lanes() -> None:
     control = lockstep(store(0))
     a0, a1, b0, b1 = lane(0), lane(0, 1), lane(1), lane(1, 1)

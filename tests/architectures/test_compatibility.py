@@ -37,3 +37,33 @@ def test_the_environments_of_all_hosts_count(hosts: int) -> None:
     reason = why_not(config, build_agent(config, spec_of("CartPole-v1")))
     assert (reason is None) == (hosts == 1)
     assert hosts == 1 or "32 environments are more than a batch of 16" in str(reason)
+
+
+ROUND = {"preset": "none", "actors": 2, "envs_per_actor": 4, "lag": 0}
+
+
+@pytest.mark.parametrize("arch", ["seed", "impala", "rapid", "sebulba"])
+@pytest.mark.parametrize(
+    ("agent", "settings", "says"),
+    [
+        ("vtrace", {"batch_size": 8}, None),
+        ("vtrace", {"batch_size": 3}, "the 8 environments must be a multiple of the batch size 3"),
+        ("ppo", {"batch_size": 12}, "the 8 environments must be a multiple of the batch size 12"),
+    ],
+)
+def test_rounds_that_do_not_come_out_even_are_refused_before_anything_is_started(
+    arch: str, agent: str, settings: dict[str, int], says: str | None
+) -> None:
+    config = configure("toy:catch", arch=arch, agent=agent, **ROUND, **settings)
+    reason = why_not(config, build_agent(config, spec_of("toy:catch")))
+    assert reason is None if says is None else says in str(reason)
+
+
+@pytest.mark.parametrize(("ratio", "even"), [(1.0, True), (0.7, False)])
+def test_a_replay_ratio_that_does_not_come_out_even_is_refused_before_anything_is_started(
+    ratio: float, even: bool
+) -> None:
+    settings = {**ROUND, "unroll_length": 8, "batch_size": 32, "replay_ratio": ratio}
+    config = configure("toy:catch", arch="seed", agent="dqn", **settings)
+    reason = why_not(config, build_agent(config, spec_of("toy:catch")))
+    assert reason is None if even else "--replay-ratio" in str(reason)

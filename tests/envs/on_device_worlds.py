@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from seedbed.envs.on_device.interface import NativeEnvironment
+from seedbed.envs.on_device.toys import make_doors
 from seedbed.types import ArraySpec, EnvSpec
 
 
@@ -104,6 +105,33 @@ def breaking(after: int = 30) -> NativeEnvironment:
         return {**world, "turns": turns}, *rest
 
     return NativeEnvironment(plain.spec, plain.reset, step)
+
+
+def strict_doors() -> NativeEnvironment:
+    """The toy of that name, which fails on the device where a locked door is tried, as its twin does on a host."""
+    plain = make_doors("strict")
+
+    def require(reward: Any) -> Any:
+        if reward < 0:
+            raise RuntimeError("a locked door was tried")
+        return reward
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        after, observation, reward, terminated = plain.step(world, key, action)
+        # The action at the end of an episode goes nowhere.
+        counted = jnp.where(world["room"] == 8, 0.0, reward)
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        checked = jax.pure_callback(require, shape, counted, vmap_method="sequential")
+        return after, observation, checked, terminated
+
+    return NativeEnvironment(plain.spec, plain.reset, step)
+
+
+def wrong_mask() -> NativeEnvironment:
+    """One whose action mask has an entry too few."""
+    plain = make_doors("odd")
+    observation = {**plain.spec.observation, "action_mask": ArraySpec((4,), "bool")}
+    return NativeEnvironment(EnvSpec("odd", observation, plain.spec.action), plain.reset, plain.step)
 
 
 def counted(num_envs: int) -> NativeEnvironment:

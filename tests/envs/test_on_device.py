@@ -40,6 +40,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     "env",
     [
         "on_device_worlds:walk",
+        "on_device_worlds:strict_doors",
         "gymnax:CartPole-v1",
         "gymnax:MountainCarContinuous-v0",
         pytest.param("gymnax:Breakout-MinAtar", marks=pytest.mark.slow),
@@ -109,6 +110,22 @@ def test_a_host_steps_the_same_stream_as_a_program() -> None:
     for name in TimeStep._fields:
         given = np.stack([getattr(shown, name) for shown in recording.steps])
         np.testing.assert_allclose(getattr(whole, name), given, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("options", [{}, {"rooms": 3, "doors": 2}])
+def test_the_toy_of_doors_is_the_same_on_a_device(options: dict[str, Any]) -> None:
+    host = make("toy:doors", 4, options)
+    recording = record(host, 3, sample_actions(host.spec.action, 4, 60, 0))
+    native = make_native("toy:doors", options)
+    assert native.spec == host.spec
+    stage, shown = begin(native, jnp.asarray(environment_seeds(3, 4), jnp.uint32))
+    step = jax.jit(partial(advance, native))
+    for action, seen in zip([*recording.actions, None], recording.steps, strict=True):
+        for ours, theirs in zip(jax.tree.leaves(shown), jax.tree.leaves(seen), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        if action is not None:
+            stage, shown = step(stage, action)
+    assert sum(seen.terminated.sum() for seen in recording.steps) > 20
 
 
 @pytest.mark.parametrize(("limit", "name"), [(3, "truncated"), (500, "terminated")])
@@ -195,6 +212,8 @@ def test_pictures() -> None:
             r"walk: step gives a reward of shape \(1,\), needed is \(\)",
         ),
         ("on_device_worlds:spoiled", {"how": "observation"}, "walk: step shows observations of shapes"),
+        ("toy:doors", {"rums": 3}, "did you mean rooms"),
+        ("on_device_worlds:wrong_mask", {}, r"odd: observation action_mask is bool \(4,\), and no mask"),
         ("on_device_worlds:spoiled", {"how": "error"}, "cannot be made: RuntimeError: out of order"),
     ],
 )

@@ -3,6 +3,7 @@ import pytest
 
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.make import make
+from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.testing.environments import check_environment
 
 
@@ -17,7 +18,7 @@ def play(env, policy, steps, seed=1):
     return finished
 
 
-@pytest.mark.parametrize("env_id", ["toy:catch", "toy:memory", "toy:count"])
+@pytest.mark.parametrize("env_id", ["toy:catch", "toy:memory", "toy:doors", "toy:count"])
 @pytest.mark.parametrize("num_envs", [2, 7])
 def test_toys_keep_the_rules(env_id, num_envs):
     check_environment(env_id, num_envs)
@@ -63,6 +64,49 @@ def test_memory_shows_nothing_of_the_cue_after_the_first_step():
     for _ in range(4):
         env.send(np.zeros(64, np.int32))
         assert len(np.unique(env.receive().observation, axis=0)) == 1
+
+
+def test_doors_pay_for_each_room_and_end_where_the_way_is_lost():
+    env = make("toy:doors", 3, {"rooms": 4, "doors": 5})
+    assert env.spec.action_mask.shape == (5,)
+    right = np.array([1, 4, 2, 0, 0])  # 3 * room + 1, in a circle of five
+
+    def lead(step):
+        room = np.where(step.observation["room"].any(1), step.observation["room"].argmax(1), 4)
+        return right[room].astype(np.int32)
+
+    assert set(play(env, lead, 50)) == {(4.0, 4)}
+
+    def stray(step):
+        """Goes astray in room 2."""
+        action = lead(step)
+        there = step.observation["room"][:, 2] == 1
+        others = (step.observation["action_mask"] & (np.arange(5) != 2)).argmax(1)
+        return np.where(there, others, action).astype(np.int32)
+
+    assert set(play(env, stray, 50)) == {(2.0, 3)}
+
+
+def test_locked_doors_are_masked_and_refused():
+    env = make("toy:doors", 2)
+    step, locked = env.reset(0), []
+    for room in range(8):
+        mask = step.observation["action_mask"]
+        right = (3 * room + 1) % 5
+        assert mask[0, right] and 3 <= mask[0].sum() < 5
+        locked.append(np.flatnonzero(~mask[0]))
+        env.send(np.full(2, right, np.int32))
+        step = env.receive()
+    assert len({tuple(doors) for doors in locked}) > 2
+    assert step.terminated.all() and not step.observation["action_mask"].any()
+    env.send(np.full(2, 4, np.int32))  # goes nowhere
+    assert env.receive().first.all()
+    env.send(np.array([1, 0], np.int32))
+    words = r"toy:doors: action 0 is forbidden by the action_mask of environment 1, \[0, 1, 0, 1, 1\]"
+    with pytest.raises(EnvironmentFault, match=words):
+        env.receive()
+    with pytest.raises(ConfigError, match="at least 2"):
+        make("toy:doors", 1, {"doors": 1})
 
 
 def test_count_names_every_step():

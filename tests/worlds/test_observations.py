@@ -140,6 +140,10 @@ def test_a_record_without_the_rule_is_one_of_0_1():
     assert from_json(record).net.observations == "auto"
     del record["observations"]
     assert from_json(record).net.observations == "bytes"
+    # An action mask was an input like any other.
+    assert record["mask_as_input"] is False is from_json(record).net.mask_as_input
+    del record["mask_as_input"]
+    assert from_json(record).net.mask_as_input is True
 
 
 @pytest.mark.parametrize(
@@ -224,8 +228,9 @@ def test_lines_are_few_and_say_what_is_done():
     assert lines[-1] == "and 22 more observations"
     one = EnvSpec("odd", spec((3,), "float32", 0, 1e6), CHOICE)
     assert next(described(one, normalized=True)).endswith("0 to 1e+06, brought to mean 0 and variance 1")
-    assert next(described(one, network="my:Net")).endswith("as it is, to my:Net")
-    assert next(described(EnvSpec("odd", spec((84, 84, 1)), CHOICE), "bytes")).endswith("0 to 255, by 255")
+    assert next(described(one, Network("my:Net"))).endswith("as it is, to my:Net")
+    picture = EnvSpec("odd", spec((84, 84, 1)), CHOICE)
+    assert next(described(picture, Network(observations="bytes"))).endswith("0 to 255, by 255")
 
 
 def test_a_data_set_of_0_1_has_no_bounds_and_is_of_the_same_environment():

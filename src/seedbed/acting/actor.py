@@ -22,7 +22,7 @@ from seedbed.envs.make import imports_module, make
 from seedbed.errors import ConnectionLost, Refused
 from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
-from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
+from seedbed.transport.interface import PROTOCOL, RUN_IS_OVER, Client, Layout, Layouts
 from seedbed.types import Agent, EnvSpec
 
 CONNECT_SECONDS = 10.0
@@ -160,7 +160,9 @@ def run(context: Any) -> None:
 def act_and_reconnect(
     address: str, *, invitation: Invitation, say: Callable[[str], None], **join: Any
 ) -> None:
-    """Acts for a learner that may go and come back; ends when the learner refuses or an environment fails.
+    """Acts for a learner that may go and come back; ends when the run is over.
+
+    Raises an error when the learner refuses or an environment fails.
 
     Args:
       address: address on which the learner listens.
@@ -182,6 +184,9 @@ def act_and_reconnect(
             say(f"acting for {address}")
             act(client, token=invitation.said_at(address), **join)
         except ConnectionLost as error:
+            if error.said == RUN_IS_OVER:
+                say(RUN_IS_OVER)
+                return
             say(f"the learner is gone ({error}); waiting for it to come back")
             # A learner that drops every connection at once is not dialled every second for ever.
             lasted = time.monotonic() - begun > LONGEST_RETRY_SECONDS

@@ -24,6 +24,7 @@ from seedbed.nets.network import AUTO, Network
 from seedbed.ops import policy_losses
 from seedbed.ops.batches import average, mean_over_batch
 from seedbed.ops.distributions import Distribution
+from seedbed.ops.masks import is_forbidden
 from seedbed.ops.optimizers import make_clip, make_optimizer, require
 from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll, map_leaves
 
@@ -76,7 +77,7 @@ def make_agent(
         init=lambda key: {"network": model.init(key)},
         initial_state=model.initial_state,
         act=act,
-        loss=_make_loss(settings, model, distribution, burn_in, choices=bool(env_spec.action.num_values)),
+        loss=_make_loss(settings, model, distribution, burn_in),
         optimizer=make_optimizer(settings, total_updates),
         data=DataPlan(settings.unroll_length, settings.batch_size, overlap=burn_in, dataset=True),
         mode=mode,
@@ -85,18 +86,21 @@ def make_agent(
 
 
 def _make_loss(
-    settings: BCSettings, model: ActorCritic, distribution: Distribution, burn_in: int, *, choices: bool
+    settings: BCSettings, model: ActorCritic, distribution: Distribution, burn_in: int
 ) -> Callable[..., tuple[jax.Array, tuple[dict[str, jax.Array], None]]]:
     """The loss of :class:`~seedbed.types.Agent`."""
+    choices, masks = bool(model.spec.action.num_values), model.spec.action_mask is not None
 
     def loss(
         params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
         del target_params, key
         policy = _policy(model, params, unroll, burn_in)
-        action, valid = unroll.action[burn_in:], ~unroll.timestep.first[burn_in + 1 :]
+        action, decided = unroll.action[burn_in:], ~unroll.timestep.first[burn_in + 1 :]
         entropies = distribution.entropy(policy)
         log_probs = distribution.log_prob(policy, action)
+        # No policy can take an action that the data set's own mask forbids.
+        valid = decided & ~is_forbidden(log_probs) if masks else decided
         likelihood_loss = mean_over_batch(policy_losses.likelihood_loss, log_probs, valid)
         entropy_loss = mean_over_batch(policy_losses.entropy_loss, entropies, valid)
         metrics = {
@@ -105,6 +109,8 @@ def _make_loss(
             "entropy": average(entropies, valid),
             "valid": jnp.mean(valid.astype(jnp.float32)),
         }
+        if masks:
+            metrics["forbidden"] = average(is_forbidden(log_probs).astype(jnp.float32), decided)
         if choices:
             same = (distribution.mode(policy) == action).reshape(*valid.shape, -1).all(-1)
             metrics["accuracy"] = average(same.astype(jnp.float32), valid)

@@ -176,7 +176,8 @@ def _at(inputs: Inputs, steps: jax.Array) -> Inputs:
         index = steps.reshape(1, -1, *(1,) * (array.ndim - 2))
         return jnp.take_along_axis(array, index, axis=0)
 
-    return Inputs(jax.tree.map(take, inputs.observation), [], take(inputs.first), inputs.core)
+    observation, mask = jax.tree.map(take, (inputs.observation, inputs.mask))
+    return Inputs(observation, [], take(inputs.first), inputs.core, mask)
 
 
 def _make_priorities(settings: DQNSettings, start: int) -> Callable[[Unroll], jax.Array]:

@@ -236,6 +236,8 @@ def _in_transitions(model: ActorCritic, unroll: Unroll) -> Unroll:
         return jnp.concatenate([in_one_row(array[:-1]), in_one_row(array[1:])])
 
     read = {"shown": inputs.observation, "extras": dict(zip(_EXTRAS, inputs.extras, strict=False))}
+    if inputs.mask is not None:
+        read["mask"] = inputs.mask
     observation = jax.tree.map(lambda array: in_one_row(array[:-1]), read)
     return Unroll(
         TimeStep(observation, *map(ends, unroll.timestep[1:])),
@@ -254,7 +256,11 @@ def _evaluate(
     if transitions:
         extras = step.observation["extras"]
         inputs = Inputs(
-            step.observation["shown"], [extras[name] for name in sorted(extras)], step.first[:-1], {}
+            step.observation["shown"],
+            [extras[name] for name in sorted(extras)],
+            step.first[:-1],
+            {},
+            step.observation.get("mask"),
         )
         said, _ = model.evaluate(params, inputs)
         return said

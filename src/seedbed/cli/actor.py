@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from seedbed.cli.parse import parse, print_line
+from seedbed.cli.status import Status
+from seedbed.errors import EnvironmentFault
 from seedbed.launch.actor import act_and_reconnect
+from seedbed.metrics.say import say
 
 
 @dataclass(frozen=True)
@@ -33,15 +37,23 @@ class ActorFlags:
     """Device of actors that run the policy (impala, apex): cpu, or an accelerator as JAX names it."""
 
 
-def run(arguments: list[str]) -> None:
-    """Acts until it is stopped; waits for a learner that goes away to come back."""
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: an engine wants the place, and may start the actor again elsewhere."""
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise _Terminated
+
+
+def run(arguments: list[str]) -> Status:
+    """Acts until the run is over or it is stopped; waits for a learner that goes away to come back."""
     flags = parse(
         "actor", ActorFlags, arguments, about="Step environments for a learner that runs elsewhere."
     )
     # An environment that is a JAX function runs on the processor.
     os.environ.setdefault("JAX_PLATFORMS", "cpu" if flags.platform == "cpu" else f"cpu,{flags.platform}")
-    # Ended from outside, as by Ctrl-C: environments are closed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Environments are closed then, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         act_and_reconnect(
             flags.address,
@@ -53,5 +65,10 @@ def run(arguments: list[str]) -> None:
             envs=flags.envs,
             platform=flags.platform,
         )
-    except KeyboardInterrupt:
+    except EnvironmentFault as fault:
+        say(f"seedbed: {fault}", sys.stderr)
+        return Status.FAULT
+    except KeyboardInterrupt as interrupt:
         print_line("stopped")
+        return Status.EXECUTE_AGAIN if isinstance(interrupt, _Terminated) else Status.OVER
+    return Status.OVER

@@ -10,14 +10,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from seedbed.cli.status import Status
 from seedbed.config.settings import RunConfig
 from seedbed.errors import cause_of
 from seedbed.metrics.reports import Summary, many_skipped
 from seedbed.metrics.say import say
 
 
-def report(summary: Summary, config: RunConfig) -> int:
-    """Makes the video, prints the summary; the exit status of a run that ended as it should."""
+def status_of(summary: Summary, config: RunConfig) -> Status:
+    """Returns the exit status of a run that ended as it should.
+
+    A run that was interrupted is to be executed again if an engine ended it (by SIGTERM) or began it (with
+    ``--begin-or-resume``); Ctrl-C at a terminal is an end like others.
+    """
+    if summary.stopped_because != "interrupted":
+        return Status.OVER
+    by_engine = summary.more.get("interrupted_by") == "SIGTERM"
+    return Status.EXECUTE_AGAIN if by_engine or config.begin_or_resume else Status.OVER
+
+
+def report(summary: Summary, config: RunConfig) -> Status:
+    """Makes the video and prints the summary; returns the exit status, see :func:`status_of`."""
     values = summary.to_json()
     folder = _shown(Path(values["run_dir"]))
     mean, best = values["mean_return"], values["best_mean_return"]
@@ -43,7 +56,7 @@ def report(summary: Summary, config: RunConfig) -> int:
         say(f"next: {_seedbed()} resume {shlex.quote(folder)}")
     if config.json:
         say(json.dumps(values))
-    return 0
+    return status_of(summary, config)
 
 
 def _seedbed() -> str:

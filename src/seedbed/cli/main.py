@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from seedbed import __version__
+from seedbed.cli.status import Status
 from seedbed.cli.streams import mend
 from seedbed.errors import ConfigError, SeedbedError, unknown_name
 from seedbed.metrics.say import flush, say
@@ -16,6 +17,7 @@ VERBS = {
     "resume": "go on with a run from its last checkpoint",
     "eval": "play episodes with a trained agent: mean, interquartile mean, 95% interval",
     "record": "make a video of a trained agent",
+    "export": "write a trained policy as one file for programs without Seedbed",
     "collect": "write a data set of what a trained agent does",
     "actor": "step environments for a learner that runs elsewhere",
     "bench": "time every stage and the whole, and name the bottleneck",
@@ -23,34 +25,33 @@ VERBS = {
     "program": "show the processes and threads of a run, and what travels between them",
     "doctor": "show devices, versions, environments and limits of this machine",
 }
-USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of ``seedbed``.
 
-    Exits with 0, 1 (the run failed), 2 (wrong usage) or 130 (Ctrl-C twice, or while nothing trains).
+    Exits with a :class:`~seedbed.cli.status.Status`.
     """
     mend()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
-            status = _dispatch(arguments)
+            status: int = _dispatch(arguments)
         finally:
             flush()
     except ConfigError as error:
-        status = _told(USAGE_ERROR, error)
+        status = _told(Status.WRONG_USAGE, error)
     except SeedbedError as error:
-        status = _told(FAILURE, error)
+        status = _told(Status.FAILED, error)
     except KeyboardInterrupt:
-        status = INTERRUPTED
+        status = Status.INTERRUPTED
     except BrokenPipeError:
         # Whoever read the output has left (seedbed train --help | head).
-        status = FAILURE
+        status = Status.FAILED
     raise SystemExit(status)
 
 
-def _told(status: int, error: SeedbedError) -> int:
+def _told(status: Status, error: SeedbedError) -> Status:
     say(f"seedbed: {error}", sys.stderr)
     return status
 
@@ -58,7 +59,7 @@ def _told(status: int, error: SeedbedError) -> int:
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())  # noqa: T201
-        return 0 if arguments else USAGE_ERROR
+        return Status.OVER if arguments else Status.WRONG_USAGE
     if arguments[0] in ("-V", "--version"):
         print(f"seedbed {__version__}")  # noqa: T201
         return 0

@@ -23,6 +23,7 @@ from seedbed.registry import AGENTS, ARCHITECTURES, Registry
 
 _AS_BEFORE = {
     "observations": "bytes",
+    "mask_as_input": True,
     "value_network": "shared",
     "deviation": "state",
     "shuffle": "unrolls",

@@ -89,6 +89,8 @@ class RunConfig:
     """Options of the environment: name=value, read by the default's type, or name:=JSON."""
     run_dir: str | None = None
     """Folder of the run; None for a new one under runs/."""
+    begin_or_resume: bool = False
+    """Go on with the run in --run-dir if there is one, so that the same command may be executed again."""
     json: bool = False
     """Print the summary as the last line."""
     video: bool = True
@@ -102,6 +104,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MOST_SEED:
             raise ConfigError(f"seed is {self.seed}, and has to be between 0 and {MOST_SEED}")
+        if self.begin_or_resume and self.run_dir is None:
+            raise ConfigError("begin_or_resume needs the folder that may hold the run: give --run-dir")
         for section, registry, name in (
             ("placement", ARCHITECTURES, self.arch),
             ("settings", AGENTS, self.agent),

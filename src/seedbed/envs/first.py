@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from seedbed import faults
 from seedbed.envs.make import make
+from seedbed.envs.masks import allowed_actions
 from seedbed.envs.options import Options
 from seedbed.envs.rules import broken_array
 from seedbed.errors import EnvironmentFault
-from seedbed.types import ArraySpec, EnvSpec, TimeStep, leaves
+from seedbed.types import ArraySpec, EnvSpec, TimeStep
 
 STEPS = 3
 JOB, SPEC, MOMENTS = "job.json", "spec.json", "moments"
 """Files of the folder: the arguments of :func:`look`, its result, and a letter for each moment that passed."""
-_MASK = "action_mask"
 
 
 def look(
@@ -54,7 +54,8 @@ def look(
             step = environment.reset(seed)
             passed()
             for _ in range(STEPS):
-                environment.send(_actions(environment.spec.action, step, num_envs))
+                action = _plain_actions(environment.spec.action, num_envs)
+                environment.send(allowed_actions(environment.spec, step, action))
                 step = environment.receive()
                 _require_arrays(env_id, step, num_envs)
                 passed()
@@ -63,16 +64,13 @@ def look(
     return environment.spec
 
 
-def _actions(spec: ArraySpec, step: TimeStep, num_envs: int) -> NDArray[Any]:
-    """The first choices that are allowed, or numbers as close to 0 as the bounds let them be."""
+def _plain_actions(spec: ArraySpec, num_envs: int) -> NDArray[Any]:
+    """The first choices, or numbers as close to 0 as the bounds let them be."""
     zeros = np.zeros((num_envs, *spec.shape), spec.dtype)
-    if not spec.num_values:
-        low, high = (bound.astype(spec.dtype) for bound in spec.bounds)
-        return np.clip(zeros, low, high)
-    mask = dict(leaves(step.observation)).get(_MASK)
-    if mask is None or np.shape(mask) != (num_envs, *spec.num_values) or spec.shape:
+    if spec.num_values:
         return zeros
-    return np.argmax(np.asarray(mask) != 0, axis=-1).astype(spec.dtype)
+    low, high = (bound.astype(spec.dtype) for bound in spec.bounds)
+    return np.clip(zeros, low, high)
 
 
 def _require_arrays(env_id: str, step: TimeStep, num_envs: int) -> None:

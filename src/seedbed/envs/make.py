@@ -11,6 +11,7 @@ import numpy as np
 from seedbed.envs.atari import is_atari, make_atari
 from seedbed.envs.claims import claim, release
 from seedbed.envs.interface import Environment
+from seedbed.envs.masks import mask_rule
 from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.envs.own import is_own, make_own
 from seedbed.envs.pool import PREFIX, Pool
@@ -19,7 +20,7 @@ from seedbed.envs.standard import make_standard
 from seedbed.envs.toys import TOYS
 from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, described, unknown_name
 from seedbed.metrics.final_info import FinalInfo
-from seedbed.types import EnvSpec, TimeStep, leaves
+from seedbed.types import ACTION_MASK, EnvSpec, TimeStep, leaves
 
 NATIVE = ("gymnax", "brax", "craftax")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
@@ -35,7 +36,7 @@ def make(
     ``envpool:Pong-v5``           EnvPool (:class:`seedbed.envs.pool.Pool`)
     ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.on_device`), stepped on the CPU; also
                                   ``brax:`` and ``craftax:``
-    ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`)
+    ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`); ``toy:doors`` is a JAX function too
     ``dm_env:module:factory``     an environment of dm_env (:mod:`seedbed.envs.deepmind`)
     ``module:factory``            the user's own (:mod:`seedbed.envs.own`)
     anything else                 Gymnasium (:mod:`seedbed.envs.standard`)
@@ -51,10 +52,16 @@ def make(
 
     Raises:
       ConfigError: a name, an option or a package is wrong or missing, or the environment could not be made.
+      SpecError: an action mask is none of the environment's actions.
     """
     whole(env_id, "the number of environments", num_envs, 1)
     try:
-        return Guarded(_maker(env_id)(env_id, num_envs, options, render=render), first)
+        made = _maker(env_id)(env_id, num_envs, options, render=render)
+        try:
+            return Guarded(made, first)
+        except SpecError:
+            made.close()
+            raise
     except SeedbedError:
         raise
     except (Exception, SystemExit) as error:
@@ -86,6 +93,7 @@ class Guarded:
         self.spec = environment.spec
         self.num_envs = environment.num_envs
         self._environment = environment
+        self._mask_rule = mask_rule(self.spec)
         claim(self.spec.id, [environment])
         self._action_shape = (self.num_envs, *self.spec.action.shape)
         self._leaves = [
@@ -156,6 +164,8 @@ class Guarded:
                 raise self._broken(moment, f"{f'observation {path}'.strip()} {broken}")
         if (broken := self._rules.broken(step, self._first)) is not None:
             raise self._fault(f": {moment}() gave a number that is not taken: {broken}")
+        if self._mask_rule and (broken := self._mask_rule(step)) is not None:
+            raise self._fault(f": {moment}() breaks the rule of masks: {ACTION_MASK} {broken}")
         return step
 
     def _broken(self, moment: str, broken: str) -> EnvironmentFault:

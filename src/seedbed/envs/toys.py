@@ -4,6 +4,8 @@
     a ball falls, a paddle catches it: +1 or -1. Solved in minutes; the smoke test of every agent.
 ``toy:memory``
     a cue is shown once and asked for much later: +1 or -1. Nothing without memory does better than chance.
+``toy:doors``
+    some doors of each room are locked, which an action mask says, and one leads on: +1. For agents under masks.
 ``toy:count``
     every observation says which environment, episode and step it is. For tests of everything that moves
     experience: a lost, doubled or misplaced step cannot hide.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +23,9 @@ from numpy.typing import NDArray
 from seedbed.envs.options import whole
 from seedbed.envs.seeds import ROLE
 from seedbed.envs.stream import Stream
+from seedbed.errors import EnvironmentFault
 from seedbed.seeding import generator
-from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree
+from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec, TimeStep, Tree, leaves
 
 Array = NDArray[Any]
 Outcome = tuple[Array, Array, Array]
@@ -70,8 +73,9 @@ class Toy(ABC):
         return self._stream.step(self._observe(), *outcome)
 
     def render(self) -> Array:
-        """Environment 0 as a grey picture, uint8 ``[H, W, 3]``, each number a square of 16 pixels."""
-        shown = np.atleast_2d(np.squeeze(np.asarray(self._observe()[0], np.float32)))
+        """The last array of environment 0 as a grey picture, uint8 ``[H, W, 3]``, each number a square of 16 pixels."""
+        _, array = leaves(self._observe())[-1]
+        shown = np.atleast_2d(np.squeeze(np.asarray(array[0], np.float32)))
         grey = (255 * shown / max(float(shown.max()), 1.0)).astype(np.uint8)
         return np.repeat(grey.repeat(16, 0).repeat(16, 1)[:, :, None], 3, axis=2)
 
@@ -166,6 +170,78 @@ class Memory(Toy):
         return shown
 
 
+class Plan(NamedTuple):
+    """The rooms of :class:`Doors`; the last row is outside.
+
+    Attributes:
+      spec: spec of the world.
+      right: int32 ``[rooms + 1]``, the door that leads on; none outside.
+      open: bool ``[rooms + 1, doors]``, doors that are not locked; outside there are none.
+      shown: float32 ``[rooms + 1, rooms]``, the room one-hot; zeros outside.
+    """
+
+    spec: EnvSpec
+    right: Array
+    open: Array
+    shown: Array
+
+
+def plan_of(env_id: str, *, rooms: int = 8, doors: int = 5) -> Plan:
+    """Plans the rooms of :class:`Doors`; raises :class:`ConfigError` for fewer than one room or two doors."""
+    rooms, doors = whole(env_id, "rooms", rooms, 1), whole(env_id, "doors", doors, 2)
+    room, door = np.arange(rooms + 1)[:, None], np.arange(doors)
+    right = (3 * room + 1) % doors
+    unlocked = (door - right) % doors % 3 != 1 + room % 2
+    inside = room < rooms
+    observation = {"room": ArraySpec((rooms,), "float32"), ACTION_MASK: ArraySpec((doors,), "bool")}
+    return Plan(
+        EnvSpec(env_id, observation, ArraySpec((), "int32", (doors,))),
+        np.where(inside, right, -1)[:, 0].astype(np.int32),
+        unlocked & inside,
+        np.eye(rooms + 1, rooms, dtype=np.float32),
+    )
+
+
+class Doors(Toy):
+    """One way leads through the rooms, by one door of each: +1, and the next room; behind any other is the outside.
+
+    About a third of the doors is locked, which ``action_mask`` says; an agent that tries a locked one is refused.
+    Nothing is random, and the final observation of an episode allows nothing. The best return is the number of rooms.
+    As a JAX function it is :func:`seedbed.envs.on_device.toys.make_doors`.
+
+    Options:
+      rooms, doors: number of rooms, and of doors in each.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, *, rooms: int = 8, doors: int = 5) -> None:
+        self._plan = plan_of(env_id, rooms=rooms, doors=doors)
+        super().__init__(self._plan.spec, num_envs)
+        self._outside = len(self._plan.right) - 1
+        self._room = np.full(num_envs, self._outside)
+
+    def _begin(self, rows: Array) -> None:
+        self._room[rows] = 0
+
+    def _advance(self, action: Array) -> Outcome:
+        self._require_open(action)
+        right = action == self._plan.right[self._room]
+        self._room = np.where(right, self._room + 1, self._outside)
+        over = self._room == self._outside
+        return right, over, np.zeros_like(over)
+
+    def _require_open(self, action: Array) -> None:
+        locked = ~self._plan.open[self._room, action] & (self._room < self._outside)
+        if locked.any():
+            index = int(np.argmax(locked))
+            raise EnvironmentFault(
+                f"{self.spec.id}: action {action[index]} is forbidden by the {ACTION_MASK} of environment {index}, "
+                f"{self._plan.open[self._room[index]].astype(int).tolist()}: take one that it allows"
+            )
+
+    def _observe(self) -> Tree:
+        return {"room": self._plan.shown[self._room], ACTION_MASK: self._plan.open[self._room]}
+
+
 class Count(Toy):
     """Nothing is random: an observation is its own address, int32 ``[env, episode, step, last action]``.
 
@@ -205,5 +281,10 @@ class Count(Toy):
         return np.stack([self._index, self._episode, self._time, self._last], axis=1).astype(np.int32)
 
 
-TOYS: dict[str, Callable[..., Toy]] = {"toy:catch": Catch, "toy:memory": Memory, "toy:count": Count}
+TOYS: dict[str, Callable[..., Toy]] = {
+    "toy:catch": Catch,
+    "toy:memory": Memory,
+    "toy:doors": Doors,
+    "toy:count": Count,
+}
 """The toys by id."""

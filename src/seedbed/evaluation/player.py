@@ -11,24 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from seedbed.acting.unrolls import step_arrays, timestep_of
+from seedbed.acting.unrolls import step_arrays
 from seedbed.config.settings import RunConfig
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
 from seedbed.envs.options import split
 from seedbed.errors import ConfigError, EnvironmentFault
-from seedbed.launch.build import build_agent
+from seedbed.evaluation.policy import Policy
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.surroundings import held
 from seedbed.learning.checkpoint import load_latest
-from seedbed.learning.learner import Learner
 from seedbed.metrics.statistics import Evaluation, estimate
 from seedbed.seeding import integer, key
-from seedbed.types import ActOutput, Agent, EnvSpec, TimeStep, Tree
+from seedbed.types import ActOutput, TimeStep
 
 _ENVS = 16
 _FRAMES_A_SECOND = 60
@@ -42,14 +40,14 @@ Say = Callable[[str], object]
 
 
 class Player:
-    """The agent of a run, with the weights of its newest intact checkpoint.
+    """The policy of a run, with the weights of its newest intact checkpoint, in the run's environment.
 
     Args:
       path: the run folder.
       greedy: take the policy's most likely action instead of drawing from it.
 
     Attributes:
-      agent, params: the agent that plays and its parameters; set by :meth:`make`.
+      policy: the policy that plays; set by :meth:`make`.
     """
 
     def __init__(self, path: str | Path, *, greedy: bool = False) -> None:
@@ -59,19 +57,16 @@ class Player:
         self.version = int(checkpoint.meta["version"])
         self._greedy = greedy
         self._checkpoint = checkpoint
-        self.params: Tree = None
-        self.agent: Agent | None = None
+        self.policy: Policy | None = None
 
     def make(self, num_envs: int, *, render: bool = False) -> Environment:
-        """The run's environment; also builds the agent for its spec."""
+        """Makes the run's environment, and the policy for its spec."""
         options = split(self.config.env_options)
         # What counts is the whole game, also for an agent that was trained on single lives.
         options.pop("episodic_life", None)
         environment = make(self.config.env, num_envs, options, render=render)
-        if self.agent is None:
-            self.agent = build_agent(self.config, environment.spec)
-            like = Learner(self.agent, jax.local_devices()[:1], key(0, "template")).state
-            self.params = self._checkpoint.tree("train", like).params
+        if self.policy is None:
+            self.policy = Policy(self.config, environment.spec, self._checkpoint, greedy=self._greedy)
         return environment
 
     def play(
@@ -82,31 +77,17 @@ class Player:
         The time step may be written over when the next one is asked for. ``begun`` counts the resets of all
         environments: each begins other episodes.
         """
-        assert self.agent is not None
-        decide = _decider(self.agent, environment.spec, self.params, self._greedy)
-        state = self.agent.initial_state(environment.num_envs)
+        assert self.policy is not None
+        state = self.policy.agent.initial_state(environment.num_envs)
         timestep = environment.reset(integer(seed, "evaluation", begun, bits=30))
         root = key(seed, "evaluation", begun)
         step = 0
         while True:
-            output, state = decide(jax.random.fold_in(root, step), step_arrays(timestep), state)
+            output, state = self.policy.decide(jax.random.fold_in(root, step), step_arrays(timestep), state)
             step += 1
             yield timestep, output
             environment.send(np.asarray(output.action))
             timestep = environment.receive()
-
-
-def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callable[..., Any]:
-    @jax.jit
-    def decide(step_key: Any, arrays: list[Any], state: Tree) -> tuple[ActOutput, Tree]:
-        timestep = timestep_of(spec, [jnp.asarray(array) for array in arrays])
-        if greedy:
-            action, state = agent.mode(params, timestep, state)
-            return ActOutput(action, {}), state
-        keys = jax.random.split(step_key, timestep.reward.shape[0])
-        return agent.act(params, keys, timestep, state)
-
-    return decide
 
 
 def _nobody(line: str) -> None:

@@ -15,12 +15,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from seedbed import atomic_folder
 from seedbed.config import resolve
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, SpecError
 from seedbed.transport.admission import Gate, Invitation, require_token
 from seedbed.transport.tls import Identity, needs_tls
+from seedbed.types import EnvSpec
 
 _LONGEST_SOCKET_PATH = 90
 
@@ -53,6 +55,7 @@ class RunFolder:
         self._lock = path / "lock"
         self._addresses = path / "addresses.json"
         self._session = path / "session"
+        self._spec = path / "spec.json"
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
@@ -115,6 +118,19 @@ class RunFolder:
         """Writes the configuration of the run, atomically."""
         self._write(self._config, json.dumps(resolve.to_json(config), indent=2) + "\n")
 
+    def keep_spec(self, spec: EnvSpec) -> None:
+        """Keeps the spec of the run's environments, for policies that are loaded without one."""
+        self._write(self._spec, json.dumps(spec.to_json(), indent=2) + "\n")
+
+    def spec(self) -> EnvSpec | None:
+        """Returns the spec of the run's environments; None for a run that kept none."""
+        try:
+            return EnvSpec.from_json(json.loads(self._spec.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, SpecError) as error:
+            raise ConfigError(f"{self._spec} is damaged: {error}") from error
+
     def session(self, resumed: bool) -> int:
         """Returns the number of the session that begins: 0 for the first one, plus 1 for each resumption.
 
@@ -132,12 +148,8 @@ class RunFolder:
 
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
         """Writes a small file atomically."""
-        draft = path.with_name(path.name + "~")
         try:
-            draft.unlink(missing_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-                file.write(text)
-            draft.rename(path)
+            atomic_folder.write_whole(path, text.encode(), mode)
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
@@ -238,6 +250,7 @@ class RunFolder:
             self._lock,
             self._addresses,
             self._session,
+            self._spec,
         )
         for file in (*small, self.metrics, self.log):
             with contextlib.suppress(OSError):  # there is none, or it cannot be removed

@@ -50,6 +50,7 @@ EXTRAS = {
     "gymnax": Extra("gymnax", ("gymnax:CartPole-v1",)),
     "brax": Extra("brax", ("brax:inverted_pendulum",)),
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
+    "onnx": Extra("jax2onnx"),
     "onednn": Extra("onednn-cpu-gomp"),
 }
 

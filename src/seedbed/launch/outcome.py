@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 def observations_of(config: RunConfig, spec: EnvSpec) -> Iterator[str]:
     """Returns a line for each observation on how it enters the network."""
     normalized = bool(getattr(config.settings, "normalize_observations", False))
-    return described(spec, config.net.observations, config.net.network, normalized=normalized)
+    return described(spec, config.net, normalized=normalized)
 
 
 def resumption_of(
@@ -87,6 +87,7 @@ def summary_of(
     transport: str,
     restarts: int,
     told_before: bool,
+    interrupted_by: str,
 ) -> Summary:
     """Returns the summary of a session.
 
@@ -102,6 +103,7 @@ def summary_of(
       transport: name of the carrier between its roles, or none.
       restarts: number of instances that were restarted.
       told_before: whether this session had nothing left to do; the counts of the earlier summary hold then.
+      interrupted_by: name of the signal that interrupted it; empty for none.
     """
     books = {**standing.pop("books"), "actor_restarts": restarts}
     # Actors had gone on for a moment between the earlier summary and its checkpoint.
@@ -127,6 +129,7 @@ def summary_of(
             "skipped_updates": run.skipped,
             **books,
             **({"host": hosts.index, "hosts": hosts.count} if hosts.count > 1 else {}),
+            **({"interrupted_by": interrupted_by} if interrupted_by else {}),
             **_side_by_side(run, variants),
         },
     )

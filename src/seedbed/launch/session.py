@@ -32,7 +32,7 @@ from seedbed.launch.machine import convolving
 from seedbed.launch.outcome import curves_of, invitations, observations_of, resumption_of, summary_of
 from seedbed.launch.recorder import Recorder, TrainingTime
 from seedbed.launch.saver import Saver
-from seedbed.launch.signals import heeding_signals
+from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.launch.stopping import Stopping
 from seedbed.launch.supervisor import Supervisor
 from seedbed.learning.checkpoint import Checkpoint, Contents
@@ -100,7 +100,7 @@ class Session:
         )
         self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
         self.session = 0
-        self.interrupted = threading.Event()
+        self.interrupted = Interruption()
         self.stopping = Stopping(config.stop, self.clock, self.interrupted)
         # The run is ended by its own thread, or, if that is blocked, by the thread that learns of a lost host.
         self.back, self.ending = threading.Event(), threading.Lock()
@@ -166,6 +166,7 @@ class Session:
         told = self.hosts.agree({"session": self.folder.session(self.resumed)})
         number = max(int(each["session"]) for each in told)
         self.folder.keep_session(number)
+        self.folder.keep_spec(self.spec)
         return number
 
     def _build(self) -> Run:
@@ -269,6 +270,9 @@ class Session:
             raise self._failure(error) from None
         if failure:
             raise failure
+        if reason != "interrupted":
+            for instances in arch.instances.values():
+                instances.say_over()
         return summary
 
     def _save_at_the_end(self, arch: Run, taken: Contents | None, failure: SeedbedError | None) -> str | None:
@@ -424,6 +428,7 @@ class Session:
             transport=carrier_of(self.placed) if self.program.is_dialled else "none",
             restarts=self._restarts,
             told_before=self.resumed and not self.clock.begun,
+            interrupted_by=self.interrupted.by if reason == "interrupted" else "",
         )
 
     def _stop(self, arch: Run) -> None:

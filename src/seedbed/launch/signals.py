@@ -17,8 +17,18 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HURRY_SECONDS = 3.0
 
 
+class Interruption(threading.Event):
+    """An event that is set when a run is interrupted.
+
+    Attributes:
+      by: name of the signal, such as SIGTERM; empty while it is not set, or where it was set otherwise.
+    """
+
+    by = ""
+
+
 @contextlib.contextmanager
-def heeding_signals(interrupted: threading.Event) -> Iterator[None]:
+def heeding_signals(interrupted: Interruption) -> Iterator[None]:
     """Handles signals while the block runs: the first sets ``interrupted``, a second raises :class:`KeyboardInterrupt`.
 
     Outside the main thread nothing is handled.
@@ -30,6 +40,7 @@ def heeding_signals(interrupted: threading.Event) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
         if interrupted.is_set():
             raise KeyboardInterrupt
+        interrupted.by = signal.Signals(number).name
         interrupted.set()
 
     with _hurrying(), _handling(handle):

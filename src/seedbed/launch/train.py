@@ -21,7 +21,7 @@ from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.surroundings import held
 from seedbed.learning.checkpoint import any_saved, load_latest
-from seedbed.metrics.reports import Summary
+from seedbed.metrics.reports import Summary, read_summary, summary_from
 from seedbed.metrics.say import say
 from seedbed.transport.admission import Invitation
 from seedbed.types import Agent, EnvSpec
@@ -32,6 +32,9 @@ Launch = Callable[[RunFolder, str], Launcher]
 @held()
 def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
+
+    With ``begin_or_resume`` a run that is in the folder already is resumed, with the limits of ``config``. If it is
+    over, its summary is returned.
 
     Args:
       config: settings of the run.
@@ -46,6 +49,8 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
             "a host that is not the first has to be told where that is"
         )
         return take_part(config.cluster.coordinator, config.cluster.host, config)
+    if config.begin_or_resume and (again := _begun(config)) is not None:
+        return _again(again, config)
     if config.cluster.hosts > 1:
         folder = RunFolder.create(config)
         try:
@@ -102,6 +107,50 @@ def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
         checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config)
         return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
+
+
+CHANGEABLE = frozenset({"frames", "minutes", "until_return", "actors", "listen", "host", "coordinator"})
+"""Settings that may be others when a run is resumed."""
+_OF_THE_COMMAND = frozenset({"run_dir", "json", "video", "begin_or_resume"})
+"""Settings of a command and not of what is computed."""
+
+
+def _begun(config: RunConfig) -> RunFolder | None:
+    """Returns the folder of the run that the configuration names, if there is a run in it."""
+    assert config.run_dir is not None
+    folder = RunFolder(Path(config.run_dir))
+    return folder if folder.begun else None
+
+
+def _again(folder: RunFolder, config: RunConfig) -> Summary:
+    """Goes on with a run whose command is executed again; returns the summary of one that is over.
+
+    Raises:
+      ConfigError: the run has other settings than this command.
+    """
+    before, now = resolve.flat(folder.config()), resolve.flat(config)
+    changes = {
+        name: value
+        for name, value in now.items()
+        if name not in _OF_THE_COMMAND and value != before.get(name)
+    }
+    if fixed := sorted(changes.keys() - CHANGEABLE):
+        was = ", ".join(f"{name} was {before.get(name)} and is {now[name]}" for name in fixed)
+        raise ConfigError(
+            f"{folder.given} holds a run with other settings: {was}; give those of the run, or another --run-dir"
+        )
+    if not changes and (summary := _of_one_that_is_over(folder)) is not None:
+        say(f"the run in {folder.given} is over: {summary.stopped_because}")
+        return summary
+    return resume(str(folder.given), **changes)
+
+
+def _of_one_that_is_over(folder: RunFolder) -> Summary | None:
+    """Returns the summary of a run that has reached one of its limits; None for any other."""
+    if not folder.summary.exists():
+        return None
+    summary = summary_from(read_summary(folder.summary))
+    return None if summary.stopped_because.startswith(("interrupted", "failed")) else summary
 
 
 def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:

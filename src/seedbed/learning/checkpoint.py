@@ -285,11 +285,24 @@ class Checkpoint:
         Raises:
           CheckpointError: there is no such tree, or a leaf is missing, too many, or of other shape or dtype.
         """
+        return self._rebuilt(self._load(f"{name}.safetensors"), like, self.path / name)
+
+    def subtree(self, name: str, below: str, like: Tree) -> Tree:
+        """The part at the path ``below`` of the tree ``name``, as :meth:`tree` gives the whole."""
+        kept = self._load(f"{name}.safetensors")
+        part = {
+            leaf.removeprefix(f"{below}/"): array
+            for leaf, array in kept.items()
+            if leaf.startswith(f"{below}/")
+        }
+        return self._rebuilt(part, like, self.path / name / below)
+
+    def _rebuilt(self, named: dict[str, Array], like: Tree, where: Path) -> Tree:
         from jax import tree_util
 
         wanted = flatten(like)
-        kept = _counts_as_now(self._load(f"{name}.safetensors"), wanted)
-        _compare(self.path / name, {leaf: _form(array) for leaf, array in kept.items()}, wanted)
+        kept = _counts_as_now(named, wanted)
+        _compare(where, {leaf: _form(array) for leaf, array in kept.items()}, wanted)
         return tree_util.tree_unflatten(tree_util.tree_structure(like), [kept[leaf] for leaf in wanted])
 
     def blob(self, name: str) -> list[Array]:

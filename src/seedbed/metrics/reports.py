@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,17 @@ class Summary:
             draft.replace(path)
         except OSError as error:
             raise RunFailed(f"summary: cannot write {path}: {error.strerror}") from error
+
+
+def summary_from(values: Mapping[str, Any]) -> Summary:
+    """Makes a summary of the values of :meth:`Summary.to_json`; raises :class:`ConfigError` if some are missing."""
+    names = {part.name for part in fields(Summary)} - {"more"}
+    if missing := names - values.keys():
+        raise ConfigError(
+            f"a summary without {', '.join(sorted(missing))}: it is of another version of Seedbed"
+        )
+    more = {name: value for name, value in values.items() if name not in names}
+    return Summary(**{name: values[name] for name in names}, more=more)
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from seedbed.nets.body import Body, Layers
 from seedbed.nets.heads import Free, Head, outputs
 from seedbed.ops.batches import add_time
 from seedbed.ops.distributions import Distribution
+from seedbed.ops.masks import masked
 from seedbed.types import ActOutput, TimeStep, Tree
 
 
@@ -71,6 +72,10 @@ class ActorCritic(Body):
 
     def _value(self, features: jax.Array) -> jax.Array:
         return outputs(features, [self._value_head()(features.shape[-1])])[0][..., 0]
+
+    def _masked(self, said: tuple[jax.Array, jax.Array], mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        policy, value = said
+        return masked(policy, mask, self.spec.action.num_values), value
 
     def _policy_head(self) -> Head:
         # Nearly equal logits at the start: the first policy explores everything.

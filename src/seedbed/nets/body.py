@@ -2,8 +2,8 @@
 
 ::
 
-    newest frames ─ frame stack ─ torso ─┬─ [LSTM] ─ heads
-    [previous action, previous reward] ──┘
+    newest frames ─ frame stack ─ torso ─┬─ [LSTM] ─ heads ─┬─ logits or q-values
+    [previous action, previous reward] ──┘   [action mask] ──┘
 
 All of it but the LSTM works on time and batch folded into one axis, in one call.
 """
@@ -23,8 +23,8 @@ from seedbed.errors import ConfigError, cause_of
 from seedbed.nets import frame_stack, recurrent
 from seedbed.nets.build import build_torso
 from seedbed.nets.network import AUTO, Network
-from seedbed.nets.observations import as_read, spec_as_read
-from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, map_leaves
+from seedbed.nets.observations import as_read, read_part, spec_as_read
+from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec, TimeStep, Tree, leaves, map_leaves
 
 
 class Inputs(NamedTuple):
@@ -35,12 +35,14 @@ class Inputs(NamedTuple):
       extras: previous action and reward, float32 ``[T, B, E]`` each, as far as they are inputs.
       first: bool ``[T, B]``.
       core: state of the core before the first step; empty if there is none.
+      mask: action mask ``[T, B, P]``, which the layers do not see; None if there is none.
     """
 
     observation: Tree
     extras: list[jax.Array]
     first: jax.Array
     core: Tree
+    mask: jax.Array | None
 
 
 class Layers(nn.Module):
@@ -92,11 +94,24 @@ class Body(ABC):
     def _heads(self, features: jax.Array) -> Any:
         """Computes the outputs from features float32 ``[T, B, D]``; called where modules with weights can be made."""
 
+    def _masked(self, said: Any, mask: jax.Array) -> Any:
+        """The outputs of the heads under an action mask ``[T, B, P]``, by :func:`seedbed.ops.masks.masked`."""
+        raise ConfigError(
+            f"{type(self).__name__} knows no action masks, and {self.spec.id} shows some: define its _masked, by "
+            "seedbed.ops.masked, or leave action_mask out of the observations"
+        )
+
+    @property
+    def _shown(self) -> Tree:
+        """Spec of the part of observations that is the network's to read."""
+        return read_part(self.spec, self.spec.observation, self.network)
+
     @property
     def seen(self) -> Tree:
         """Spec of the observations as the torso reads them, frames stacked."""
-        shown = spec_as_read(self.spec.observation, self.network.observations)
-        return frame_stack.stacked_spec(shown, self.spec.frame_stack)
+        return frame_stack.stacked_spec(
+            spec_as_read(self._shown, self.network.observations), self.spec.frame_stack
+        )
 
     def _layers(self, heads: Callable[[jax.Array], Any]) -> Layers:
         return Layers(build_torso(self.network, self.seen), heads, self.network.lstm or 0)
@@ -112,7 +127,13 @@ class Body(ABC):
 
         Raises:
           ConfigError: it has an unknown name (see :func:`build_torso`), or does not fit the observation.
+          SpecError: the action mask is none of these actions.
         """
+        if not leaves(self._shown):
+            raise ConfigError(
+                f"{self.spec.id} shows an action mask and nothing else, and a network needs something to read: "
+                "--mask-as-input lets it read the mask"
+            )
         try:
             jax.eval_shape(self.init, jax.random.key(0))
         except ConfigError:
@@ -128,7 +149,7 @@ class Body(ABC):
         if self.previous_action:
             action = self.spec.action
             state["action"] = jnp.zeros((batch, *action.shape), jax.dtypes.canonicalize_dtype(action.dtype))
-        stack = frame_stack.initial_frames(self.spec.observation, self.spec.frame_stack, batch)
+        stack = frame_stack.initial_frames(self._shown, self.spec.frame_stack, batch)
         if stack:
             state["frames"] = stack
         if self.network.lstm:
@@ -139,12 +160,16 @@ class Body(ABC):
         """Fresh parameters."""
         # Shapes are enough, and keep the compiler from evaluating the network on a constant.
         inputs = jax.eval_shape(lambda: self.inputs(_zeros_step(self.spec), None, self.initial_state(1))[0])
-        return self._module().lazy_init(key, *inputs)
+        return self._module().lazy_init(key, *inputs[:-1])
 
     def evaluate(self, params: Tree, inputs: Inputs) -> tuple[Any, Tree]:
-        """Returns the heads' outputs for inputs ``[T, B, ...]``, and the state of the core after the last one."""
-        said: tuple[Any, Tree] = self._module().apply(params, *inputs)
-        return said
+        """Returns the heads' outputs for inputs ``[T, B, ...]``, and the state of the core after the last one.
+
+        Logits and q-values of what the inputs' mask forbids are :data:`seedbed.ops.masks.FORBIDDEN`.
+        """
+        *read, mask = inputs
+        said, core = self._module().apply(params, *read)
+        return (said if mask is None else self._masked(said, mask)), core
 
     def run(
         self, params: Tree, timestep: TimeStep, actions: jax.Array | None, state: Tree
@@ -174,10 +199,12 @@ class Body(ABC):
     ) -> tuple[Inputs, dict[str, Tree]]:
         """Returns the network's inputs, and the new state as far as it needs no weights; as for :meth:`run`."""
         first = timestep.first
+        shown = read_part(self.spec, timestep.observation, self.network)
         observation, stack = frame_stack.stack_observation(
-            state.get("frames", {}), timestep.observation, first, self.spec.frame_stack
+            state.get("frames", {}), shown, first, self.spec.frame_stack
         )
-        observation = as_read(self.spec.observation, observation, self.network.observations)
+        observation = as_read(self._shown, observation, self.network.observations)
+        mask = None if self.spec.action_mask is None else timestep.observation[ACTION_MASK]
         extras = []
         if self.previous_action:
             previous = state["action"][None]
@@ -188,7 +215,8 @@ class Body(ABC):
             most = self.previous_reward_clip
             reward = jnp.clip(timestep.reward, -most, most) if most else timestep.reward
             extras.append(jnp.where(first, 0.0, reward)[..., None])
-        return Inputs(observation, extras, first, state.get("core", {})), ({"frames": stack} if stack else {})
+        inputs = Inputs(observation, extras, first, state.get("core", {}), mask)
+        return inputs, ({"frames": stack} if stack else {})
 
 
 def _zeros_step(spec: EnvSpec) -> TimeStep:

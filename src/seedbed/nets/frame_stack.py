@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from seedbed.nets.cpu import library
 from seedbed.types import ArraySpec, Tree, leaves, map_leaves, rebuild
 
 _LONE_LEAF = "observation"
@@ -98,10 +99,11 @@ def _stack(before: jax.Array, newest: jax.Array, first: jax.Array, count: int) -
 def _side_by_side(frames: list[jax.Array]) -> jax.Array:
     """All along the last axis, as a concatenation would put them.
 
-    Four frames of one byte a pixel, as Atari's are, make a word each: to write words takes a third of the time.
+    Four frames of one byte a pixel, as Atari's are, make a word each: to write words takes a third of the time. (ONNX
+    has no operation that reads the bytes of words.)
     """
     newest = frames[-1]
-    if (len(frames), newest.shape[-1], str(newest.dtype)) != (4, 1, "uint8"):
+    if library.is_portable() or (len(frames), newest.shape[-1], str(newest.dtype)) != (4, 1, "uint8"):
         return jnp.concatenate(frames, axis=-1)
     words = [frame[..., 0].astype(jnp.uint32) << 8 * place for place, frame in enumerate(frames)]
     return jax.lax.bitcast_convert_type(functools.reduce(jnp.bitwise_or, words), jnp.uint8)

@@ -24,6 +24,8 @@ class Network:
     """Dtype of the torso's convolutions; auto: bfloat16 where the device has it (see seedbed doctor)."""
     observations: Literal["auto", "bytes"] = "auto"
     """Scaling of observations; auto: by declared bounds; bytes: every uint8 by 255, as in version 0.1."""
+    mask_as_input: bool = False
+    """Let the network read the action mask too, as numbers; it forbids actions either way."""
 
     def __post_init__(self) -> None:
         if self.lstm is not None and self.lstm < 0:

@@ -26,7 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seedbed.types import ArraySpec, EnvSpec, leaves, map_leaves
+from seedbed.nets.network import AUTO, Network
+from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec, Tree, leaves, map_leaves
 
 Rule = Literal["auto", "bytes"]
 """``auto``: as above. ``bytes``: as version 0.1 did, every uint8 by 255, all of rank 3 an image."""
@@ -93,6 +94,13 @@ def _entry_of_0_1(spec: ArraySpec) -> Entry:
     if spec.num_values:
         return Entry(spec, Values.CHOICES, image)
     return Entry(spec, Values.BYTES if spec.dtype == "uint8" else Values.NUMBERS, image)
+
+
+def read_part(spec: EnvSpec, observation: Tree, network: Network) -> Tree:
+    """The leaves of an observation, or of its spec, that a network reads: all but the mask, which it may ask for."""
+    if spec.action_mask is None or network.mask_as_input:
+        return observation
+    return {key: part for key, part in observation.items() if key != ACTION_MASK}
 
 
 def spec_as_read(observation: Any, rule: str = "auto") -> Any:
@@ -173,20 +181,21 @@ def _moved(array: jax.Array, start: Any) -> jax.Array:
     return array.astype(jnp.float32) - start.astype(np.float32)
 
 
-def described(
-    spec: EnvSpec, rule: str = "auto", network: str = "auto", *, normalized: bool = False
-) -> Iterator[str]:
-    """One line for each leaf of the observations, of which the first ones stand for many.
+def described(spec: EnvSpec, network: Network = AUTO, *, normalized: bool = False) -> Iterator[str]:
+    """One line for each leaf of the observations that a network reads, of which the first ones stand for many.
 
-    ``observation board: uint8 (8, 8, 12), 0 to 1, as numbers``
+    ``observation board: uint8 (8, 8, 12), 0 to 1, as numbers``; and ``action_mask: (9,), forbids actions``.
     """
-    found = leaves(spec.observation)
+    rule, name = network.observations, network.network
+    if spec.action_mask is not None:
+        yield f"{ACTION_MASK}: {spec.action_mask.shape}, forbids actions"
+    found = leaves(read_part(spec, spec.observation, network))
     for path, leaf in found[:_MOST_LINES]:
         way = entry_of(leaf, rule).values.value
         if normalized and leaf.dtype.startswith("float"):
             way = "brought to mean 0 and variance 1"
-        elif ":" in network:
-            way = f"as it is, to {network}"
+        elif ":" in name:
+            way = f"as it is, to {name}"
         turned = _turned(leaf) if rule == "auto" and leaf.channels_first else ""
         yield f"{f'observation {path}'.strip()}: {_looks(leaf)}, {way}{turned}"
     if len(found) > _MOST_LINES:

@@ -20,6 +20,7 @@ from seedbed.errors import ConfigError
 from seedbed.nets.body import Body
 from seedbed.nets.heads import Head, outputs
 from seedbed.nets.initializers import RELU_INIT
+from seedbed.ops.masks import masked
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree
 
 
@@ -44,6 +45,9 @@ class QNetwork(Body):
         # Its bias would be lost with the mean.
         advantages = self._head("advantage", self.num_actions, self._stream("advantage", features))
         return value + advantages - jnp.mean(advantages, axis=-1, keepdims=True)
+
+    def _masked(self, said: jax.Array, mask: jax.Array) -> jax.Array:
+        return masked(said, mask, self.spec.action.num_values)
 
     def _stream(self, name: str, features: jax.Array) -> jax.Array:
         if not self.head_size:

@@ -61,7 +61,7 @@ class ConvTorso(nn.Module):
 
 def _flattened(images: jax.Array) -> jax.Array:
     """Returns ``[N, H, W, C]`` as float32 ``[N, H * W * C]``: after convolutions of any dtype the rest is float32."""
-    return images.reshape(len(images), -1).astype(jnp.float32)
+    return images.reshape(images.shape[0], -1).astype(jnp.float32)
 
 
 def _dense(flat: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
@@ -217,7 +217,7 @@ class Encoder(nn.Module):
 def _flat(entry: Entry, array: jax.Array) -> jax.Array:
     """``[N, *shape]`` as float32 ``[N, D]``; choices one-hot."""
     if entry.values is not Values.CHOICES:
-        return numbers(entry, array).reshape(len(array), -1)
-    flat = array.reshape(len(array), -1)
+        return numbers(entry, array).reshape(array.shape[0], -1)
+    flat = array.reshape(array.shape[0], -1)
     hots = [jax.nn.one_hot(flat[:, i], n) for i, n in enumerate(entry.spec.num_values)]
     return jnp.concatenate(hots, axis=-1)

@@ -11,6 +11,7 @@ from seedbed.ops.batches import (
 from seedbed.ops.checks import check_time_major
 from seedbed.ops.distributions import Categorical, ClippedNormal, Distribution, from_spec
 from seedbed.ops.exploration import epsilon_greedy, epsilons_of
+from seedbed.ops.masks import FORBIDDEN, is_forbidden, masked
 from seedbed.ops.optimizers import OptimizerSettings, apply_gradient, make_clip, make_optimizer, require
 from seedbed.ops.policy_losses import (
     clipped_surrogate_loss,
@@ -28,6 +29,7 @@ from seedbed.ops.q_values import in_rewards, of_actions, rescaled, td_errors
 from seedbed.ops.returns import VTraceReturns, backward_sum, gae, n_step, vtrace
 
 __all__ = [
+    "FORBIDDEN",
     "Categorical",
     "ClippedNormal",
     "Distribution",
@@ -50,9 +52,11 @@ __all__ = [
     "from_spec",
     "gae",
     "in_rewards",
+    "is_forbidden",
     "likelihood_loss",
     "make_clip",
     "make_optimizer",
+    "masked",
     "mean_over_batch",
     "n_step",
     "of_actions",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from seedbed.ops.masks import is_forbidden
 from seedbed.types import Exploration
 
 
@@ -26,7 +27,11 @@ def epsilons_of(exploration: Exploration, *, base: float, exponent: float, evalu
 
 
 def epsilon_greedy(key: jax.Array, q: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """The best action by ``q [A]``, or with probability ``epsilon []`` any; int32 ``[]``."""
+    """The best action by ``q [A]``, or with probability ``epsilon []`` any, each as often; int32 ``[]``.
+
+    Actions with the q-value :data:`seedbed.ops.masks.FORBIDDEN` are never taken.
+    """
     chance, which = jax.random.split(key)
-    anything = jax.random.randint(which, (), 0, q.shape[-1])
+    so_many = jnp.cumsum(~is_forbidden(q))
+    anything = jnp.argmax(so_many > jax.random.randint(which, (), 0, so_many[-1]))
     return jnp.where(jax.random.uniform(chance) < epsilon, anything, jnp.argmax(q)).astype(jnp.int32)

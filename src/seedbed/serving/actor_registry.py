@@ -19,7 +19,7 @@ from seedbed.errors import Refused, SpecError
 from seedbed.instances import START_SECONDS
 from seedbed.serving.service import Service
 from seedbed.transport.admission import require_admission
-from seedbed.transport.interface import Peer
+from seedbed.transport.interface import RUN_IS_OVER, Peer
 from seedbed.types import EnvSpec
 
 
@@ -346,6 +346,12 @@ class ActorRegistry:
     def dismiss(self, member: Member, reason: str) -> None:
         """Ends the conversation with an actor."""
         member.peer.close(reason)
+
+    def say_over(self) -> None:
+        """Ends the conversations with actors from elsewhere, and tells them that the run is over."""
+        for member in self.members():
+            if not member.local:
+                self.dismiss(member, RUN_IS_OVER)
 
     def lane_states(self) -> dict[tuple[int, int], dict[str, Any]]:
         """Returns the state of every lane, for an exact resumption; only while all services are blocked in lockstep."""

@@ -22,7 +22,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seedbed.types import Agent, ArraySpec, EnvSpec, Exploration, TimeStep, Tree, Unroll, leaves, map_leaves
+from seedbed.types import (
+    ACTION_MASK,
+    Agent,
+    ArraySpec,
+    EnvSpec,
+    Exploration,
+    TimeStep,
+    Tree,
+    Unroll,
+    leaves,
+    map_leaves,
+)
 
 _CHOICE = ArraySpec((), "int32", (5,))
 SPECS: dict[str, EnvSpec] = {
@@ -44,6 +55,19 @@ SPECS: dict[str, EnvSpec] = {
         ArraySpec((3,), "float32"),
         ArraySpec((3,), "float32", low=(-1.0, 0.0, -np.inf), high=(1.0, 4.0, np.inf)),
     ),
+    "masked": EnvSpec(
+        "test/masked", {ACTION_MASK: ArraySpec((5,), "bool"), "seen": ArraySpec((4,), "float32")}, _CHOICE
+    ),
+    "masked parts": EnvSpec(
+        "test/masked parts",
+        {
+            ACTION_MASK: ArraySpec((5,), "int8", (2,) * 5),
+            "camera": ArraySpec((12, 12, 1), "uint8"),
+            "deep": {ACTION_MASK: ArraySpec((2,), "float32")},
+        },
+        ArraySpec((2,), "int32", (3, 2)),
+        frame_stack=2,
+    ),
 }
 """Environments, by name, that between them have every kind of observation and action."""
 
@@ -52,7 +76,7 @@ End = tuple[int, int, Literal["terminated", "truncated"]]
 
 
 def observations(spec: EnvSpec, leading: tuple[int, ...], seed: int) -> Tree:
-    """Random observations ``[*leading, ...]`` of the spec's shapes, dtypes and ranges."""
+    """Random observations ``[*leading, ...]`` of the spec's shapes, dtypes and ranges; masks allow something."""
     rng = np.random.default_rng(seed)
 
     def draw(leaf: ArraySpec) -> np.ndarray[Any, Any]:
@@ -66,12 +90,22 @@ def observations(spec: EnvSpec, leading: tuple[int, ...], seed: int) -> Tree:
             return rng.integers(0, 256, shape, dtype=np.uint8)
         return rng.normal(size=shape).astype(leaf.dtype)
 
-    return map_leaves(draw, spec.observation)
+    drawn = map_leaves(draw, spec.observation)
+    if spec.action_mask is not None:
+        drawn[ACTION_MASK] |= _one_of_each(spec, leading, rng).astype(spec.action_mask.dtype)
+    return drawn
+
+
+def _one_of_each(spec: EnvSpec, leading: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """One value of each choice, at random, as a mask bool ``[*leading, P]``."""
+    chosen = [rng.integers(0, count, (*leading, 1)) for count in spec.action.num_values]
+    hots = [one == np.arange(count) for one, count in zip(chosen, spec.action.num_values, strict=True)]
+    return np.concatenate(hots, axis=-1)
 
 
 def experience(spec: EnvSpec, steps: int, batch: int, ends: Sequence[End] = (), seed: int = 0) -> TimeStep:
     """Random steps ``[steps, batch, ...]`` with episodes that begin at step 0 and end where ``ends`` says, as far as
-    the steps go."""
+    the steps go; masks of final observations allow nothing."""
     flags = {name: np.zeros((steps, batch), bool) for name in ("terminated", "truncated", "first")}
     flags["first"][0] = True
     for step, row, how in ends:
@@ -81,8 +115,11 @@ def experience(spec: EnvSpec, steps: int, batch: int, ends: Sequence[End] = (), 
         if step + 1 < steps:
             flags["first"][step + 1, row] = True
     reward = np.random.default_rng(seed + 1).normal(size=(steps, batch)).astype(np.float32)
+    observation = observations(spec, (steps, batch), seed)
+    if spec.action_mask is not None:
+        observation[ACTION_MASK][flags["terminated"] | flags["truncated"]] = 0
     return TimeStep(
-        observation=observations(spec, (steps, batch), seed),
+        observation=observation,
         reward=np.where(flags["first"], np.float32(0), reward),
         **flags,
     )
@@ -402,6 +439,43 @@ def _close(one: Tree, other: Tree, what: str) -> None:
     assert difference < 2e-5, f"{what} differs by {difference}"
 
 
+def check_forbidden_actions_are_never_taken(subject: Subject) -> None:
+    """Requires actions that the mask allows, drawn by agents that explore as much as they can, and greedy ones.
+
+    Where nothing is allowed, as at the end of an episode, what is recorded is finite all the same.
+    """
+    spec, batch = subject.spec, 64
+    if spec.action_mask is None:
+        return
+    ends: list[End] = [(2, row, "terminated") for row in range(0, batch, 2)]
+    steps = experience(spec, 6, batch, ends, seed=7)
+    state = subject.agent.initial_state(batch)
+    if subject.agent.explore:
+        state = subject.agent.explore(state, Exploration(jnp.zeros(batch), jnp.zeros(batch, bool)))
+    for t in range(len(steps.first)):
+        step = at(steps, t)
+        greedy, _ = subject.mode(subject.params, step, state)
+        keys = jax.random.split(jax.random.key(t), batch)
+        output, state = subject.act(subject.params, keys, step, state)
+        for how, action in (("drawn", output.action), ("greedy", greedy)):
+            taken = _takes_forbidden(spec, step, np.asarray(action))
+            assert not taken.any(), f"the {how} actions of rows {np.flatnonzero(taken)} are forbidden"
+        for path, leaf in leaves(output.record):
+            assert bool(jnp.all(jnp.isfinite(leaf))), f"record {path} is not finite"
+
+
+def _takes_forbidden(spec: EnvSpec, step: TimeStep, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns whether the action ``[B, *shape]`` of each row is forbidden; where nothing is allowed, nothing is."""
+    mask = np.asarray(step.observation[ACTION_MASK]) != 0
+    elements = action.reshape(len(action), -1)
+    forbidden = np.zeros(len(action), bool)
+    pieces = np.split(mask, np.cumsum(spec.action.num_values)[:-1], axis=-1)
+    for i, allowed in enumerate(pieces):
+        chosen = np.take_along_axis(allowed, elements[:, i, None].astype(np.int64), axis=1)[:, 0]
+        forbidden |= ~chosen & allowed.any(axis=1)
+    return forbidden
+
+
 def check_priorities(subject: Subject) -> None:
     """Requires a finite priority of 0 or more of each item, by the loss and by the record of acting."""
     plan = subject.agent.data
@@ -435,6 +509,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
     check_preparing_by_the_record_changes_nothing,
     check_shards_average_to_the_whole,
     check_update_is_finite,
+    check_forbidden_actions_are_never_taken,
     check_priorities,
     check_no_convolution_in_a_loop,
 )

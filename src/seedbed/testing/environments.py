@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make as make_environment
+from seedbed.envs.masks import allowed_actions, mask_rule
 from seedbed.envs.rules import StepRules, broken_array
 from seedbed.errors import EnvironmentFault
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, leaves, map_leaves
@@ -38,6 +39,7 @@ class Recording:
     spec: EnvSpec
     num_envs: int
     steps: Steps
+    actions: Actions
 
 
 def check_environment(
@@ -95,12 +97,14 @@ def sample_actions(spec: ArraySpec, num_envs: int, steps: int, seed: int) -> Act
 
 
 def record(environment: Environment, seed: int, actions: Actions) -> Recording:
-    """Resets ``environment``, takes ``actions``, and keeps copies of all steps."""
-    steps = [copy.deepcopy(environment.reset(seed))]
+    """Resets ``environment``, takes ``actions`` (the next allowed ones, where a mask forbids them), and keeps copies of
+    all steps."""
+    steps, taken = [copy.deepcopy(environment.reset(seed))], []
     for action in actions:
-        environment.send(action)
+        taken.append(allowed_actions(environment.spec, steps[-1], action))
+        environment.send(taken[-1])
         steps.append(copy.deepcopy(environment.receive()))
-    return Recording(environment.spec, environment.num_envs, steps)
+    return Recording(environment.spec, environment.num_envs, steps, taken)
 
 
 def _bounds(spec: ArraySpec) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -138,6 +142,14 @@ def _value_rule(recording: Recording) -> None:
         _require(broken is None, "value rule", t, broken or "")
 
 
+def _mask_rule(recording: Recording) -> None:
+    """Action masks allow an action in all but the last observations of episodes."""
+    rule = mask_rule(recording.spec)
+    for t, step in enumerate(recording.steps):
+        broken = rule(step) if rule else None
+        _require(broken is None, "mask rule", t, f"action_mask {broken}")
+
+
 def _start_rule(recording: Recording) -> None:
     """After a reset, every environment is at a first step."""
     _require(bool(recording.steps[0].first.all()), "start rule", 0, "reset() gave steps that are not `first`")
@@ -169,7 +181,15 @@ def _first_reward_rule(recording: Recording) -> None:
         _require(unpaid, "first reward rule", t, "a `first` step has a reward; it must be 0")
 
 
-_STREAM_RULES = (_shape_rule, _value_rule, _start_rule, _first_rule, _end_rule, _first_reward_rule)
+_STREAM_RULES = (
+    _shape_rule,
+    _value_rule,
+    _mask_rule,
+    _start_rule,
+    _first_rule,
+    _end_rule,
+    _first_reward_rule,
+)
 
 
 # -- rules about the environment ----------------------------------------------------------------------------
@@ -202,8 +222,8 @@ def _spec_rule(spec: EnvSpec) -> None:
 
 def _reset_rule(environment: Environment, seed: int, actions: Actions, recording: Recording) -> None:
     """``reset`` starts anew at any time, also while a step is under way."""
-    environment.reset(seed + 1)
-    environment.send(actions[-1])
+    shown = environment.reset(seed + 1)
+    environment.send(allowed_actions(environment.spec, shown, actions[-1]))
     again = record(environment, seed, actions[:20])
     _require_same(recording, again, "reset rule", "after reset() with the same seed (a step was under way)")
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.envs.make import make
+from seedbed.envs.masks import allowed_actions
 
 
 def step_environment(job: dict[str, Any]) -> list[float]:
@@ -22,13 +23,14 @@ def step_environment(job: dict[str, Any]) -> list[float]:
     random = np.random.default_rng(0)
     action = environment.spec.action
     high = np.reshape(action.num_values, action.shape) if action.num_values else None
-    environment.reset(0)
+    shown = environment.reset(0)
 
     def step() -> int:
+        nonlocal shown
         shape = (job["envs"], *action.shape)
         choice = random.integers(0, high, shape) if high is not None else random.uniform(-1, 1, shape)
-        environment.send(choice.astype(action.dtype))
-        environment.receive()
+        environment.send(allowed_actions(environment.spec, shown, choice.astype(action.dtype)))
+        shown = environment.receive()
         return int(job["envs"])
 
     try:

@@ -48,6 +48,9 @@ PROTOCOL = 2
 MAX_PEERS = 1024
 """Conversations of one server at once; one more client is sent away, and may come again."""
 
+RUN_IS_OVER = "the run is over"
+"""Reason with which a server closes conversations for good: its clients need not come again."""
+
 MAX_QUESTION_BYTES = 1 << 20
 MAX_STEP_BYTES = 1 << 30
 MAX_MESSAGE_BYTES = 256 << 20

@@ -117,8 +117,10 @@ def settled(env: NativeEnvironment) -> NativeEnvironment:
     A reset may write a plain 0 where a step has an int32, and a compiled loop takes neither for the other.
 
     Raises:
-      SpecError: its observations differ from its spec, or a world changes its structure or a shape.
+      SpecError: its observations differ from its spec, its action mask is none of its actions, or a world changes its
+        structure or a shape.
     """
+    _ = env.spec.action_mask
     key = jax.random.key(0, impl=_GENERATOR)
     action = jnp.zeros(env.spec.action.shape, env.spec.action.dtype)
     fresh, shown = jax.eval_shape(env.reset, key)

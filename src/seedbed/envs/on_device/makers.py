@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from seedbed.envs.on_device.interface import NativeEnvironment, settled
+from seedbed.envs.on_device.toys import TOYS
 from seedbed.envs.options import Options, Parameter, Takes, arguments, taken_by, whole
 from seedbed.envs.own import is_own
 from seedbed.errors import ConfigError, SeedbedError, extra_line, unknown_name
@@ -46,6 +47,8 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
         made: Any = None
         if library in MAKERS:
             made = MAKERS[library](env_id, options)
+        elif env_id in TOYS:
+            made = TOYS[env_id](env_id, **arguments(env_id, options, taken_by(TOYS[env_id], "env_id")))
         elif is_own(env_id) and library not in _ON_HOSTS:
             made = _own(env_id, options)
         if isinstance(made, NativeEnvironment):
@@ -56,7 +59,8 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
         raise ConfigError(f"{env_id} cannot be made: {type(error).__name__}: {error}") from error
     raise ConfigError(
         f"{env_id} is no JAX-native environment, and this needs one: use --arch seed, or an environment that is "
-        f"({', '.join(f'{name}:…' for name in MAKERS)}, or module:factory that returns a NativeEnvironment)"
+        f"({', '.join([*(f'{name}:…' for name in MAKERS), *TOYS])}, or module:factory that returns a "
+        "NativeEnvironment)"
     )
 
 

@@ -20,6 +20,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -66,12 +68,32 @@ class Found:
         return f"oneDNN {self.version}, {' and '.join(self.dtypes)}" if self.dtypes else "XLA"
 
 
+_portable: ContextVar[bool] = ContextVar("portable", default=False)
+
+
+@contextlib.contextmanager
+def portable() -> Iterator[None]:
+    """Functions that are traced meanwhile are for other machines and programs: they do without the extension."""
+    token = _portable.set(True)
+    try:
+        yield
+    finally:
+        _portable.reset(token)
+
+
+def is_portable() -> bool:
+    """Returns whether a function that is traced now is for other machines and programs."""
+    return _portable.get()
+
+
 def find() -> Found:
     """Returns the library of convolutions on this machine's CPU; opens it the first time.
 
     Raises:
       ConfigError: ``SEEDBED_CONVOLUTIONS`` is neither ``auto`` nor ``xla``, or ``SEEDBED_ONEDNN`` names no file.
     """
+    if is_portable():
+        return Found(advice="the function is for other machines")
     switch = os.environ.get(SWITCH, "auto")
     if switch not in ("auto", "xla"):
         raise ConfigError(f"{SWITCH} is {switch!r}, and has to be auto or xla")

@@ -1,0 +1,32 @@
+"""``seedbed export RUN …``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from seedbed.cli.parse import parse, print_line
+
+
+@dataclass(frozen=True)
+class Export:
+    """Settings of the file."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """The run folder."""
+    format: Literal["stablehlo", "onnx"] = "stablehlo"
+    """Format of the file: JAX's StableHLO, or ONNX (extra onnx)."""
+    out: str | None = None
+    """File to write; none: policy.FORMAT in the run folder."""
+
+
+def run(arguments: list[str]) -> None:
+    """Writes the file and its contract; see :func:`seedbed.evaluation.export.export`."""
+    flags = parse(
+        "export", Export, arguments, about="Write the policy of a run for programs without Seedbed."
+    )
+    from seedbed.evaluation.export import export
+
+    print_line(str(export(flags.run, format=flags.format, out=flags.out)))

@@ -1,0 +1,22 @@
+"""The exit statuses of ``seedbed``, by which engines decide whether to execute a command again."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """An exit status."""
+
+    OVER = 0
+    """The run is over, or the command has done its work."""
+    FAILED = 1
+    """The run failed; the last line names component, cause and log."""
+    WRONG_USAGE = 2
+    """A setting, a name or a file that was given is wrong: the same command fails again."""
+    FAULT = 3
+    """An actor's environment failed or hung: the same command may work, within bounds."""
+    EXECUTE_AGAIN = 75
+    """The run was interrupted and has saved its state: the same command goes on (EX_TEMPFAIL of sysexits.h)."""
+    INTERRUPTED = 130
+    """Ctrl-C twice, or while nothing trains."""

@@ -1,0 +1,252 @@
+"""The trained policy of a run, asked for actions without an environment and without a learner.
+
+::
+
+    policy = seedbed.load("runs/CartPole-v1-…")
+    action, state = policy.act(observation)                         # the first step of an episode
+    action, state = policy.act(observation, state, reward=reward)   # the steps after it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed.acting.unrolls import step_arrays, timestep_of
+from seedbed.agents.interface import AgentDefinition
+from seedbed.config.settings import RunConfig
+from seedbed.errors import SpecError
+from seedbed.launch.build import build_spec
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.surroundings import held, require_devices
+from seedbed.learning.checkpoint import Checkpoint, load_latest
+from seedbed.registry import AGENTS
+from seedbed.seeding import key
+from seedbed.types import ActOutput, Agent, ArraySpec, EnvSpec, TimeStep, Tree, leaves, rebuild
+
+Array = NDArray[Any]
+
+
+class PolicyState(NamedTuple):
+    """The memory of a policy between two steps.
+
+    Attributes:
+      agent: tree of arrays ``[B, ...]``, the agent's state (of a recurrent network, the stack of frames).
+      step: number of steps so far, from which random numbers are drawn.
+    """
+
+    agent: Tree
+    step: int
+
+
+class Policy:
+    """A trained agent and its parameters, for environments of one spec.
+
+    Args:
+      config: settings of the run.
+      spec: spec of its environments.
+      checkpoint: the checkpoint that has the parameters.
+      greedy: whether to take the policy's most likely action instead of drawing from it.
+      seed: root of the randomness of :meth:`act`.
+
+    Attributes:
+      agent: the agent.
+      params: its parameters.
+      spec: spec of the environments.
+      version: number of updates that the parameters have seen.
+
+    Raises:
+      ConfigError: the settings do not fit the spec.
+      CheckpointError: the parameters are of another agent or network.
+    """
+
+    def __init__(
+        self, config: RunConfig, spec: EnvSpec, checkpoint: Checkpoint, *, greedy: bool = False, seed: int = 0
+    ) -> None:
+        self.spec = spec
+        self.agent = _agent_of(config, spec)
+        like = jax.eval_shape(self.agent.init, key(0, "template"))
+        self.params: Tree = checkpoint.subtree("train", "params", like)
+        self.version = int(checkpoint.meta["version"])
+        self.decide = _decider(self.agent, spec, self.params, greedy)
+        self._root = key(seed, "policy")
+        self._sees_rewards = bool(getattr(config.settings, "previous_reward", False))
+
+    @property
+    def observation_spec(self) -> Tree:
+        """Tree of :class:`~seedbed.types.ArraySpec`: one observation, without a batch axis."""
+        return self.spec.observation
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """Shape, dtype and bounds of one action; choices begin at 0."""
+        return self.spec.action
+
+    def within(self, action: Any, numpy: Any = np) -> Any:
+        """Clips continuous actions ``[..., *action shape]`` to their bounds, as an environment does.
+
+        Args:
+          action: actions.
+          numpy: module of the functions on arrays, NumPy or ``jax.numpy``.
+        """
+        if self.spec.action.num_values:
+            return action
+        low, high = (bound.astype(self.spec.action.dtype) for bound in self.spec.action.bounds)
+        return numpy.clip(action, low, high)
+
+    def act(
+        self, observation: Tree, state: PolicyState | None = None, *, reward: Any = None, first: Any = None
+    ) -> tuple[Array, PolicyState]:
+        """Decides for one environment or a batch of them.
+
+        Args:
+          observation: tree of arrays ``[*shape]`` or ``[B, *shape]``, as :attr:`observation_spec` says, or with the
+            channels of images first where the environment shows them so; a tuple stands for a dict with the keys "0",
+            "1", ….
+          state: result of the step before; None at the first step of an episode.
+          reward: reward of the step that led here, a number or ``[B]``; needed after the first step by a policy that
+            was trained with ``--previous-reward``, and not used by others.
+          first: bool ``[B]``, environments in which an episode begins with this observation; None: with no state all
+            of them, with a state none.
+
+        Returns:
+          The action ``[*action shape]`` or ``[B, *action shape]``, within the bounds, and the state for the next step.
+
+        Raises:
+          SpecError: an observation does not fit the spec, the batch is another one than the state's, or the reward is
+            missing.
+        """
+        arrays, batch = _arrays(observation, self.spec.observation)
+        rows = 1 if batch is None else batch
+        if state is not None and (before := _rows(state.agent, rows)) != rows:
+            raise SpecError(
+                f"the observation is of {rows} environments, and the state of {before}: give as many"
+            )
+        if state is not None and reward is None and self._sees_rewards:
+            raise SpecError("this policy sees the reward of its last action: give act(..., reward=...)")
+        begins = np.broadcast_to(np.asarray(state is None if first is None else first, np.bool_), rows)
+        rewards = np.broadcast_to(np.asarray(0.0 if reward is None else reward, np.float32), rows)
+        ends = np.zeros(rows, np.bool_)
+        timestep = TimeStep(
+            rebuild(self.spec.observation, arrays),
+            np.where(begins, np.float32(0), rewards),
+            ends,
+            ends,
+            begins,
+        )
+        state = state or PolicyState(self.agent.initial_state(rows), 0)
+        output, memory = self.decide(
+            jax.random.fold_in(self._root, state.step), step_arrays(timestep), state.agent
+        )
+        action = self.within(np.asarray(output.action, self.spec.action.dtype))
+        return action[0] if batch is None else action, PolicyState(memory, state.step + 1)
+
+
+@held()
+def load(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Policy:
+    """Loads the policy of a run, with the weights of its newest intact checkpoint.
+
+    No environment is made, unless the run is of a version before 0.2, which kept no spec: its environment is then made
+    once.
+
+    Args:
+      path: the run folder.
+      greedy: whether to take the policy's most likely action instead of drawing from it.
+      seed: root of the randomness.
+
+    Raises:
+      ConfigError: there is no such run.
+      CheckpointError: none of its checkpoints is intact.
+    """
+    folder = RunFolder.open(path)
+    config, checkpoint = folder.config(), load_latest(folder.checkpoints)
+    return Policy(config, folder.spec() or build_spec(config), checkpoint, greedy=greedy, seed=seed)
+
+
+def _agent_of(config: RunConfig, spec: EnvSpec) -> Agent:
+    """The agent without the annealing of its optimizer, for which a learner would be needed."""
+    require_devices()
+    definition = cast(AgentDefinition, AGENTS.load(config.agent))
+    return definition.make(config.settings, spec, config.net, total_updates=1)
+
+
+def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callable[..., Any]:
+    """Compiles the decision of a step: ``(key, arrays of the step, state) -> (ActOutput, state)``."""
+
+    @jax.jit
+    def decide(step_key: Any, arrays: list[Any], state: Tree) -> tuple[ActOutput, Tree]:
+        timestep = timestep_of(spec, [jnp.asarray(array) for array in arrays])
+        if greedy:
+            action, state = agent.mode(params, timestep, state)
+            return ActOutput(action, {}), state
+        keys = jax.random.split(step_key, timestep.reward.shape[0])
+        return agent.act(params, keys, timestep, state)
+
+    return decide
+
+
+def _rows(state: Tree, otherwise: int) -> int:
+    """The batch of an agent's state; ``otherwise`` where it has no array."""
+    arrays = jax.tree.leaves(state)
+    return len(arrays[0]) if arrays else otherwise
+
+
+def _arrays(observation: Tree, spec: Tree) -> tuple[list[Array], int | None]:
+    """Arrays ``[B, *shape]`` of the leaves of an observation, and B; None for one environment without a batch axis."""
+    shown = _shown(observation, spec, "observation")
+    arrays = [_leaf(array, leaf, name) for (name, leaf), array in zip(_named(spec), shown, strict=True)]
+    batches = {name: batch for (name, _), (_, batch) in zip(_named(spec), arrays, strict=True)}
+    if len({*batches.values()}) > 1:
+        said = ", ".join(f"{name} {'none' if batch is None else batch}" for name, batch in batches.items())
+        raise SpecError(f"the batch axes of an observation are to be alike, and are: {said}")
+    return [array for array, _ in arrays], next(iter(batches.values()))
+
+
+def _named(spec: Tree) -> list[tuple[str, ArraySpec]]:
+    return leaves(spec, "observation")
+
+
+def _shown(observation: Tree, spec: Tree, name: str) -> list[Any]:
+    """The leaves of an observation, in the order of the spec's."""
+    if not isinstance(spec, Mapping):
+        return [observation]
+    entries = dict(enumerate(observation)) if isinstance(observation, tuple | list) else observation
+    if not isinstance(entries, Mapping):
+        raise SpecError(
+            f"{name} is {type(observation).__name__}, needed is a dict with {', '.join(sorted(spec))}"
+        )
+    named = {str(entry): value for entry, value in entries.items()}
+    if {*named} != {*spec}:
+        raise SpecError(f"{name} has {', '.join(sorted(named))}, needed is {', '.join(sorted(spec))}")
+    return [leaf for entry in sorted(spec) for leaf in _shown(named[entry], spec[entry], f"{name}/{entry}")]
+
+
+def _leaf(shown: Any, spec: ArraySpec, name: str) -> tuple[Array, int | None]:
+    """An array ``[B, *shape]`` in the dtype of the spec, and B; None if it had no batch axis."""
+    array = np.asarray(shown)
+    if spec.channels_first and array.ndim >= 3 and array.shape[-3:] == (spec.shape[2], *spec.shape[:2]):
+        array = np.moveaxis(array, -3, -1)
+    batch = array.shape[: array.ndim - len(spec.shape)]
+    if len(batch) > 1 or array.shape[len(batch) :] != spec.shape or batch == (0,):
+        raise SpecError(
+            f"{name} is {array.dtype}{list(array.shape)}, needed is {spec.dtype}{list(spec.shape)}"
+        )
+    if not np.can_cast(array.dtype, spec.dtype, "same_kind") and not _is_whole(array, spec.dtype):
+        raise SpecError(
+            f"{name} is {array.dtype}, and its numbers are not those of {spec.dtype}, which is needed"
+        )
+    converted = array.astype(spec.dtype)
+    if converted.dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise SpecError(f"{name} has numbers that {spec.dtype} does not have")
+    return (converted, batch[0]) if batch else (converted[None], None)
+
+
+def _is_whole(array: Array, dtype: str) -> bool:
+    """Returns whether both dtypes are of whole numbers (or truth), whose values can be compared."""
+    return array.dtype.kind in "biu" and np.dtype(dtype).kind in "biuf"

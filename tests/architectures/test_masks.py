@@ -1,0 +1,126 @@
+"""Whole runs under action masks: in every pair of agent and architecture no locked door is ever tried.
+
+``toy:doors`` refuses a forbidden action, which ends the run; under Anakin its twin does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import TESTS, tiny
+from small_runs import ENVS, STEPS, params, run
+
+import seedbed
+from seedbed.config.resolve import flat
+from seedbed.config.settings import RunConfig
+from seedbed.launch.compatibility import table_of_pairs
+
+pytestmark = pytest.mark.slow
+
+PAIRS = [
+    (agent, arch)
+    for agent, row in table_of_pairs().items()
+    for arch, reason in row.items()
+    if reason is None and agent != "bc"
+]
+SMALL = {
+    "transport": "inproc",
+    "replay_min_size": 60,
+    "replay_size": 200,
+    "burn_in": 2,
+    "forward_servers": 1,
+    "epsilon_base": 0.9,
+}
+
+
+@pytest.fixture(autouse=True)
+def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TESTS / "envs"))
+
+
+def small(env: str, folder: Path, **settings: Any) -> RunConfig:
+    """A short run, with those of ``SMALL`` that its agent and its architecture have."""
+    known = flat(RunConfig(agent=settings["agent"], arch=settings["arch"]))
+    ours = {name: value for name, value in SMALL.items() if name in known}
+    if settings["arch"] == "gorila":  # Its workers are processes.
+        ours["transport"] = "shm"
+    return tiny(env, folder, **ours, **settings)
+
+
+@pytest.mark.parametrize(("agent", "arch"), PAIRS)
+def test_no_locked_door_is_tried_anywhere(agent: str, arch: str, tmp_path: Path) -> None:
+    env = "on_device_worlds:strict_doors" if arch == "anakin" else "toy:doors"
+    config = small(env, tmp_path / "run", agent=agent, arch=arch, frames=400)
+    done = seedbed.train(config).to_json()
+    assert done["stopped_because"] == "400 frames spent"
+    assert done["weights_version"] > 0 and done["skipped_updates"] == 0 and done["episodes"] > 10
+    assert done.get("actor_restarts", 0) == 0
+
+
+@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+def test_nor_in_evaluation_in_videos_and_in_data_sets(agent: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    # Explores so much that an action by chance that looked at no mask would be among the first.
+    more = {"epsilon_evaluation": 1.0} if agent == "dqn" else {}
+    seedbed.train(small("toy:doors", folder, agent=agent, arch="seed", frames=200, **more))
+    for greedy in (False, True):
+        assert seedbed.evaluate(folder, episodes=40, greedy=greedy).count == 48
+    assert seedbed.record(folder).stat().st_size > 0
+    found = seedbed.collect(folder, frames=300, out=tmp_path / "data")
+    cloned = seedbed.train(
+        tiny(
+            "toy:doors",
+            tmp_path / "clone",
+            agent="bc",
+            arch="distbelief",
+            dataset=str(found.path),
+            frames=200,
+        )
+    )
+    assert cloned.weights_version > 0
+    assert seedbed.evaluate(tmp_path / "clone", episodes=20).count == 32
+
+
+@pytest.mark.parametrize("agent", ["vtrace", "ppo", "a2c"])
+def test_under_masks_the_same_agent_computes_the_same_everywhere(agent: str, tmp_path: Path) -> None:
+    settings = {
+        "env": "toy:doors",
+        "agent": agent,
+        "frames": 4 * ENVS * STEPS,
+        **({} if agent == "a2c" else {"reuse": 2, "minibatches": 2}),
+    }
+    served = {"transport": "inproc", "actors": 1, "envs_per_actor": ENVS, "lag": 0}
+    elsewhere: dict[str, dict[str, Any]] = {
+        "seed": served,
+        "impala": served,
+        "rapid": served,
+        "sebulba": {"actors": 2, "envs_per_actor": ENVS // 2, "lag": 0},
+        "a2c": {},
+    }
+    program, ours = run(tmp_path / "anakin", **settings), params(tmp_path / "anakin")
+    for arch, placed in elsewhere.items():
+        other = run(tmp_path / arch, **{**settings, "arch": arch, **placed})
+        assert program.weights_version == other.weights_version > 4, arch
+        assert program.agent_steps == other.agent_steps and program.episodes == other.episodes > 20, arch
+        theirs = params(tmp_path / arch)
+        for leaf, array in ours.items():
+            np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
+
+
+@pytest.mark.parametrize(("agent", "settings"), [("ppo", {}), ("dqn", {"eval_envs": 4})])
+def test_the_way_through_the_rooms_is_found(agent: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    config = seedbed.configure(
+        "toy:doors",
+        agent=agent,
+        run_dir=str(tmp_path / "run"),
+        video=False,
+        frames=100_000,
+        until_return=7.5,
+        **settings,
+    )
+    done = seedbed.train(config).to_json()
+    # Of the doors that are allowed one in four leads on: a policy at random gets 0.4.
+    assert done["best_mean_return"] >= 7.5, done

@@ -1,0 +1,141 @@
+"""A trained policy, loaded without an environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from untrained import untrained
+
+import seedbed
+from seedbed.acting.unrolls import step_arrays
+from seedbed.errors import CheckpointError, ConfigError, SpecError
+from seedbed.evaluation.player import Player
+from seedbed.evaluation.policy import PolicyState
+from seedbed.types import map_leaves
+
+PICTURES = {"env_options": ("cell_pixels=8",), "network": "nature"}
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "vtrace": ("toy:catch", {"agent": "vtrace"}),
+    "pictures": ("toy:catch", {"agent": "vtrace", **PICTURES}),
+    "remembers": (
+        "toy:memory",
+        {"agent": "ppo", "lstm": 8, "previous_action": True, "previous_reward": True},
+    ),
+    "continuous": ("Pendulum-v1", {"agent": "ppo", "normalize_observations": True}),
+    "values": ("toy:catch", {"agent": "dqn"}),
+    "sequences": ("toy:memory", {"agent": "r2d2", "lstm": 8, "burn_in": 2}),
+}
+"""Environment and settings of runs, by a name of what is shown."""
+
+
+def run(tmp_path: Path, name: str) -> Path:
+    env, settings = RUNS[name]
+    return untrained(env, tmp_path / name, **settings)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_batch_is_decided_as_in_evaluation(name: str, tmp_path: Path) -> None:
+    folder = run(tmp_path, name)
+    player = Player(folder, greedy=True)
+    environment = player.make(3)
+    policy, state = seedbed.load(folder, greedy=True), None
+    for (timestep, output), _ in zip(player.play(environment, 5), range(30), strict=False):
+        shown = map_leaves(np.array, timestep.observation)
+        action, state = policy.act(shown, state, reward=timestep.reward.copy(), first=timestep.first.copy())
+        expected = policy.within(np.asarray(output.action))
+        np.testing.assert_array_equal(action, expected)
+        assert action.dtype == policy.action_spec.dtype
+    environment.close()
+
+
+def test_one_environment_is_decided_as_a_batch_of_one_and_states_are_kept_apart(tmp_path: Path) -> None:
+    policy = seedbed.load(run(tmp_path, "remembers"), greedy=True)
+    observations = np.random.default_rng(0).normal(size=(6, *policy.observation_spec.shape))
+    alone: PolicyState | None = None
+    batch: PolicyState | None = None
+    for observation in observations.astype(np.float32):
+        action, alone = policy.act(observation, alone, reward=1.0)
+        both, batch = policy.act(np.stack([observation, -observation]), batch, reward=[1.0, 0.5])
+        assert action.shape == () and both.shape == (2,)
+        assert action == both[0]
+    assert alone is not None and batch is not None and alone.step == batch.step == 6
+    again, _ = policy.act(observations[0].astype(np.float32), alone, first=True, reward=7.0)
+    begun, _ = policy.act(observations[0].astype(np.float32))
+    assert again == begun, "an episode that begins forgets state and reward"
+
+
+def test_draws_are_those_of_the_policy_and_follow_the_seed(tmp_path: Path) -> None:
+    folder = run(tmp_path, "vtrace")
+    observation = np.zeros((4_000, *seedbed.load(folder).observation_spec.shape), np.float32)
+
+    def drawn(seed: int) -> Any:
+        return seedbed.load(folder, seed=seed).act(observation)[0]
+
+    policy = seedbed.load(folder)
+    state = policy.agent.initial_state(1)
+    step = [array[:1] for array in step_arrays(Player(folder).make(1).reset(0))]
+    step[0] = observation[:1]
+    logits = policy.decide(jax.random.key(0), step, state)[0].record["policy"][0]
+    shares = np.bincount(drawn(1), minlength=3) / len(observation)
+    np.testing.assert_allclose(shares, jax.nn.softmax(logits), atol=0.03)
+    np.testing.assert_array_equal(drawn(1), drawn(1))
+    assert (drawn(1) != drawn(2)).any()
+
+
+def test_no_environment_is_made_and_no_library_of_environments_imported(tmp_path: Path) -> None:
+    folder = untrained("worlds_of_mine:World", tmp_path / "run", like="toy:catch", agent="vtrace")
+    program = (
+        "import sys, numpy, seedbed\n"
+        f"policy = seedbed.load({str(folder)!r})\n"
+        "policy.act(numpy.zeros(policy.observation_spec.shape, numpy.float32))\n"
+        "heavy = {'gymnasium', 'ale_py', 'pygame'}\n"
+        "print(sorted(heavy & {*sys.modules}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shown", "says"),
+    [
+        (np.zeros(3, np.float32), r"observation is float32\[3\], needed is float32\[10, 5\]"),
+        (np.zeros((0, 10, 5), np.float32), r"float32\[0, 10, 5\]"),
+        (np.zeros((2, 2, 10, 5), np.float32), r"float32\[2, 2, 10, 5\]"),
+        (np.full((10, 5), "x"), "not those of float32"),
+        ({"board": np.zeros((10, 5))}, r"observation is object|needed is"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_refused(shown: Any, says: str, tmp_path: Path) -> None:
+    policy = seedbed.load(run(tmp_path, "vtrace"))
+    with pytest.raises(SpecError, match=says):
+        policy.act(shown)
+
+
+def test_other_batches_than_the_state_and_missing_rewards_are_refused(tmp_path: Path) -> None:
+    policy = seedbed.load(run(tmp_path, "remembers"))
+    observation = np.zeros((2, *policy.observation_spec.shape), np.float32)
+    _, state = policy.act(observation)
+    with pytest.raises(SpecError, match=r"act\(\.\.\., reward=\.\.\.\)"):
+        policy.act(observation, state)
+    with pytest.raises(SpecError, match="of 1 environments, and the state of 2"):
+        policy.act(observation[:1], state, reward=0.0)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a run folder"):
+        seedbed.load(tmp_path)
+    folder = run(tmp_path, "vtrace")
+    (folder / "spec.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"spec\.json is damaged"):
+        seedbed.load(folder)
+    for file in (folder / "checkpoints").glob("*/train.safetensors"):
+        file.write_bytes(b"")
+    (folder / "spec.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no checkpoint .* is intact"):
+        seedbed.load(folder)

@@ -1,0 +1,119 @@
+"""The same command, executed again: by an engine, after a machine or a process was lost."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Command, balanced, checkpoints, flags, summary, tiny, until
+
+from seedbed.cli.ending import status_of
+from seedbed.cli.resume import Resume
+from seedbed.cli.status import Status
+from seedbed.config.resolve import replace
+from seedbed.errors import ConfigError
+from seedbed.launch import train
+from seedbed.metrics.reports import Summary, summary_from
+
+ALONE = {"transport": "inproc", "actors": 1}
+
+
+def test_a_run_that_is_over_is_not_trained_again_and_a_longer_one_goes_on(tmp_path: Path) -> None:
+    config = tiny("toy:catch", tmp_path / "run", **ALONE, frames=400, begin_or_resume=True)
+    first = train.train(config)
+    kept = checkpoints(tmp_path / "run")
+    assert train.train(config) == first, "it says what it came to"
+    assert checkpoints(tmp_path / "run") == kept
+    longer = train.train(replace(config, frames=1_200))
+    assert longer.env_frames >= 1_200 and longer.weights_version > first.weights_version
+    assert balanced(summary(tmp_path / "run"))
+
+
+def test_a_command_with_other_settings_is_refused(tmp_path: Path) -> None:
+    config = tiny("toy:catch", tmp_path / "run", **ALONE, frames=200, begin_or_resume=True)
+    train.train(config)
+    with pytest.raises(ConfigError, match=r"holds a run with other settings: seed was 0 and is 3"):
+        train.train(replace(config, seed=3))
+    with pytest.raises(ConfigError, match="give --run-dir"):
+        replace(config, run_dir=None)
+
+
+def test_an_empty_folder_is_begun_in(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    found = train.train(tiny("toy:catch", tmp_path / "run", **ALONE, frames=100, begin_or_resume=True))
+    assert found.env_frames >= 100
+
+
+def test_what_may_change_is_what_resume_takes() -> None:
+    assert {part.name for part in fields(Resume)} - {
+        "run",
+        "json",
+        "video",
+        "rotate_token",
+    } == train.CHANGEABLE
+
+
+@pytest.mark.parametrize(
+    ("stopped", "by", "engine", "status"),
+    [
+        ("400 frames spent", "", False, Status.OVER),
+        ("400 frames spent", "", True, Status.OVER),
+        ("interrupted", "SIGINT", False, Status.OVER),
+        ("interrupted", "SIGINT", True, Status.EXECUTE_AGAIN),
+        ("interrupted", "SIGTERM", False, Status.EXECUTE_AGAIN),
+        ("interrupted", "SIGTERM", True, Status.EXECUTE_AGAIN),
+    ],
+)
+def test_the_status_says_whether_to_execute_the_command_again(
+    stopped: str, by: str, engine: bool, status: Status, tmp_path: Path
+) -> None:
+    config = tiny("toy:catch", tmp_path / "run", begin_or_resume=engine)
+    names = {part.name for part in fields(Summary)} - {"more", "stopped_because"}
+    values: dict[str, Any] = dict.fromkeys(names)
+    found = summary_from({**values, "stopped_because": stopped, **({"interrupted_by": by} if by else {})})
+    assert status_of(found, config) == status
+    with pytest.raises(ConfigError, match="a summary without env, seed"):
+        summary_from(dict.fromkeys({*names, "stopped_because"} - {"env", "seed"}))
+
+
+@pytest.mark.slow
+def test_a_preempted_run_ends_with_75_and_the_same_command_ends_it(tmp_path: Path) -> None:
+    words = flags("toy:catch", "run", frames=40_000, checkpoint_minutes=1e-3, begin_or_resume=True)
+    with Command(*words, cwd=tmp_path) as first:
+        until(lambda: checkpoints(tmp_path / "run"), "a checkpoint")
+        first.process.send_signal(signal.SIGTERM)
+        assert first.wait() == Status.EXECUTE_AGAIN, first.output
+    assert summary(tmp_path / "run")["interrupted_by"] == "SIGTERM"
+    with Command(*words, cwd=tmp_path) as killed:
+        killed.says("resumed from")
+        killed.process.kill()
+        killed.wait()
+    with Command(*words, cwd=tmp_path) as last:
+        assert last.wait() == Status.OVER, last.output
+        assert "resumed from" in last.output
+    with Command(*words, cwd=tmp_path) as again:
+        assert again.wait() == Status.OVER
+        assert "is over: 40000 frames spent" in again.output
+    assert summary(tmp_path / "run")["env_frames"] >= 40_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["seed", "impala"])
+def test_actors_elsewhere_end_with_the_run(arch: str, tmp_path: Path) -> None:
+    words = flags(
+        "toy:catch", "run", arch=arch, actors=0, listen=("127.0.0.1:0",), transport="grpc", frames=4_000
+    )
+    with Command(*words, cwd=tmp_path) as learner:
+        line = learner.says("more actors: seedbed actor").split("more actors: seedbed ")[1].split("\n")[0]
+        with Command(*line.split(), cwd=tmp_path) as preempted:
+            learner.says("joined from elsewhere")
+            preempted.process.send_signal(signal.SIGTERM)
+            assert preempted.wait() == Status.EXECUTE_AGAIN, preempted.output
+        with Command(*line.split(), cwd=tmp_path) as actor:
+            assert actor.wait() == Status.OVER, actor.output
+            assert actor.last_line == "the run is over"
+            assert learner.wait() == Status.OVER, learner.output
+    assert balanced(summary(tmp_path / "run"))
