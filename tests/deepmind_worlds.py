@@ -41,6 +41,26 @@ class Catch(dm_env.Environment):
         return specs.DiscreteArray(3, name="action")
 
 
+class Walled(Catch):
+    """Catch whose mask forbids to move into a wall; it fails where that is tried."""
+
+    def step(self, action: int) -> dm_env.TimeStep:
+        assert self._allowed()[action], "a forbidden action"
+        return super().step(action)
+
+    def _allowed(self) -> Any:
+        return np.array([self._paddle > 0, True, self._paddle < self._shape[1] - 1], np.int8)
+
+    def _board(self) -> Any:
+        return {"board": super()._board(), "action_mask": self._allowed()}
+
+    def observation_spec(self) -> Any:
+        return {
+            "board": super().observation_spec(),
+            "action_mask": specs.BoundedArray((3,), np.int8, 0, 1, "action_mask"),
+        }
+
+
 class MemoryChain(dm_env.Environment):
     """Shows one bit at the beginning and asks for it at the end: 1 or -1."""
 

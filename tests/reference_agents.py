@@ -1,4 +1,4 @@
-"""A second opinion: PPO, V-trace and DQN on CartPole, written once more and shortly, from the papers alone.
+"""A second opinion: PPO, V-trace and DQN on CartPole, SAC on Pendulum, once more and shortly, from the papers alone.
 
 Nothing here comes from the package: environments are Gymnasium's, returns are loops over NumPy arrays in float64, Adam
 is the four lines of its paper. Gradients alone are JAX's.
@@ -83,10 +83,12 @@ class Adam:
 
 
 class Worlds:
-    """CartPole, several at once. The step after the end of an episode begins the next one and is no transition."""
+    """Several environments. The step after the end of an episode begins the next one and is no transition."""
 
-    def __init__(self, count: int, seed: int) -> None:
-        self.env = gymnasium.make_vec("CartPole-v1", count, vectorization_mode="vector_entry_point")
+    def __init__(
+        self, count: int, seed: int, name: str = "CartPole-v1", how: str = "vector_entry_point"
+    ) -> None:
+        self.env = gymnasium.make_vec(name, count, vectorization_mode=how)
         self.x = np.float32(self.env.reset(seed=seed)[0])
         self.over = np.zeros(count, bool)
         self.sums = np.zeros(count)
@@ -273,4 +275,93 @@ def dqn(recipe: Replayed, steps: int, seed: int, worlds_at_once: int = 8) -> lis
             net = adam.step(net, gradient(net, target, {name: array[rows] for name, array in memory.items()}))
             updates, owed = updates + 1, owed - 1
             target = net if updates % recipe.target_period == 0 else target
+    return worlds.returns
+
+
+@dataclass(frozen=True)
+class Soft:
+    """Settings of SAC, by the names that they have in the package."""
+
+    unroll_length: int = 4
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    discount: float = 0.98
+    gradient_clip: float = 100.0
+    adam_eps: float = 1e-8
+    target_rate: float = 0.02
+    replay_min_size: int = 1_024
+    replay_ratio: float = 64.0
+
+
+def sac(recipe: Soft, steps: int, seed: int, worlds_at_once: int = 4) -> list[float]:
+    """Haarnoja et al. 2018, algorithm 1, on Pendulum, whose torques are twice the elements of an action."""
+    rng = np.random.default_rng(seed)
+    nets: Any = {
+        "policy": layers(rng, [3, 64, 64, 2], 0.01),
+        "critics": [layers(rng, [4, 64, 64, 1], 0.1) for _ in range(2)],
+    }
+    weight = {"log": np.float32(0.0)}
+    target, adams = nets["critics"], {name: Adam(nets[name], recipe) for name in nets}
+    of_weight, worlds = Adam(weight, recipe), Worlds(worlds_at_once, seed, "Pendulum-v1", "sync")
+
+    def drawn(policy: Any, x: Any, noise: Any) -> tuple[Any, Any]:
+        mean, log_deviation = jnp.split(forward(policy, x), 2, axis=-1)
+        before = mean + jnp.exp(log_deviation) * noise
+        normal = -(noise**2) / 2 - log_deviation - jnp.log(2 * jnp.pi) / 2
+        # d tanh(u) / du = 4 / (e^u + e^-u)^2
+        slope = jnp.log(4.0) - 2 * jnp.logaddexp(before, -before)
+        return jnp.tanh(before), (normal - slope)[:, 0]
+
+    def least(critics: Any, x: Any, elements: Any) -> Any:
+        both = jnp.concatenate([x, elements], axis=-1)
+        return jnp.minimum(*(forward(critic, both)[:, 0] for critic in critics))
+
+    def of_critics(critics: Any, nets: Any, target: Any, alpha: Any, part: Arrays) -> Any:
+        after, log_density = drawn(nets["policy"], part["later"], part["noise"][0])
+        follows = least(target, part["later"], after) - alpha * log_density
+        goal = part["reward"] + recipe.discount * jnp.where(part["terminated"] > 0, 0.0, follows)
+        both = jnp.concatenate([part["x"], part["action"] / 2], axis=-1)
+        return sum(jnp.mean((goal - forward(critic, both)[:, 0]) ** 2) / 2 for critic in critics)
+
+    def of_policy(policy: Any, nets: Any, alpha: Any, part: Arrays) -> Any:
+        elements, log_density = drawn(policy, part["x"], part["noise"][1])
+        return jnp.mean(alpha * log_density - least(nets["critics"], part["x"], elements)), log_density.mean()
+
+    by_critics, by_policy = jax.jit(jax.grad(of_critics)), jax.jit(jax.grad(of_policy, has_aux=True))
+    draw = jax.jit(drawn)
+
+    def followed(old: Any, new: Any) -> Any:
+        return (1 - recipe.target_rate) * old + recipe.target_rate * new
+
+    def choose(x: Any) -> Arrays:
+        anything = rng.uniform(-1, 1, (len(x), 1))
+        elements = np.asarray(draw(nets["policy"], x, rng.normal(size=(len(x), 1)).astype(np.float32))[0])
+        return {"action": np.float32(2 * (elements if updates else anything))}
+
+    kept: list[Arrays] = []
+    updates, owed, size = 0, 0.0, 0
+    for _ in range(steps // (recipe.unroll_length * worlds_at_once)):
+        new = worlds.unroll(choose, recipe.unroll_length)
+        new["later"], new["x"] = new["x"][1:], new["x"][:-1]
+        kept.append({name: np.float32(array[new["valid"]]) for name, array in new.items()})
+        before, size = size, size + len(kept[-1]["reward"])
+        memory = {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
+        kept = [memory]
+        if size < recipe.replay_min_size:
+            continue
+        owed += (size - max(before, recipe.replay_min_size)) * recipe.replay_ratio / recipe.batch_size
+        while owed >= 1:
+            rows = rng.integers(0, size, recipe.batch_size)
+            part = {name: array[rows] for name, array in memory.items()}
+            part["noise"] = rng.normal(size=(2, recipe.batch_size, 1)).astype(np.float32)
+            alpha = np.exp(weight["log"])
+            critics = by_critics(nets["critics"], nets, target, alpha, part)
+            policy, log_density = by_policy(nets["policy"], nets, alpha, part)
+            weight = of_weight.step(weight, {"log": alpha * (-float(log_density) + 1)})
+            nets = {
+                "policy": adams["policy"].step(nets["policy"], policy),
+                "critics": adams["critics"].step(nets["critics"], critics),
+            }
+            target = jax.tree.map(followed, target, nets["critics"])
+            updates, owed = updates + 1, owed - 1
     return worlds.returns

@@ -94,6 +94,7 @@ AGENTS = Registry(
         "a2c": "seedbed.agents.a2c:A2C",
         "dqn": "seedbed.agents.dqn:DQN",
         "r2d2": "seedbed.agents.r2d2:R2D2",
+        "sac": "seedbed.agents.sac:SAC",
         "bc": "seedbed.agents.bc:BC",
     },
 )

@@ -390,7 +390,8 @@ class DataPlan:
       on_policy: whether the weights that act have to be the trained ones (a lag of 0).
       overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
       replay: memory that batches are sampled from; None: they are the unrolls as they come.
-      target_period: updates after which the target parameters become the newest ones; 0: there are none.
+      target_period: updates after which the target parameters are renewed; 0: there are none.
+      target_rate: share of the way that a renewal takes them to the newest ones; 1: they become these.
       dataset: whether the unrolls come from a data set, without acting. An overlap is then the part of each unroll
         before the transitions that it is trained on.
     """
@@ -405,9 +406,14 @@ class DataPlan:
     overlap: int = 0
     replay: ReplayPlan | None = None
     target_period: int = 0
+    target_rate: float = 1.0
     dataset: bool = False
 
     def __post_init__(self) -> None:
+        if not 0 < self.target_rate <= 1:
+            raise SpecError(
+                f"a target rate of {self.target_rate}: needed is a share of the way, more than 0 and at most 1"
+            )
         if self.dataset and self.replay is not None:
             raise SpecError("what is in a data set is in no replay: leave one of them out")
         if self.replay is None and self.overlap and not self.dataset:

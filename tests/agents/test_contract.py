@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from seedbed.agents import a2c, bc, dqn, ppo, r2d2
+from seedbed.agents import a2c, bc, dqn, ppo, r2d2, sac
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.nets.network import Network
 from seedbed.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
@@ -74,6 +74,18 @@ _NO_BURN_IN = r2d2.R2D2Settings(
     previous_action=False,
     rescale=0.0,
 )
+_SAC = sac.SACSettings(unroll_length=8, batch_size=4, n_step=2)
+_SAC_BY_PRIORITY = sac.SACSettings(
+    unroll_length=8,
+    batch_size=4,
+    n_step=2,
+    priority_exponent=0.6,
+    normalize_observations=True,
+    tune_entropy_cost=False,
+    entropy_cost=0.2,
+    gradient_clip=10.0,
+    reward_clip=1.0,
+)
 _BC = bc.BCSettings(unroll_length=8, batch_size=4)
 _BC_MEMORY = bc.BCSettings(
     unroll_length=8,
@@ -96,6 +108,8 @@ AGENTS = {
     "dqn-plain": lambda spec: dqn.make_agent(_PLAIN_DQN, spec),
     "r2d2": lambda spec: r2d2.make_agent(_R2D2, spec, Network(lstm=16)),
     "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, Network(lstm=16)),
+    "sac": lambda spec: sac.make_agent(_SAC, spec),
+    "sac-by-priority": lambda spec: sac.make_agent(_SAC_BY_PRIORITY, spec, Network("mlp", hidden=(32,))),
     "bc": lambda spec: bc.make_agent(_BC, spec),
     "bc-lstm": lambda spec: bc.make_agent(_BC_MEMORY, spec, Network(hidden=(32,), lstm=16)),
 }
@@ -130,6 +144,8 @@ PAIRS = [
         ("dqn-plain", "image"),
         ("r2d2", "image"),
         ("r2d2-plain", "vector"),
+        ("sac", "bounded"),
+        ("sac-by-priority", "bounded"),
         ("bc", "image"),
         ("bc", "continuous"),
         ("bc-lstm", "tree"),

@@ -4,6 +4,8 @@ Every item that is sampled is found again in the stream by its observation, and 
 steps, the state that the acting weights come to by themselves, the loss of the trained and the target weights.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from seedbed.acting.example import example_unroll
 from seedbed.acting.inference import Inference
 from seedbed.acting.unrolls import OpenUnroll, step_arrays
-from seedbed.agents import dqn, r2d2
+from seedbed.agents import dqn, r2d2, sac
 from seedbed.nets.network import Network
 from seedbed.replay.replay import Replay
 from seedbed.testing.agents import SPECS, at, experience
@@ -29,15 +31,24 @@ ENDS = [
 REPLAY = {
     "unroll_length": LENGTH,
     "batch_size": BATCH,
-    "head_size": 8,
     "replay_size": 400,
     "replay_min_size": 24,
     "replay_ratio": None,
     "n_step": 3,
 }
 AGENTS = {
-    "dqn": lambda spec: dqn.make_agent(dqn.DQNSettings(**REPLAY), spec),
-    "r2d2": lambda spec: r2d2.make_agent(r2d2.R2D2Settings(burn_in=4, **REPLAY), spec, Network(lstm=6)),
+    "dqn": lambda spec: dqn.make_agent(dqn.DQNSettings(head_size=8, **REPLAY), spec),
+    "r2d2": lambda spec: r2d2.make_agent(
+        r2d2.R2D2Settings(burn_in=4, head_size=8, **REPLAY), spec, Network(lstm=6)
+    ),
+    "sac": lambda spec: sac.make_agent(
+        sac.SACSettings(priority_exponent=0.6, **REPLAY), spec, Network(hidden=(8,))
+    ),
+}
+WORLDS = {
+    **{name: SPECS[name] for name in ("vector", "image")},
+    "bounded vector": replace(SPECS["vector"], action=SPECS["bounded"].action),
+    "bounded image": replace(SPECS["image"], action=SPECS["bounded"].action),
 }
 
 
@@ -100,10 +111,14 @@ def from_the_stream(stream, actions, states, begins, length, weights):
 
 
 @pytest.mark.parametrize(
-    ("name", "world"), [("dqn", "vector"), ("dqn", "image"), ("r2d2", "vector"), ("r2d2", "image")]
+    ("name", "world"),
+    [
+        *((name, world) for name in ("dqn", "r2d2") for world in ("vector", "image")),
+        *(("sac", f"bounded {world}") for world in ("vector", "image")),
+    ],
 )
 def test_what_is_sampled_has_the_loss_of_its_place_in_the_stream(name, world):
-    spec = SPECS[world]
+    spec = WORLDS[world]
     agent = AGENTS[name](spec)
     acting, trained, target = (shaken(jax.jit(agent.init)(jax.random.key(0)), seed) for seed in (1, 2, 3))
     stream = experience(spec, STEPS, ROWS, ENDS)

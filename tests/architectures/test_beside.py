@@ -28,10 +28,19 @@ REPLAY: dict[str, Any] = {
 }
 DQN = {**REPLAY, "agent": "dqn", "batch_size": 15, "eval_envs": 2}
 R2D2 = {**REPLAY, "agent": "r2d2", "lstm": 8, "burn_in": 3, "batch_size": 4, "replay_ratio": 1.0}
+SAC = {
+    "env": "Pendulum-v1",
+    "agent": "sac",
+    "batch_size": 20,
+    "replay_size": 120,
+    "replay_min_size": 40,
+    "replay_ratio": 1.0,
+    "priority_exponent": 0.6,
+}
 FRAMES_A_ROUND = 2 * 4 * 5  # actors, environments, steps: see harness.TINY
 
 
-@pytest.mark.parametrize("settings", [DQN, R2D2], ids=["dqn", "r2d2"])
+@pytest.mark.parametrize("settings", [DQN, R2D2, SAC], ids=["dqn", "r2d2", "sac"])
 @pytest.mark.parametrize("lag", [0, 1])
 def test_apex_in_lockstep_computes_what_seed_does(
     lag: int, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -47,10 +56,8 @@ def test_apex_in_lockstep_computes_what_seed_does(
     monkeypatch.setattr(Replay, "offer", watch)
     runs, given = {}, {}
     for arch in ("seed", "apex"):
-        config = tiny(
-            *("toy:catch", tmp_path / arch),
-            **{**settings, "arch": arch, "transport": "inproc", "lag": lag, "frames": 8 * FRAMES_A_ROUND},
-        )
+        placed = {"arch": arch, "transport": "inproc", "lag": lag, "frames": 8 * FRAMES_A_ROUND}
+        config = tiny(**{"env": "toy:catch", "folder": tmp_path / arch, **settings, **placed})
         runs[arch] = train(config).to_json()
         given[arch], first[:] = list(first), []
     for name in ("agent_steps", "weights_version", "policy_lag_mean", "policy_lag_max") if lag == 0 else ():

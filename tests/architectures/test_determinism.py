@@ -54,6 +54,17 @@ CASES: dict[str, dict[str, Any]] = {
         "replay_min_size": 40,
         "eval_envs": 2,
     },
+    # Actions are uniform in the first rounds; observations are normalized by what was learned from.
+    "pendulum sac": {
+        "env": "Pendulum-v1",
+        "agent": "sac",
+        "batch_size": 20,
+        "replay_size": 120,
+        "replay_min_size": 80,
+        "replay_ratio": 1.0,
+        "priority_exponent": 0.6,
+        "normalize_observations": True,
+    },
     "memory r2d2 lag 1": {
         "env": "toy:memory",
         "agent": "r2d2",

@@ -241,3 +241,17 @@ def test_what_does_not_go_with_it_is_refused_with_the_reason(
 ) -> None:
     chosen = {"arch": "gorila", **({} if "agent" in settings else DQN), **settings}
     assert said in str(refusal(lambda: tiny("toy:catch", tmp_path, **chosen)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "its target parameters follow every update"),
+        ({"target_rate": 1.0, "target_period": 50}, "sac keeps numbers of whole batches"),
+    ],
+)
+def test_an_agent_that_is_more_than_gradients_is_refused(
+    settings: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    found = refusal(lambda: tiny("Pendulum-v1", tmp_path, arch="gorila", agent="sac", **settings))
+    assert found is not None and says in found and "--arch seed" in found

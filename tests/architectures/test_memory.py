@@ -304,6 +304,10 @@ def test_a_ratio_that_does_not_come_out_even_is_refused_in_lockstep(
     ("settings", "says"),
     [
         ({"agent": "dqn", "arch": "sebulba"}, "dqn does not run under sebulba: it samples from a replay"),
+        (
+            {"agent": "sac"},
+            "actions of toy:catch are int32.* use --agent ppo or vtrace, or dqn for one choice",
+        ),
         ({"eval_envs": 2}, "eval_envs is 2, but vtrace has no use for it: leave it out"),
         ({**DQN, "replay_size": 10**13}, r"a replay of 10000000000000 transitions needs \d+ bytes"),
         ({**R2D2, "lstm": 0}, "r2d2 is an agent with a memory"),

@@ -12,7 +12,7 @@ from seedbed.cli.main import VERBS, main
 from seedbed.cli.parse import one_line, parse
 from seedbed.cli.resume import Resume
 from seedbed.cli.train import configuration
-from seedbed.config.placement import has_meaning
+from seedbed.config.placement import has_meaning, is_shown
 from seedbed.config.resolve import configure, flat
 from seedbed.errors import ConfigError, RunFailed
 
@@ -167,6 +167,24 @@ PAIRS = [
 ALIASES = {"actor_devices": "inference_devices", "learner_devices": "training_devices"}
 
 
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [
+        ("max-envs", ["--listen", ":0"]),
+        ("host-timeout", ["--hosts", "2"]),
+        ("entropy-adjustment-speed", ["--target-entropy", "0.5"]),
+    ],
+)
+def test_a_flag_that_stands_beside_another_is_shown_with_it_and_always_read(
+    flag: str, values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--agent", "vtrace", "--preset", "none"]
+    assert f"--{flag}" not in run(capsys, *words, "--help")[1]
+    assert f"--{flag}" in run(capsys, *words, *values, "--help")[1]
+    found = flat(configuration([*words[1:], f"--{flag}", "7000"]))
+    assert found[flag.replace("-", "_")] == 7000
+
+
 @pytest.mark.parametrize(("arch", "agent"), PAIRS)
 def test_help_shows_what_architecture_and_agent_read_and_nothing_else(
     arch: str, agent: str, capsys: pytest.CaptureFixture[str]
@@ -177,9 +195,11 @@ def test_help_shows_what_architecture_and_agent_read_and_nothing_else(
         flag.replace("-", "_") for line in heads for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", line)
     }
     shown = {ALIASES.get(flag, flag.removeprefix("no_")) for flag in found} - {"help"}
-    config = configure(arch=arch, agent=agent, preset="none")
+    config = configure(arch=arch, agent=agent)
     idle = {part.name for part in fields(config.placement) if not has_meaning(part, type(config.settings))}
     idle |= {part.name for part in fields(config.settings) if not has_meaning(part, config.settings)}
+    for section in (config.placement, config.settings):
+        idle |= {part.name for part in fields(section) if not is_shown(part, section)}
     assert shown == flat(config).keys() - {"env"} - idle
     assert (arch, agent) != ("seed", "vtrace") or len(shown) <= 70
 

@@ -32,11 +32,17 @@ MEMORY = "dm_env:bsuite.environments.memory_chain:MemoryChain" if BSUITE else f"
         (MEMORY, {"memory_length": 3}),
         (f"{MINE}:Catch", {"rows": 6}),
         (f"{MINE}:MemoryChain", {}),
+        (f"{MINE}:Walled", {"columns": 3}),
         (f"{MINE}:shows", {"observation": "nested"}),
     ],
 )
 def test_the_contract(env_id: str, options: dict[str, Any]) -> None:
     check_environment(lambda n: make(env_id, n, options), steps=60)
+
+
+def test_a_mask_is_one() -> None:
+    mask = spec_of(f"{MINE}:Walled").action_mask
+    assert mask is not None and mask.shape == (3,)
 
 
 SHOWN = {

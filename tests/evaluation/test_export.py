@@ -18,7 +18,7 @@ import seedbed
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError
 from seedbed.evaluation.export import FORMATS, function_of
-from seedbed.types import ArraySpec, leaves, rebuild
+from seedbed.types import ACTION_MASK, ArraySpec, leaves, rebuild
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("toy:catch", {"agent": "vtrace"}),
@@ -29,6 +29,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "continuous": ("Pendulum-v1", {"agent": "ppo", "normalize_observations": True}),
     "values": ("toy:catch", {"agent": "dqn"}),
     "sequences": ("toy:memory", {"agent": "r2d2", "lstm": 8, "burn_in": 2}),
+    "masks": ("toy:doors", {"agent": "ppo"}),
+    "masked values": ("toy:doors", {"agent": "dqn"}),
     "stack": ("ALE/Pong-v5", {"agent": "vtrace", "network": "tiny"}),
 }
 """Environment and settings of runs, by a name of what is shown."""
@@ -90,6 +92,9 @@ def test_it_decides_as_the_policy_does(name: str, form: str, tmp_path: Path) -> 
         for path, theirs in zip(moving, after, strict=True):
             if path != "state/action":
                 np.testing.assert_allclose(mine[path], theirs, atol=1e-4, err_msg=path)
+        if policy.spec.action_mask is not None:
+            mask = observation[ACTION_MASK]
+            assert (mask[np.arange(BATCH), exported] | ~mask.any(axis=1)).all(), "a forbidden action"
         near = np.isclose(exported, action, atol=1e-4)
         alike.append(near if action.ndim == 1 else near.all(-1))
         # Where two actions are as good as each other they go on with different states.

@@ -29,6 +29,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "continuous": ("Pendulum-v1", {"agent": "ppo", "normalize_observations": True}),
     "values": ("toy:catch", {"agent": "dqn"}),
+    "masks": ("toy:doors", {"agent": "vtrace"}),
+    "masked values": ("toy:doors", {"agent": "dqn"}),
     "sequences": ("toy:memory", {"agent": "r2d2", "lstm": 8, "burn_in": 2}),
 }
 """Environment and settings of runs, by a name of what is shown."""
@@ -86,6 +88,16 @@ def test_draws_are_those_of_the_policy_and_follow_the_seed(tmp_path: Path) -> No
     np.testing.assert_allclose(shares, jax.nn.softmax(logits), atol=0.03)
     np.testing.assert_array_equal(drawn(1), drawn(1))
     assert (drawn(1) != drawn(2)).any()
+
+
+def test_no_draw_is_a_forbidden_action(tmp_path: Path) -> None:
+    policy, random = seedbed.load(run(tmp_path, "masks")), np.random.default_rng(2)
+    mask = random.random((2_000, 5)) < 0.4
+    action, _ = policy.act({"room": np.zeros((2_000, 8), np.float32), "action_mask": mask})
+    some = mask.any(axis=1)
+    assert 0 < (~some).sum() < 500
+    assert mask[some, action[some]].all()
+    assert np.bincount(action, minlength=5).all()
 
 
 def test_no_environment_is_made_and_no_library_of_environments_imported(tmp_path: Path) -> None:

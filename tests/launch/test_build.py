@@ -1,5 +1,7 @@
 """Agents, as a run's settings have them."""
 
+import dataclasses
+
 import jax
 import pytest
 
@@ -12,12 +14,15 @@ from seedbed.testing.agents import SPECS, at, experience
 
 @pytest.mark.parametrize("agent", AGENTS.names)
 def test_every_agent_convolves_in_the_dtype_that_is_asked_for(agent: str) -> None:
-    step, found = at(experience(SPECS["image"], 1, 2), 0), {}
+    spec = SPECS["image"]
+    if agent == "sac":
+        spec = dataclasses.replace(spec, action=SPECS["bounded"].action)
+    step, found = at(experience(spec, 1, 2), 0), {}
     for dtype in COMPUTE_DTYPES[:2]:
         config = seedbed.configure(
             "ALE/Pong-v5", agent=agent, preset="none", compute_dtype=dtype, frames=1000
         )
-        ours = build_agent(config, SPECS["image"])
+        ours = build_agent(config, spec)
         params = jax.eval_shape(ours.init, jax.random.key(0))
         program = jax.make_jaxpr(ours.mode)(params, step, ours.initial_state(2))
         found[dtype] = "bf16[" in str(program)
@@ -40,6 +45,10 @@ def test_a_run_says_how_much_it_will_learn_and_how_often_its_target_is_renewed()
     assert lines("dqn", **dqn) == [], "a run without an end has any number of updates"
     assert lines("dqn", frames=160_000, **{**dqn, "replay_ratio": None}) == []
     assert lines("ppo", frames=2048 * 3) == ["960 updates in this run"]
+    sac = seedbed.configure("toy:catch", agent="sac", preset="none", frames=21_000)
+    assert outlook(sac, SPECS["bounded"], build_agent(sac, SPECS["bounded"])) == [
+        "20,000 updates in this run"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,13 @@ def test_agents_learn_where_gradients_travel(
     assert summary["best_mean_return"] >= goal, summary
 
 
+def test_sac_swings_a_pendulum_up(tmp_path: Path) -> None:
+    # The mean is over all 40 episodes, the random ones at the beginning too; the last ones are better than -200.
+    small: dict[str, object] = {"hidden": (64, 64), "batch_size": 64, "replay_ratio": 64.0}
+    summary = learn("Pendulum-v1", tmp_path, frames=8_000, **small)
+    assert summary["agent"] == "sac" and summary["mean_return"] > -900, summary
+
+
 def test_a_continuous_task_improves(tmp_path: Path) -> None:
     # PPO: four seeds of four came to -1000 within 80,000 steps; V-trace needs 250,000 or does not leave chance.
     summary = learn(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import reference_agents as reference
-from reference_agents import Recipe, Replayed
+from reference_agents import Recipe, Replayed, Soft
 
 import seedbed
 
@@ -108,3 +108,34 @@ def test_dqn_learns_as_an_independent_program_does(tmp_path: Path) -> None:
     theirs = [mean(reference.dqn(recipe, steps, seed)[-100:]) for seed in range(seeds)]
     assert apart(ours, theirs) < 3.5, f"{ours}, and the other program {theirs}"
     assert min(mean(ours), mean(theirs)) > 60, f"{ours} and {theirs}"
+
+
+def pendulum(folder: Path, recipe: Soft, seed: int, steps: int) -> float:
+    """The mean return of SAC's last 100 episodes, of its first random ones on."""
+    config = seedbed.configure(
+        "Pendulum-v1",
+        preset="none",
+        agent="sac",
+        transport="inproc",
+        actors=1,
+        envs_per_actor=4,
+        lag=0,
+        network="mlp",
+        hidden=(64, 64),
+        activation="tanh",
+        seed=seed,
+        video=False,
+        run_dir=str(folder),
+        frames=steps,
+        **asdict(recipe),
+    )
+    return float(seedbed.train(config).to_json()["mean_return"])
+
+
+def test_sac_learns_as_an_independent_program_does(tmp_path: Path) -> None:
+    recipe, steps, seeds = Soft(), 7_680, 3
+    ours = [pendulum(tmp_path / str(seed), recipe, seed, steps) for seed in range(seeds)]
+    theirs = [mean(reference.sac(recipe, steps, seed)[-100:]) for seed in range(seeds)]
+    assert apart(ours, theirs) < 3.5, f"{ours}, and the other program {theirs}"
+    # A policy at random gets about -1,250, in the first episodes of all of these.
+    assert min(mean(ours), mean(theirs)) > -1000, f"{ours} and {theirs}"

@@ -10,7 +10,7 @@ import optax
 import pytest
 from harness import on_four_devices
 
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, SpecError
 from seedbed.learning.learner import Learner
 from seedbed.learning.update import Update
 from seedbed.replay.queue import rows_of, select
@@ -329,7 +329,7 @@ def test_one_device_and_four_give_the_same_update() -> None:
         np.testing.assert_allclose(told["after parts"], one["after parts"], rtol=1e-5)
 
 
-def towards_a_target(devices: int = 1, period: int = 3) -> Learner:
+def towards_a_target(devices: int = 1, period: int = 3, rate: float = 1.0) -> Learner:
     """One whose guesses are to come to twice those of its target, item by item of a replay."""
 
     def loss(params: Tree, target_params: Tree, unroll: Unroll, key: Any) -> Any:
@@ -343,7 +343,7 @@ def towards_a_target(devices: int = 1, period: int = 3) -> Learner:
         init=lambda key: {"w": jnp.asarray(1.0)},
         loss=loss,
         optimizer=optax.sgd(0.1),
-        data=DataPlan(LENGTH, BATCH, replay=replay, target_period=period),
+        data=DataPlan(LENGTH, BATCH, replay=replay, target_period=period, target_rate=rate),
     )
     return Learner(agent, jax.devices()[:devices], jax.random.key(3))
 
@@ -358,6 +358,26 @@ def test_the_target_becomes_the_newest_parameters_after_every_period() -> None:
         newest.append(float(learner.state.params["w"]))
     assert targets == [1.0, 1.0, newest[2], newest[2], newest[2], newest[5], newest[5]]
     assert len({*newest}) == 7
+
+
+@pytest.mark.parametrize(("period", "rate"), [(1, 0.25), (2, 0.1)])
+def test_the_target_follows_by_a_share_of_the_way(period: int, rate: float) -> None:
+    learner = towards_a_target(period=period, rate=rate)
+    unroll = batch()._replace(weight=np.ones(BATCH, np.float32))
+    by_hand = 1.0
+    for update in range(1, 7):
+        learner.update(learner.put(unroll))
+        newest = float(learner.state.params["w"])
+        assert abs(newest - by_hand) > 1e-3
+        if update % period == 0:
+            by_hand = (1 - rate) * by_hand + rate * newest
+        assert float(learner.state.target["w"]) == pytest.approx(by_hand, rel=1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.5, 1.01])
+def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
+    with pytest.raises(SpecError, match="needed is a share of the way"):
+        DataPlan(LENGTH, BATCH, target_period=1, target_rate=rate)
 
 
 def test_a_skipped_update_is_no_new_target() -> None:

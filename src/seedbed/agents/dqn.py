@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from seedbed.agents.interface import AgentDefinition
+from seedbed.agents.replay_based import Ahead, plan_of_transitions
 from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
 from seedbed.errors import ConfigError
 from seedbed.nets.body import Inputs
@@ -23,8 +24,7 @@ from seedbed.nets.q_network import QNetwork, one_of
 from seedbed.ops.batches import over_batch, transitions
 from seedbed.ops.optimizers import make_clip, make_optimizer, require
 from seedbed.ops.q_values import of_actions, td_errors
-from seedbed.ops.returns import n_step
-from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, Tree, Unroll
+from seedbed.types import Agent, EnvSpec, Tree, Unroll
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,8 @@ def make_agent(
         head_size=settings.head_size,
     )
     model.check()
+    data = plan_of_transitions(settings, env_spec, target_period=settings.target_period)
     start = env_spec.frame_stack - 1
-    overlap = start + settings.n_step - 1
-    if overlap > settings.unroll_length:
-        raise ConfigError(
-            f"unroll_length is {settings.unroll_length}, and has to be {overlap} or more: n_step is {settings.n_step}, "
-            f"and frames are stacked by {env_spec.frame_stack}"
-        )
     act, mode, explore = acting(settings, model)
     return Agent(
         name="dqn",
@@ -96,21 +91,7 @@ def make_agent(
         loss=_make_loss(settings, model, start),
         optimizer=make_optimizer(settings, total_updates),
         clip=make_clip(settings),
-        data=DataPlan(
-            settings.unroll_length,
-            settings.batch_size,
-            overlap=overlap,
-            replay=ReplayPlan(
-                capacity=settings.replay_size,
-                min_size=settings.replay_min_size,
-                ratio=settings.replay_ratio,
-                window=start + settings.n_step,
-                start=start,
-                priority_exponent=settings.priority_exponent,
-                importance_exponent=settings.importance_exponent,
-            ),
-            target_period=settings.target_period,
-        ),
+        data=data,
         mode=mode,
         explore=explore,
         priorities=_make_priorities(settings, start) if settings.priority_exponent else None,
@@ -126,16 +107,9 @@ def _make_loss(
         params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], jax.Array]]:
         del key
-        valid, discounts, rewards = (
-            array[start:]
-            for array in transitions(
-                unroll.timestep, discount=settings.discount, reward_clip=settings.reward_clip
-            )
-        )
-        # Where the episode ends within the n steps, its final observation is bootstrapped from.
-        steps = jnp.sum(jnp.cumprod(valid, axis=0), axis=0)
+        ahead = Ahead.of(settings, unroll.timestep, start)
         inputs, _ = model.inputs(unroll.timestep, None, unroll.state)
-        now, later = _at(inputs, jnp.full_like(steps, start)), _at(inputs, start + steps)
+        now, later = inputs.at(jnp.full_like(ahead.steps, start)), inputs.at(start + ahead.steps)
 
         def values(params: Tree, inputs: Inputs) -> jax.Array:
             return jnp.asarray(model.evaluate(params["network"], inputs)[0][0])
@@ -144,15 +118,10 @@ def _make_loss(
         target_q = values(target_params, later)
         choosing = values(jax.lax.stop_gradient(params), later) if settings.double else target_q
         bootstrap = of_actions(target_q, jnp.argmax(choosing, axis=-1))
-        everywhere = jnp.broadcast_to(bootstrap, (len(valid) + 1, *bootstrap.shape))
-
-        def returns(*trajectory: jax.Array) -> jax.Array:
-            return n_step(*trajectory, n=settings.n_step)
-
-        targets = over_batch(returns)(discounts, rewards, everywhere, valid)[0]
+        targets = ahead.targets(bootstrap)
         taken = of_actions(q, unroll.action[start])
         # A window is not sampled where its transition leads into a new episode.
-        errors = jnp.where(valid[0], targets - taken, 0.0)
+        errors = jnp.where(ahead.valid[0], targets - taken, 0.0)
         sizes = optax.huber_loss(errors, delta=settings.huber) if settings.huber else 0.5 * jnp.square(errors)
         metrics = {
             "value": jnp.mean(taken),
@@ -167,17 +136,6 @@ def _make_loss(
         )
 
     return loss
-
-
-def _at(inputs: Inputs, steps: jax.Array) -> Inputs:
-    """The inputs ``[1, B, ...]`` of one step for each row, int ``[B]``."""
-
-    def take(array: jax.Array) -> jax.Array:
-        index = steps.reshape(1, -1, *(1,) * (array.ndim - 2))
-        return jnp.take_along_axis(array, index, axis=0)
-
-    observation, mask = jax.tree.map(take, (inputs.observation, inputs.mask))
-    return Inputs(observation, [], take(inputs.first), inputs.core, mask)
 
 
 def _make_priorities(settings: DQNSettings, start: int) -> Callable[[Unroll], jax.Array]:

@@ -17,7 +17,7 @@ class AgentDefinition:
       name: value of ``--agent``.
       Settings: frozen dataclass of the agent's settings, derived from
         :class:`~seedbed.agents.actor_critic.PolicySettings` or
-        :class:`~seedbed.agents.value_based.ValueBasedSettings`.
+        :class:`~seedbed.agents.replay_based.ReplaySettings`.
       make: ``(settings, spec, network, *, total_updates) -> Agent``, of a :class:`~seedbed.nets.network.Network`;
         raises :class:`~seedbed.errors.ConfigError` for settings that do not go together, or that do not fit the
         environment.

@@ -9,6 +9,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from seedbed.agents.replay_based import ReplaySettings
 from seedbed.nets.q_network import QNetwork
 from seedbed.ops.batches import add_time
 from seedbed.ops.exploration import epsilon_greedy, epsilons_of
@@ -17,23 +18,31 @@ from seedbed.types import ActOutput, Exploration, TimeStep, Tree
 
 
 @dataclass(frozen=True)
-class ValueBasedSettings(OptimizerSettings):
-    """Settings of every value-based agent; an agent overrides the defaults and adds its own."""
-
-    memory: ClassVar[str] = "replay"
-    """The source of batches."""
+class ExplorationSettings(OptimizerSettings):
+    """Settings of agents that act by chance now and then."""
 
     explores: ClassVar[bool] = True
     """True if it explores by chance."""
 
-    discount: float = 0.99
-    """Value of a reward one step later (gamma)."""
+    epsilon_base: float = 0.4
+    """Share of actions by chance in the first environment (epsilon)."""
 
-    reward_clip: float = 0.0
-    """Clip rewards to plus or minus this before learning; 0 is off."""
+    epsilon_exponent: float = 7.0
+    """The last environment acts by chance with epsilon_base to the power of 1 plus this."""
 
-    n_step: int = 3
-    """Rewards that a target adds up before it bootstraps (n)."""
+    epsilon_evaluation: float = 0.001
+    """Share of actions by chance in environments that only evaluate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.epsilon_exponent >= 0, "epsilon_exponent", self.epsilon_exponent, "0 or more")
+        for name in ("epsilon_base", "epsilon_evaluation"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+
+
+@dataclass(frozen=True)
+class ValueBasedSettings(ExplorationSettings, ReplaySettings):
+    """Settings of value-based agents with a replay; an agent overrides the defaults and adds its own."""
 
     double: bool = True
     """Let the trained values choose the action whose value the target network tells (double Q-learning)."""
@@ -47,53 +56,10 @@ class ValueBasedSettings(OptimizerSettings):
     target_period: int = 250
     """Updates after which the target network becomes the trained one."""
 
-    epsilon_base: float = 0.4
-    """Share of actions by chance in the first environment (epsilon)."""
-
-    epsilon_exponent: float = 7.0
-    """The last environment acts by chance with epsilon_base to the power of 1 plus this."""
-
-    epsilon_evaluation: float = 0.001
-    """Share of actions by chance in environments that only evaluate."""
-
-    replay_size: int = 100_000
-    """Transitions that the replay keeps."""
-
-    replay_min_size: int = 1_000
-    """Transitions in the replay before learning begins."""
-
-    replay_ratio: float | None = 4.0
-    """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
-
-    priority_exponent: float = 0.6
-    """Power of priorities in sampling; 0 is uniformly."""
-
-    importance_exponent: float = 0.4
-    """Power of the loss's correction for priorities; 1 is fully."""
-
-    unroll_length: int = 20
-    """Transitions in an unroll (T)."""
-
-    batch_size: int = 32
-    """Items in a batch (B), over all devices."""
-
-    @property
-    def transitions_before_learning(self) -> int:
-        """Transitions that are acted before the first batch is learned from."""
-        return self.replay_min_size
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("n_step", "target_period", "replay_size", "unroll_length", "batch_size"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "1 or more")
-        for name in ("reward_clip", "head_size", "epsilon_exponent", "replay_min_size", "priority_exponent"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("discount", "epsilon_base", "epsilon_evaluation", "importance_exponent"):
-            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
-        ratio = self.replay_ratio
-        require(ratio is None or ratio > 0, "replay_ratio", ratio, "more than 0, or none")
-        annealed = ratio is None and self.anneal_to_zero
-        require(not annealed, "replay_ratio", ratio, "a number: annealing needs the number of updates")
+        require(self.target_period > 0, "target_period", self.target_period, "1 or more")
+        require(self.head_size >= 0, "head_size", self.head_size, "0 or more")
 
 
 def acting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ class VTraceSettings(ActorCriticSettings):
     target_entropy: float | None = None
     """Entropy in nats at which the policy is held by adapting the weight of the bonus; none: fixed."""
 
-    entropy_adjustment_speed: float = 10.0
+    entropy_adjustment_speed: float = field(default=10.0, metadata={"beside": "target_entropy"})
     """Speed at which the weight of the entropy bonus adapts."""
 
     def __post_init__(self) -> None:

@@ -50,7 +50,7 @@ from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingL
 from seedbed.parameter_server.server import RemoteShards
 from seedbed.seeding import key
 from seedbed.transport.connect import connect
-from seedbed.types import Agent, EnvSpec
+from seedbed.types import Agent, DataPlan, EnvSpec
 
 STALENESS_PER_WORKER = 4
 """Default bound on a gradient's staleness, in gradients of every worker that its shard has taken meanwhile."""
@@ -169,9 +169,20 @@ class GorilaWorker:
         }
 
 
+def refuses(plan: DataPlan) -> str | None:
+    """Refuses agents without a replay, and targets that only the one who makes the updates can compute."""
+    return acts_and_samples(plan) or (
+        "its target parameters follow every update, and here the shards make the updates and keep no targets"
+        if plan.target_rate < 1
+        else None
+    )
+
+
 def check(config: RunConfig, agent: Agent) -> str | None:
     """Returns the reason why settings do not go together; None if they do."""
     place = config.placement
+    if agent.prepare is not None:
+        return f"{agent.name} keeps numbers of whole batches, and gorila's workers give gradients: use --arch seed"
     return (
         not_exact(
             config,
@@ -255,7 +266,7 @@ GORILA = Architecture(
     GorilaSettings,
     ParameterServerRun,
     program,
-    refuses=acts_and_samples,
+    refuses=refuses,
     check=check,
     place=place,
     updates=updates,

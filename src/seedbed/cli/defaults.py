@@ -7,14 +7,14 @@ the agent and the architecture.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Any, get_type_hints
 
 import tyro
 
 from seedbed.cli.parse import parse
-from seedbed.config.placement import has_meaning, names_of
+from seedbed.config.placement import BESIDE, has_meaning, is_shown, names_of
 from seedbed.config.resolve import defaults, of_others, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -27,7 +27,7 @@ def read_config(verb: str, arguments: Sequence[str], about: str) -> RunConfig:
     Raises:
       ConfigError: they do not fit.
     """
-    default = typed(defaults_of(verb, arguments))
+    default = typed(defaults_of(verb, arguments), arguments)
     return plain(parse(verb, type(default), arguments, default, about))
 
 
@@ -61,9 +61,15 @@ def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) ->
 # -- flags of one agent and one architecture ---------------------------------------------------------------
 
 
-def typed(config: RunConfig) -> RunConfig:
-    """Returns ``config`` as an instance of a class that has the flags of its agent and its architecture."""
-    placement, settings = (_meaningful(part, config.settings) for part in (config.placement, config.settings))
+def typed(config: RunConfig, words: Sequence[str] = ()) -> RunConfig:
+    """Returns ``config`` as an instance of a class that has the flags of its agent and its architecture.
+
+    Flags that stand beside another one are shown if that is among the ``words``, or not at its default.
+    """
+    given = {name for _, names in _flags(words) for name in names}
+    placement, settings = (
+        _meaningful(part, config.settings, given) for part in (config.placement, config.settings)
+    )
     made = make_dataclass(
         "RunConfig",
         [
@@ -98,14 +104,14 @@ def _choice(registry: Registry, about: str) -> Any:
     return Annotated[str, tyro.conf.arg(metavar=names, help=f"{about}; MODULE:NAME for one of your own.")]
 
 
-def _meaningful(section: Any, agent_settings: Any) -> Any:
-    """Returns a section as an instance of a class that hides settings without meaning beside the agent's."""
+def _meaningful(section: Any, agent_settings: Any, given: Container[str]) -> Any:
+    """Returns a section as an instance of a class that hides settings without meaning beside the given ones."""
     kind = type(section)
     hints = get_type_hints(kind, include_extras=True)
     hidden = [
         (part.name, Annotated[hints[part.name], tyro.conf.Suppress], part)
         for part in fields(kind)
-        if not has_meaning(part, agent_settings)
+        if not (has_meaning(part, agent_settings) and is_shown(part, section, given))
     ]
     values = {part.name: getattr(section, part.name) for part in fields(kind)}
     made = make_dataclass(
@@ -164,7 +170,7 @@ def _require_own(registry: Registry, chosen: str, words: Iterable[str]) -> None:
 
 def _as_chosen(config: RunConfig, given: Any, words: Sequence[str]) -> RunConfig:
     """Returns the configuration with the flags that decide which others mean something (the optimizer)."""
-    deciding = {name for part in fields(config.settings) for name in part.metadata}
+    deciding = {name for part in fields(config.settings) for name in part.metadata if name != BESIDE}
     chosen = {name: getattr(given, name) for _, names in _flags(words) for name in deciding & names}
     return replace(config, **chosen) if chosen else config
 

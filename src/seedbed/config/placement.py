@@ -6,6 +6,7 @@ some agents only: it is shown, and may be given, where the agent's ``Settings`` 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
@@ -34,9 +35,28 @@ def at_least(settings: object, least: float, *names: str, above: bool = False) -
             )
 
 
+BESIDE = "beside"
+"""Key of the metadata of a setting that help shows only beside another one, whose name is the value."""
+
+
 def has_meaning(part: Any, agent_settings: Any) -> bool:
     """Returns whether a setting means something beside these settings of the agent, or for agents of such a class."""
-    return all(getattr(agent_settings, name, None) == value for name, value in part.metadata.items())
+    return all(
+        getattr(agent_settings, name, None) == value
+        for name, value in part.metadata.items()
+        if name != BESIDE
+    )
+
+
+def is_shown(part: Any, section: Any, given: Container[str] = ()) -> bool:
+    """Returns whether help shows a setting of a section: always, or if the one that it stands beside is given.
+
+    That is so if its name, or the setting's own, is among ``given``, or if it has another value than its default.
+    """
+    if (beside := part.metadata.get(BESIDE)) is None or beside in given or part.name in given:
+        return True
+    (default,) = (other.default for other in fields(section) if other.name == beside)
+    return bool(getattr(section, beside) != default)
 
 
 @dataclass(frozen=True)
@@ -131,7 +151,7 @@ class RemoteSettings(EnvironmentSettings, NetworkSettings):
 
     listen: tuple[str, ...] = ()
     """Addresses (HOST:PORT, port 0 for a free one) where actors of other machines may join by gRPC."""
-    max_envs: int | None = None
+    max_envs: int | None = field(default=None, metadata={BESIDE: "listen"})
     """Most environments that inference keeps slots for; None for this run's own plus 256."""
 
     def __post_init__(self) -> None:
@@ -240,7 +260,7 @@ class HostSettings(NetworkSettings):
     """Number of this host; 0 is the one that the others connect to."""
     coordinator: str | None = None
     """HOST:PORT of host 0, reachable for the others; None: all hosts are started on this machine."""
-    host_timeout: float = 30.0
+    host_timeout: float = field(default=30.0, metadata={BESIDE: "hosts"})
     """Seconds without a sign of life after which a host counts as gone, and the run ends."""
 
     def __post_init__(self) -> None:

@@ -85,6 +85,8 @@ class RunConfig:
     """Root of all randomness."""
     deterministic: bool = False
     """Reproducible bit by bit and resumed exactly: exact lag, fixed batches, environments brought back."""
+    init_from: str | None = None
+    """Run folder whose newest parameters the run begins with, as far as they fit; none: new ones."""
     env_options: tuple[str, ...] = ()
     """Options of the environment: name=value, read by the default's type, or name:=JSON."""
     run_dir: str | None = None

@@ -68,7 +68,9 @@ def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
     updates = _total_updates(config, spec)
     ratio_is_free = plan.replay is not None and plan.replay.ratio is None
     if updates is not None and not ratio_is_free:
-        renewals = updates // plan.target_period if plan.target_period else None
+        # Targets that follow by a share of the way are renewed all the time.
+        copied = plan.target_period and plan.target_rate == 1
+        renewals = updates // plan.target_period if copied else None
         of_target = "" if renewals is None else f", {renewals:,} target renewals"
         lines.append(f"{updates:,} updates{of_target} in this run")
         if renewals is not None and renewals < _FEW_RENEWALS:

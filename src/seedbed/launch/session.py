@@ -178,7 +178,7 @@ class Session:
             gate=self.gate,
             log=self.folder.log,
             checkpoint=self.checkpoint,
-            agent_with=partial(build_agent, self.config, self.spec),
+            agent_with=self._agent_with,
             # Above the epochs of all earlier sessions, however they ended.
             first_epoch=0 if self.config.deterministic else self.session * EPOCHS_A_SESSION,
             on_join=self.recorder.joined,
@@ -411,6 +411,11 @@ class Session:
             note=self.display.note,
             version=lambda: arch.version,
         )
+
+    def _agent_with(self, values: Mapping[str, Any]) -> Agent:
+        """Returns the agent with other values of some settings; with ``init_from`` it begins as this one does."""
+        agent = build_agent(self.config, self.spec, values)
+        return agent if self.config.init_from is None else replace(agent, init=self.agent.init)
 
     @property
     def _restarts(self) -> int:

@@ -20,6 +20,7 @@ from seedbed.launch.local import LocalLauncher
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.surroundings import held
+from seedbed.launch.warm_start import warm_started
 from seedbed.learning.checkpoint import any_saved, load_latest
 from seedbed.metrics.reports import Summary, read_summary, summary_from
 from seedbed.metrics.say import say
@@ -58,7 +59,7 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
         except ConfigError:
             folder.discard()
             raise
-    spec, agent = _built(config)
+    spec, agent = _built(config, resumed=False)
     folder = RunFolder.create(config)
     try:
         with folder.held():
@@ -105,7 +106,7 @@ def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
     # Locked before checkpoints are read: a run that is ending writes one more.
     with folder.held():
         checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
-        spec, agent = _built(config)
+        spec, agent = _built(config, resumed=checkpoint is not None)
         return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
 
 
@@ -153,11 +154,15 @@ def _of_one_that_is_over(folder: RunFolder) -> Summary | None:
     return None if summary.stopped_because.startswith(("interrupted", "failed")) else summary
 
 
-def _built(config: RunConfig) -> tuple[EnvSpec, Agent]:
+def _built(config: RunConfig, *, resumed: bool) -> tuple[EnvSpec, Agent]:
     spec = build_spec(config)
     agent = build_agent(config, spec)
     require_fit(config, agent)
-    for line in outlook(config, spec, agent) if config.cluster.host == 0 else ():
+    lines = outlook(config, spec, agent)
+    if config.init_from is not None and not resumed:
+        agent, found = warm_started(agent, config.init_from)
+        lines.append(found)
+    for line in lines if config.cluster.host == 0 else ():
         say(line)
     return spec, agent
 
@@ -251,5 +256,5 @@ def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bo
     """Runs one host's part of a run of several, once all hosts have joined."""
     exact = config.deterministic and not load_architecture(config.arch).always_exact
     checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
-    spec, agent = _built(config)
+    spec, agent = _built(config, resumed=checkpoint is not None)
     return Session(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()

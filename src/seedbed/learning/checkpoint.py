@@ -287,15 +287,15 @@ class Checkpoint:
         """
         return self._rebuilt(self._load(f"{name}.safetensors"), like, self.path / name)
 
-    def subtree(self, name: str, below: str, like: Tree) -> Tree:
-        """The part at the path ``below`` of the tree ``name``, as :meth:`tree` gives the whole."""
+    def subtree(self, name: str, path: str, like: Tree) -> Tree:
+        """Returns the part at ``path`` of the tree ``name``; see :meth:`tree`."""
+        return self._rebuilt(self.leaves(name, path), like, self.path / name / path)
+
+    def leaves(self, name: str, path: str) -> dict[str, Array]:
+        """Returns the leaves at ``path`` of the tree ``name``, by their paths behind it."""
         kept = self._load(f"{name}.safetensors")
-        part = {
-            leaf.removeprefix(f"{below}/"): array
-            for leaf, array in kept.items()
-            if leaf.startswith(f"{below}/")
-        }
-        return self._rebuilt(part, like, self.path / name / below)
+        below = f"{path}/"
+        return {leaf.removeprefix(below): array for leaf, array in kept.items() if leaf.startswith(below)}
 
     def _rebuilt(self, named: dict[str, Array], like: Tree, where: Path) -> Tree:
         from jax import tree_util

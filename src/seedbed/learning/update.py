@@ -152,6 +152,8 @@ class Update:
     def step(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree, Any]:
         """Makes one update with a prepared minibatch; one that is not finite changes only the counters.
 
+        A renewal of the target parameters that is due is made nevertheless.
+
         Returns the state, the metrics, and the loss's priorities ``[B]`` of the items, or None.
         """
         found = self.gradient(state.params, state.target, state.key, state.updates, batch)
@@ -165,9 +167,7 @@ class Update:
         )
         skip = 1 - finite.astype(jnp.int32)
         updates = state.updates + 1
-        target = state.target
-        if period := self._agent.data.target_period:
-            target = where(updates % period == 0, params, target)
+        target = self._target(state.target, params, updates)
         return (
             TrainState(
                 params,
@@ -181,6 +181,16 @@ class Update:
             {**found.metrics, "skipped_updates": state.skipped + skip},
             found.priorities,
         )
+
+    def _target(self, target: Tree, params: Tree, updates: Any) -> Tree:
+        """Returns the target parameters after so many updates, renewed if it is time."""
+        plan = self._agent.data
+        if not plan.target_period:
+            return target
+        renewed = params
+        if plan.target_rate < 1:
+            renewed = optax.incremental_update(params, target, plan.target_rate)
+        return where(updates % plan.target_period == 0, renewed, target)
 
     def gradient(self, params: Tree, target: Tree, key: Any, updates: Any, batch: Unroll) -> Gradient:
         """Computes the gradient of the loss on a prepared minibatch, averaged over the devices.

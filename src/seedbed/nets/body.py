@@ -44,6 +44,15 @@ class Inputs(NamedTuple):
     core: Tree
     mask: jax.Array | None
 
+    def at(self, steps: jax.Array) -> Inputs:
+        """Returns the inputs ``[1, B, ...]`` of one step for each row, int ``[B]``; there is no core."""
+
+        def take(array: jax.Array) -> jax.Array:
+            index = steps.reshape(1, -1, *(1,) * (array.ndim - 2))
+            return jnp.take_along_axis(array, index, axis=0)
+
+        return jax.tree.map(take, self._replace(core={}))._replace(core=self.core)
+
 
 class Layers(nn.Module):
     """The part with weights; see the module's text."""
@@ -158,9 +167,19 @@ class Body(ABC):
 
     def init(self, key: jax.Array) -> Tree:
         """Fresh parameters."""
-        # Shapes are enough, and keep the compiler from evaluating the network on a constant.
-        inputs = jax.eval_shape(lambda: self.inputs(_zeros_step(self.spec), None, self.initial_state(1))[0])
-        return self._module().lazy_init(key, *inputs[:-1])
+        return self._module().lazy_init(key, *self.example()[:-1])
+
+    def example(self) -> Inputs:
+        """Returns the shapes of the inputs of one step of one environment, ``[1, 1, ...]``.
+
+        They are enough to make parameters, and keep the compiler from evaluating the network on a constant.
+        """
+
+        def inputs() -> Inputs:
+            return self.inputs(_zeros_step(self.spec), None, self.initial_state(1))[0]
+
+        shapes: Inputs = jax.eval_shape(inputs)
+        return shapes
 
     def evaluate(self, params: Tree, inputs: Inputs) -> tuple[Any, Tree]:
         """Returns the heads' outputs for inputs ``[T, B, ...]``, and the state of the core after the last one.

@@ -15,9 +15,9 @@ class Network:
     network: str = "auto"
     """Torso: auto, mlp, tiny, small, pooled, nature, shallow, deep, or module:Class of your own."""
     hidden: tuple[int, ...] = ()
-    """Sizes of the torso's dense layers; none given: the network's own."""
+    """Sizes of the torso's dense layers; none given: the network's own (of sac's MLP: 256 256)."""
     activation: Literal["auto", "tanh", "relu", "silu"] = "auto"
-    """Activation of the MLP's layers; auto: tanh. (Convolutional networks are rectified.)"""
+    """Activation of the MLP's layers; auto: tanh, or sac's relu. (Convolutions are rectified.)"""
     lstm: int | None = None
     """Size of an LSTM between torso and heads; 0: none; None: the agent's own (r2d2: 512, others: 0)."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = "float32"

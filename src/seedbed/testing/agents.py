@@ -55,6 +55,12 @@ SPECS: dict[str, EnvSpec] = {
         ArraySpec((3,), "float32"),
         ArraySpec((3,), "float32", low=(-1.0, 0.0, -np.inf), high=(1.0, 4.0, np.inf)),
     ),
+    "bounded": EnvSpec(
+        "test/bounded",
+        {"camera": ArraySpec((12, 12, 1), "uint8"), "joints": ArraySpec((3,), "float32")},
+        ArraySpec((2,), "float32", low=(-1.0, 0.0), high=(1.0, 4.0)),
+        frame_stack=2,
+    ),
     "masked": EnvSpec(
         "test/masked", {ACTION_MASK: ArraySpec((5,), "bool"), "seen": ArraySpec((4,), "float32")}, _CHOICE
     ),
@@ -172,12 +178,15 @@ class Subject:
         (loss, (metrics, _)), gradient = run(self.params, self.params, unroll, jax.random.key(1))
         return loss, metrics, gradient
 
-    def play(self, timestep: TimeStep, seed: int = 0, skip: int = 0) -> Unroll:
-        """Acts on the steps ``[skip + T + 1, B, ...]`` in order, and returns the unroll of the last T + 1."""
+    def play(self, timestep: TimeStep, seed: int = 0, skip: int = 0, number: int = 0) -> Unroll:
+        """Acts on the steps ``[skip + T + 1, B, ...]`` in order, and returns the unroll of the last T + 1.
+
+        The first step has this number; draws follow from numbers and seed.
+        """
         steps, batch = timestep.first.shape
         states, outputs = [self.initial_state(batch)], []
         for t in range(steps - 1):
-            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), t), batch)
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number + t), batch)
             output, state = self.act(self.params, keys, at(timestep, t), states[-1])
             outputs.append(output)
             states.append(state)
@@ -255,7 +264,7 @@ def check_rows_are_independent(subject: Subject) -> None:
 
 def check_episodes_do_not_leak(subject: Subject) -> None:
     """Requires the first step of an episode to be acted on as after a reset, with any episode before it in the slot."""
-    fresh = subject.play(experience(subject.spec, 4, 4, seed=5))
+    fresh = subject.play(experience(subject.spec, 4, 4, seed=5), number=4)
     before = experience(subject.spec, 4, 4, [(3, row, "terminated") for row in range(4)], seed=6)
     steps = jax.tree.map(
         lambda *x: np.concatenate(x),
@@ -265,9 +274,9 @@ def check_episodes_do_not_leak(subject: Subject) -> None:
     )
     after = subject.play(steps)
     _close(
-        jax.tree.map(lambda x: x[0], fresh.record),
-        jax.tree.map(lambda x: x[4], after.record),
-        "the record of an episode's first step",
+        jax.tree.map(lambda x: x[0], (fresh.action, fresh.record)),
+        jax.tree.map(lambda x: x[4], (after.action, after.record)),
+        "the decision at an episode's first step",
     )
 
 
@@ -353,7 +362,11 @@ def check_preparing_by_the_record_changes_nothing(subject: Subject) -> None:
 
 
 def check_shards_average_to_the_whole(subject: Subject) -> None:
-    """The loss is a mean over the batch: the average over shards is the loss of the whole, gradients too."""
+    """The loss is a mean over the batch: the average over shards is the loss of the whole, gradients too.
+
+    A loss may draw a number for each place in the batch: so each row takes a place in both halves of the whole, as it
+    does in its shard.
+    """
     unroll = subject.prepare(subject.unroll(_ENDS))
 
     def gradient(part: Unroll) -> tuple[Any, Tree]:
@@ -372,10 +385,15 @@ def check_shards_average_to_the_whole(subject: Subject) -> None:
             weight=None if unroll.weight is None else unroll.weight[index],
         )
 
-    halves = np.split(np.arange(unroll.version.shape[1]), 2)
-    shards = [gradient(only([*rows, *rows])) for rows in halves]
-    average = jax.tree.map(lambda a, b: (a + b) / 2, *shards)
-    _close(gradient(unroll), average, "the average over two shards")
+    def mean(*batches: Sequence[int]) -> tuple[Any, Tree]:
+        average: tuple[Any, Tree] = jax.tree.map(
+            lambda a, b: (a + b) / 2, *(gradient(only(rows)) for rows in batches)
+        )
+        return average
+
+    one, other = np.split(np.arange(unroll.version.shape[1]), 2)
+    whole = mean([*one, *other], [*other, *one])
+    _close(whole, mean([*one, *one], [*other, *other]), "the average over two shards")
 
 
 def check_update_is_finite(subject: Subject) -> None:
@@ -431,7 +449,7 @@ def _difference(one: Tree, other: Tree) -> float:
         (np.asarray(a, np.float64), np.asarray(b, np.float64))
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     ]
-    return max(float(np.max(np.abs(a - b)) / max(1.0, np.max(np.abs(a)))) for a, b in pairs)
+    return max((float(np.max(np.abs(a - b)) / max(1.0, np.max(np.abs(a)))) for a, b in pairs), default=0.0)
 
 
 def _close(one: Tree, other: Tree, what: str) -> None:

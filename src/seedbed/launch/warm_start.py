@@ -1,0 +1,59 @@
+"""A run that begins with the parameters of another one: ``--init-from RUN``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from seedbed.errors import ConfigError
+from seedbed.launch.folder import RunFolder
+from seedbed.learning.checkpoint import flatten, load_latest
+from seedbed.seeding import key
+from seedbed.types import Agent, Tree
+
+_MOST_NAMES = 4
+
+
+def warm_started(agent: Agent, path: str | Path) -> tuple[Agent, str]:
+    """Returns the agent with an ``init`` that gives the newest parameters of a run, and a line about them.
+
+    An array is taken if path, shape and dtype are the same; the others begin anew. Optimizer and counters are new.
+
+    Args:
+      agent: the agent.
+      path: folder of the run whose parameters are taken; nothing that its settings name is imported.
+
+    Raises:
+      ConfigError: there is no such run, or nothing of it fits.
+      CheckpointError: none of its checkpoints is intact.
+    """
+    checkpoint = load_latest(RunFolder.open(path).checkpoints)
+    kept = checkpoint.leaves("train", "params")
+    wanted = flatten(jax.eval_shape(agent.init, key(0, "template")))
+    fit = {name for name, leaf in wanted.items() if name in kept and _form(kept[name]) == _form(leaf)}
+    rest = [f"{name} {_form(leaf)}" for name, leaf in wanted.items() if name not in fit]
+    if not fit:
+        raise ConfigError(
+            f"init_from is {path}, and none of its {len(kept)} arrays fits this agent and network, which begin with "
+            f"{rest[0]}: give a run of the same --agent and --network"
+        )
+
+    def init(root: Any) -> Tree:
+        fresh = agent.init(root)
+        taken = [jnp.asarray(kept[name]) if name in fit else leaf for name, leaf in flatten(fresh).items()]
+        return jax.tree.unflatten(jax.tree.structure(fresh), taken)
+
+    line = f"begins with {len(fit)} of {len(wanted)} arrays of parameters of {checkpoint.path}"
+    if rest:
+        more = f", and {len(rest) - _MOST_NAMES} more" if len(rest) > _MOST_NAMES else ""
+        line += f"; these begin anew: {', '.join(rest[:_MOST_NAMES])}{more}"
+    return replace(agent, init=init), line
+
+
+def _form(array: Any) -> str:
+    """Dtype and shape of an array, or of a description of one."""
+    return f"{array.dtype.name}{list(array.shape)}"
