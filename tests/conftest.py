@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 
 import psutil
 import pytest
@@ -28,8 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compiling is most of the time of a tiny run: every program is compiled once for all tests and processes."""
     if hasattr(config, "workerinput"):
         return  # its environment has what the process that started it set
-    cache = tempfile.mkdtemp(prefix="seedbed-compiled-")
-    config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+    cache, home = (tempfile.mkdtemp(prefix=f"seedbed-{name}-") for name in ("compiled", "config"))
+    for folder in (cache, home):
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+    os.environ["XDG_CONFIG_HOME"] = home  # the key that runs are signed with is not the user's
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

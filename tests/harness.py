@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -224,3 +226,42 @@ def balanced(values: dict[str, Any]) -> bool:
     return values["steps_received"] == sum(
         values[f"steps_{name}"] for name in ("trained", "queued", "open", "dropped")
     )
+
+
+PLACED = {
+    "pipe": "it is a pipe",
+    "device": "it is a device|it is a link",
+    "link": "it is a link",
+    "folder": "it is a folder",
+}
+"""Kinds of things that a stranger may put into the place of a file, and the words of the refusal."""
+
+
+def placed(kind: str, path: Path) -> None:
+    """Puts something of a kind into the place of a file; a link leads to ``aim``, which holds ``mine``, beside it."""
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")  # a device of one's own takes rights that tests may lack
+    else:
+        (path.parent / "aim").write_text("mine")
+        path.symlink_to("aim")
+
+
+def at_once(function: Callable[[], Found], patience: float = 30.0) -> Found:
+    """What a function returns or raises; fails if it waits for somebody, as for the other end of a pipe."""
+    outcome: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # What waits for ever cannot be stopped, and a daemon does not keep the tests from ending.
+    threading.Thread(target=run, daemon=True).start()
+    assert wait([outcome], patience).done, "it waits"
+    return outcome.result()

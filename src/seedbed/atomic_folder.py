@@ -3,6 +3,9 @@
 An atomic folder holds safetensors files and, written last, a manifest in JSON: size and SHA-256 of every file, and one
 of itself. It is written under another name, brought to the disk file by file, and then renamed. Checkpoints and data
 sets are atomic folders.
+
+A folder may be damaged, or a stranger's. So its files are the ones of the manifest, by plain names, each with its size
+and its hash; a file that the manifest does not list is never read, and no link is followed.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +24,12 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from seedbed import regular_files
 from seedbed.errors import Damaged
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 WRITING_FAILS = (OSError, SafetensorError)
 """Exceptions that writing into a folder may raise; :func:`reason` puts them into words."""
 
@@ -47,15 +54,6 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, An
     return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Writes one file that is never seen half-written; raises :class:`OSError` if it cannot."""
-    draft = path.with_name(path.name + "~")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-    draft.rename(path)
-
-
 def seal(folder: Path, manifest: str, body: Mapping[str, Any]) -> None:
     """Writes the manifest ``body``, whose ``"files"`` are the entries by name: now the folder is whole.
 
@@ -73,33 +71,49 @@ def seal(folder: Path, manifest: str, body: Mapping[str, Any]) -> None:
 def read(folder: Path, manifest: str) -> dict[str, Any]:
     """The manifest's body; raises :class:`Damaged` if it is not there or not as it was written."""
     try:
-        body: dict[str, Any] = json.loads((folder / manifest).read_bytes())
+        body = regular_files.read_object(folder / manifest)
         if body.pop("sha256") != _digest(body):
             raise Damaged(f"{manifest} was changed")
         return body
     except OSError as error:
         raise Damaged(f"{manifest}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{manifest} is not a manifest ({error})") from error
 
 
 def verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, contents: bool = True) -> None:
-    """Compares files with their entries; raises :class:`Damaged`.
+    """Compares files with their entries.
 
     Args:
       folder: folder of the files.
-      files: entries of :func:`write_arrays`, by name.
+      files: entries of :func:`write_arrays`, by name, as a manifest has them: nothing is taken for granted.
       contents: whether to read them all; else only their sizes are compared.
+
+    Raises:
+      Damaged: an entry is none, or names a file that is not in this folder; or a file differs, or is none.
     """
+    if not isinstance(files, Mapping):
+        raise Damaged(f"its list of files is {files!r}")
     for name, entry in files.items():
-        file = folder / Path(name).name  # a manifest may name files of its folder only
+        _require_entry(name, entry)
         try:
-            if file.stat().st_size != entry["bytes"]:
-                raise Damaged(f"{name} has {file.stat().st_size} bytes instead of {entry['bytes']}")
-            if contents and file_digest(file) != entry["sha256"]:
+            size = regular_files.require(folder / name).st_size
+            if size != entry["bytes"]:
+                raise Damaged(f"{name} has {size} bytes instead of {entry['bytes']}")
+            if contents and file_digest(folder / name) != entry["sha256"]:
                 raise Damaged(f"{name} does not have the SHA-256 that it was saved with")
         except OSError as error:
-            raise Damaged(f"{Path(error.filename or file).name}: {error.strerror}") from error
+            raise Damaged(f"{name}: {error.strerror}") from error
+
+
+def _require_entry(name: str, entry: Any) -> None:
+    """Raises :class:`Damaged` unless an entry of a manifest is that of a file in its folder."""
+    if not _NAME.fullmatch(name):
+        raise Damaged(f"{name!r} is no name of a file in this folder")
+    if not isinstance(entry, Mapping) or type(entry.get("bytes")) is not int:
+        raise Damaged(f"{name} has no size in the manifest")
+    if not (isinstance(entry.get("sha256"), str) and _SHA256.fullmatch(entry["sha256"])):
+        raise Damaged(f"{name} has no SHA-256 in the manifest")
 
 
 def sync(path: Path) -> None:
@@ -113,7 +127,7 @@ def sync(path: Path) -> None:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
+    with regular_files.open_to_read(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from itertools import dropwhile
 from pathlib import Path
 
+from seedbed import regular_files
 from seedbed.errors import described
 
 FILE = "SEEDBED_FAULT"
@@ -110,15 +111,13 @@ def note(fault: Fault) -> None:
     """Writes a fault into the file that the launcher has named, if it has."""
     if not (path := os.environ.get(FILE)):
         return
-    draft = Path(path + "~")
     with contextlib.suppress(OSError):  # a full disk: the last line has to do
-        draft.write_text(json.dumps(asdict(fault)), encoding="utf-8")
-        draft.rename(path)
+        regular_files.write_whole(Path(path), json.dumps(asdict(fault)))
 
 
 def read(path: Path) -> Fault | None:
     """The fault that a process has left; None if it left none."""
     try:
-        return Fault(**json.loads(path.read_text(encoding="utf-8")))
+        return Fault(**regular_files.read_object(path))
     except (OSError, ValueError, TypeError):
         return None

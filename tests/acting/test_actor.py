@@ -13,6 +13,7 @@ from fakes import COUNT
 
 from seedbed import plugins
 from seedbed.acting import actor
+from seedbed.acting.trust import foreign_names
 from seedbed.envs.make import make
 from seedbed.errors import ConnectionLost, Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
@@ -135,6 +136,7 @@ class Impostor(Script):
         ({"policy": {"network": "mypkg.nets:Big"}}, "mypkg.nets:Big"),
         ({"policy": {"agent": "brax:Agent"}}, "brax:Agent"),
         ({"policy": {"agent": "a:b", "arch": "c:d", "env": "e:f"}}, "a:b c:d e:f"),
+        ({"env": "GymV21Environment-v0", "options": ["env_id=antigravity:Id-v0"]}, "antigravity:Id-v0"),
     ],
 )
 def test_nothing_is_imported_that_only_the_learner_names(
@@ -152,7 +154,33 @@ def test_nothing_is_imported_that_only_the_learner_names(
 
 @pytest.mark.parametrize("env", ["toy:count", "envpool:Pong-v5", "brax:ant", "ALE/Pong-v5", "CartPole-v1"])
 def test_known_schemes_name_no_module(env: str) -> None:
-    assert actor.foreign_names({"env": env, "arch": "seed", "agent": "ppo", "network": "auto"}) == set()
+    assert foreign_names({"env": env, "arch": "seed", "agent": "ppo", "network": "auto"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["speed=2", "name=north", "at=12:30", "on=localhost:7777", "file=maps/a.xml", "map=/tmp/x:y"], ""),
+        (["of=https://example.com/a.b", "dtype=float32", "version=1.2.3", "level=nosuchmodule.one"], ""),
+        (["x=evil:f"], "evil:f"),
+        (["x=evil:2048-v0", "y= evil-one:f "], "evil-one:f evil:2048-v0"),
+        (["x=dm_env:evil.pkg:load"], "dm_env:evil.pkg:load"),
+        (["x=[a, evil:f]", "y=(1,evil.g:h)"], "evil.g:h evil:f"),
+        (['x:={"a": [1, {"evil:key": "b"}]}'], "evil:key"),
+        (['x:="evil\\u003af"'], "evil:f"),
+        (["x={'a': 'evil\\x3af'}"], "evil:f"),
+        (["x=os.system", "y=json.decoder.JSONDecoder"], "json.decoder.JSONDecoder os.system"),
+        (["x=local_module_of_mine.f"], "local_module_of_mine.f"),
+        ({"x": "evil:f", "y": [{"z": "os.system"}]}, "evil:f os.system"),
+        ([3, None, ["x=evil:f"]], "evil:f"),
+    ],
+)
+def test_options_name_modules_too(
+    options: Any, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "local_module_of_mine.py").write_text("raise SystemExit('it was imported')")
+    assert " ".join(sorted(foreign_names({"env": "CartPole-v1", "options": options}))) == names
 
 
 def test_an_actor_imports_what_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

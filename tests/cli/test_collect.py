@@ -38,7 +38,7 @@ def test_one_line_tells_what_there_is_now(
     asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     collect.run(["runs/catch", "--frames", "1200", "--out", "x", "--greedy", "--seed", "5"])
-    assert asked == {"run": "runs/catch", "frames": 1200, "out": "x", "greedy": True, "seed": 5}
+    assert asked == {"run": "runs/catch", "frames": 1200, "out": "x", "greedy": True, "seed": 5, "trust": ()}
     assert capsys.readouterr().out == (
         f"1,200 frames, 7 whole episodes of mean return 12.35: {tmp_path / 'data'}\n"
     )

@@ -5,8 +5,10 @@ from pathlib import Path
 import imageio.v3 as imageio
 import numpy as np
 import pytest
+from harness import PLACED, at_once, placed
 
 import seedbed
+from seedbed import regular_files
 from seedbed.errors import ConfigError, SeedbedError
 from seedbed.evaluation.player import evaluate, record
 
@@ -35,6 +37,20 @@ def test_no_episodes_and_no_run_are_refused_in_one_line(trained: Path, tmp_path:
         evaluate(trained, episodes=0)
     with pytest.raises(ConfigError, match="not a run folder"):
         evaluate(tmp_path)
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_a_video_is_not_written_into_what_is_no_file(kind: str, trained: Path, tmp_path: Path) -> None:
+    placed(kind, trained / "video.mp4")
+    try:
+        with pytest.raises(ConfigError, match=rf"cannot write the video .*video\.mp4: ({PLACED[kind]})"):
+            at_once(lambda: record(trained))
+    finally:
+        regular_files.remove(trained / "video.mp4")
+    (tmp_path / "pipe").symlink_to(tmp_path / "to")
+    placed("pipe", tmp_path / "to")
+    with pytest.raises(ConfigError, match=r"cannot write the video .*pipe: it is a pipe"):
+        at_once(lambda: record(trained, to=tmp_path / "pipe"))
 
 
 def test_an_environment_that_cannot_be_drawn_is_a_clear_error(

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seedbed"
 
-VOCABULARY = {"types", "errors", "faults", "instances", "seeding"}
+VOCABULARY = {"types", "errors", "faults", "instances", "seeding", "regular_files"}
 ARITHMETIC = {"ops", "nets", "agents"}
 STAGES = {"envs", "transport", "acting", "replay", "learning", "weights", "serving", "parameter_server"}
 
@@ -24,13 +24,14 @@ _LOOP = VOCABULARY | ARITHMETIC | STAGES | {"metrics"}
 MAY_IMPORT: dict[str, set[str]] = {
     "public": set(),
     "errors": set(),
-    "faults": {"errors"},
+    "regular_files": set(),
+    "faults": {"errors", "regular_files"},
     "instances": {"errors", "faults"},
     "types": {"errors"},
     "seeding": {"errors", "types"},
     "plugins": {"errors"},
     "registry": {"errors", "plugins"},
-    "atomic_folder": {"errors"},
+    "atomic_folder": {"errors", "regular_files"},
     "ops": VOCABULARY,
     "nets": VOCABULARY | {"ops", "plugins"},
     "agents": VOCABULARY | {"ops", "nets"},

@@ -53,6 +53,7 @@ def test_what_may_change_is_what_resume_takes() -> None:
         "json",
         "video",
         "rotate_token",
+        "trust",
     } == train.CHANGEABLE
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Barrier
 
@@ -16,6 +17,8 @@ from seedbed.config.placement import NetworkSettings
 from seedbed.config.resolve import configure, replace
 from seedbed.errors import ConfigError
 from seedbed.launch.folder import RunFolder
+from seedbed.testing.transport import PATIENCE, FakeHandler
+from seedbed.transport.connect import connect, listen
 
 MANY = 8
 
@@ -84,6 +87,22 @@ def test_a_token_can_be_pasted_and_stays(tmp_path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{32}", token)
     assert RunFolder.open(tmp_path / "run").token() == token
     assert (folder.path / "token").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["a,b", os.fsdecode(b"\xff"), "x" * 100, "ü %41"])
+def test_a_socket_can_be_dialled_whatever_the_folder_is_called(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / name)
+    folder.path.mkdir()
+    for here in (tmp_path, folder.path):
+        monkeypatch.chdir(here)
+        for carrier in ("unix", "shm"):
+            with (
+                closing(listen(f"{carrier}:{folder.socket()}", FakeHandler())) as server,
+                closing(connect(server.address, timeout=PATIENCE)) as client,
+            ):
+                assert client.ask({"x": 1})
 
 
 def test_a_record_that_was_written_by_hand_is_checked(tmp_path: Path) -> None:

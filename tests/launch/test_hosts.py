@@ -99,6 +99,7 @@ def test_a_host_whose_jax_does_not_come_is_told_of_by_its_own_reason(
                 None,
                 stack,
                 invitation=lambda: RunFolder(tmp_path / "run").invitation(insecure=False),
+                trust=(),
             )
 
     with ThreadPoolExecutor(2) as threads, ExitStack() as stack:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from harness import PLACED, at_once, placed
 
+from seedbed import regular_files
 from seedbed.acting.notes import Notes, notes_of
+from seedbed.errors import ConfigError
 from seedbed.launch import logs as module
 from seedbed.launch.logs import logging_to, shortened, showing_notes
 
@@ -21,8 +26,9 @@ def test_what_the_package_logs_is_in_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().endswith("seedbed.somewhere: it began\n")
 
 
-def test_a_full_disk_is_not_heard_of() -> None:
-    with logging_to(Path("/dev/full")):
+def test_a_full_disk_is_not_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regular_files, "open_to_append", lambda _: io.FileIO("/dev/full", "wb"))
+    with logging_to(tmp_path / "log"):
         logging.getLogger("seedbed.somewhere").info("a line that finds no room")
 
 
@@ -77,6 +83,25 @@ def test_an_instance_may_print_on_a_full_disk(tmp_path: Path) -> None:
         command = [sys.executable, "-c", PRINTS, str(tmp_path / "done")]
         assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 0
     assert (tmp_path / "done").read_text() == "done"
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    placed(kind, tmp_path / "log")
+
+    def log() -> None:
+        with logging_to(tmp_path / "log"):
+            logging.getLogger("seedbed.somewhere").info("it began")
+
+    with pytest.raises(ConfigError, match=f"cannot write .*log: ({PLACED[kind]})"):
+        at_once(log)
+    assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
+
+
+def test_names_of_odd_files_can_be_logged(tmp_path: Path) -> None:
+    with logging_to(tmp_path / "log"):
+        logging.getLogger("seedbed.somewhere").info("cannot write %s", Path(os.fsdecode(b"/tmp/\xff")))
+    assert (tmp_path / "log").read_text().endswith(r"cannot write /tmp/\udcff" + "\n")
 
 
 def test_warnings_of_environments_are_shown_once_each_wherever_they_come_from():

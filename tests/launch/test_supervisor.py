@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from harness import until
+from harness import PLACED, at_once, placed, until
 
 from seedbed.architectures.program import Edge, Program, Role, Task
 from seedbed.errors import RunFailed
@@ -394,6 +394,10 @@ ENDINGS = [
     (FAREWELL + "raise SystemExit(4)", "ended with status 4; its last line: Thank you for flying with us."),
     ("import os; os._exit(0)", "ended with status 0"),
     ("import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
+    (
+        r"import os; os.write(2, b'\xff is no letter\n'); os._exit(3)",
+        "ended with status 3; its last line: \ufffd is no letter",
+    ),
 ]
 
 
@@ -409,6 +413,14 @@ def test_why_a_process_ended(
     assert str(actor.ended()) == said
     actor.finish(1)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["actor-0.log", "ending.py"]
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_a_log_that_is_no_file_is_refused_at_once(kind: str, guard: Guard, tmp_path: Path) -> None:
+    placed(kind, tmp_path / "actor-0.log")
+    with pytest.raises(OSError, match=PLACED[kind]):
+        at_once(lambda: ProcessInstance(["seedbed.nothing"], "", tmp_path / "actor-0.log", guard))
+    assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
 
 
 def test_the_fault_of_the_one_before_is_not_taken_for_its_own(

@@ -1,8 +1,10 @@
 import errno
+import hashlib
 import io
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +21,7 @@ import numpy as np
 import optax
 import pytest
 import safetensors.numpy
+from harness import PLACED, at_once, placed
 from safetensors import SafetensorError
 
 from seedbed import atomic_folder
@@ -367,10 +370,77 @@ def test_a_manifest_cannot_reach_out_of_its_folder(tmp_path: Path) -> None:
     path = save_some(tmp_path / "c", 1)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest.pop("sha256")
-    manifest["files"]["../../secret"] = {"bytes": 1, "sha256": "0"}
+    manifest["files"]["../../secret"] = {"bytes": 1, "sha256": hashlib.sha256(b"x").hexdigest()}
     atomic_folder.seal(path, "manifest.json", manifest)
-    with pytest.raises(CheckpointError, match="secret: No such file"):
+    with pytest.raises(CheckpointError, match=r"'../../secret' is no name of a file in this folder"):
         load_latest(tmp_path / "c")
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, Contents({"params": params(1.0)}, {}, pieces={"replay": Some(2)}))
+    shutil.copy(path / "replay.000001.safetensors", path / "replay.000002.safetensors")
+    shutil.copy(path / "params.safetensors", path / "others.safetensors")
+    checkpoint = load_latest(tmp_path)
+    assert len(list(checkpoint.pieces("replay"))) == 2
+    with pytest.raises(CheckpointError, match=r"has no others\.safetensors"):
+        checkpoint.tree("others", params())
+    assert len(zipfile.ZipFile(io.BytesIO(pack(checkpoint))).namelist()) == 4
+
+
+@pytest.mark.parametrize("kind", PLACED)
+@pytest.mark.parametrize("name", ["manifest.json", "params.safetensors"])
+def test_what_is_no_file_is_damage_at_once(name: str, kind: str, tmp_path: Path) -> None:
+    save_some(tmp_path, 1)
+    path = save_some(tmp_path, 2)
+    (path / name).rename(tmp_path / "kept")
+    placed(kind, path / name)
+    if kind == "link":
+        shutil.copy(tmp_path / "kept", path / "aim")  # the right content, from elsewhere
+    found = at_once(lambda: load_latest(tmp_path))
+    assert found.step == 1 and re.search(PLACED[kind], found.skipped[0])
+
+
+def test_a_checkpoint_that_is_a_link_is_not_read(tmp_path: Path) -> None:
+    save_some(tmp_path / "theirs", 2)
+    save_some(tmp_path / "mine", 1)
+    (tmp_path / "mine/000000000002").symlink_to(tmp_path / "theirs/000000000002")
+    assert load_latest(tmp_path / "mine").step == 1
+
+
+@pytest.mark.parametrize(
+    "leftover", [".writing-000000000002", ".pruned-000000000000", ".replaced-000000000001"]
+)
+def test_a_leftover_that_is_a_link_is_removed_and_its_aim_stays(leftover: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").touch()
+    save_some(tmp_path / "c", 1)
+    (tmp_path / "c" / leftover).symlink_to(tmp_path / "mine")
+    save_some(tmp_path / "c", 2)
+    assert names(tmp_path / "c") == ["000000000001", "000000000002"]
+    assert (tmp_path / "mine/file").exists()
+
+
+@pytest.mark.parametrize(
+    "entry", [None, 3, {}, {"bytes": 1}, {"bytes": "1", "sha256": "0" * 64}, {"bytes": 1, "sha256": None}]
+)
+def test_an_entry_without_size_or_hash_is_damage(entry: Any, tmp_path: Path) -> None:
+    path = save_some(tmp_path, 1)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest.pop("sha256")
+    (path / "more.safetensors").touch()
+    manifest["files"]["more.safetensors"] = entry
+    atomic_folder.seal(path, "manifest.json", manifest)
+    with pytest.raises(CheckpointError, match=r"more\.safetensors has no (size|SHA-256) in the manifest"):
+        load_latest(tmp_path)
+
+
+def test_what_was_packed_may_not_become_any_size(tmp_path: Path) -> None:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("params.safetensors", bytes(1 << 24))
+    with pytest.raises(CheckpointError, match="is compressed, and may become any size"):
+        unpack(tmp_path, 1, whole.getvalue())
+    assert not list(tmp_path.iterdir())
 
 
 # -- writers that die -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import PLACED, at_once, placed
 from numpy.typing import NDArray
 
 from seedbed.errors import ConfigError
@@ -129,3 +130,29 @@ def test_titles_and_ticks() -> None:
 )
 def test_the_time_axis_has_a_unit_that_fits(seconds: float, unit: tuple[str, int]) -> None:
     assert _unit_of(seconds) == unit
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_is_no_file_is_neither_read_nor_drawn_over(kind: str, tmp_path: Path) -> None:
+    file = metrics(tmp_path / "metrics.jsonl", [(1, 1, 1)])
+    for name in ("summary.json", "curve.png"):
+        placed(kind, tmp_path / name)
+    with pytest.raises(ConfigError, match=rf"summary\.json: ({PLACED[kind]})"):
+        at_once(lambda: read_summary(tmp_path / "summary.json"))
+    with pytest.raises(OSError, match=PLACED[kind]):
+        at_once(lambda: draw_curve({"": [file]}, tmp_path / "curve.png", "a curve"))
+    assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
+
+
+def test_a_summary_takes_the_place_of_a_link(tmp_path: Path) -> None:
+    for name in ("summary.json", "summary.json~"):
+        placed("link", tmp_path / name)
+    summary().write(tmp_path / "summary.json")
+    assert (tmp_path / "aim").read_text() == "mine"
+    assert read_summary(tmp_path / "summary.json")["env"] == "CartPole-v1"
+
+
+def test_a_heading_of_odd_letters_is_drawn(tmp_path: Path) -> None:
+    file = metrics(tmp_path / "metrics.jsonl", [(1, 1, 1)])
+    draw_curve({"": [file]}, tmp_path / "curve.png", "level=\udcff · a $ of\nmoney$ {")
+    assert (tmp_path / "curve.png").stat().st_size

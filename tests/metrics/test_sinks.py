@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from harness import PLACED, at_once, placed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seedbed.errors import ConfigError
@@ -103,7 +104,7 @@ class Disk(FileIO):
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> type[Disk]:
-    monkeypatch.setattr(appending, "FileIO", Disk)
+    monkeypatch.setattr(appending.regular_files, "open_to_append", lambda path: Disk(path, "ab"))
     monkeypatch.setattr(Disk, "room", None)
     return Disk
 
@@ -228,6 +229,15 @@ def test_a_kill_loses_at_most_the_last_line(tmp_path: Path) -> None:
     rows = [row["updates"] for row in read_rows(path)]
     assert rows == list(range(len(rows)))
     assert len(rows) > int(last)
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    placed(kind, tmp_path / "metrics.jsonl")
+    for touch in (JsonLines, read_rows):
+        with pytest.raises(ConfigError, match=rf"metrics\.jsonl: ({PLACED[kind]})"):
+            at_once(lambda: touch(tmp_path / "metrics.jsonl"))  # noqa: B023
+    assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
 
 
 def test_tensorboard_gets_every_number_at_its_step(tmp_path: Path) -> None:

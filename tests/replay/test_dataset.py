@@ -9,14 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from harness import PLACED, at_once, placed
 
+from seedbed import atomic_folder
 from seedbed.errors import DatasetError
 from seedbed.replay.dataset import Batches, Dataset, Decided, write
 from seedbed.types import ArraySpec, DataPlan, EnvSpec, TimeStep, Unroll
@@ -217,6 +219,153 @@ def test_a_file_that_was_cut_off_or_lost_is_found_without_reading_it(tmp_path: P
     file.unlink()
     with pytest.raises(DatasetError, match=r"000002.safetensors: No such file"):
         Dataset.open(tmp_path / "data", verify=verify)
+
+
+def resealed(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """A manifest that says of itself that it is as it was written."""
+    manifest = json.loads((folder / "dataset.json").read_text())
+    manifest.pop("sha256")
+    change(manifest)
+    atomic_folder.seal(folder, "dataset.json", manifest)
+
+
+def renamed(old: str, new: str) -> Callable[[dict[str, Any]], object]:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"][new] = manifest["files"].pop(old)
+
+    return change
+
+
+def told(name: str, *place: str, **values: Any) -> Callable[[dict[str, Any]], object]:
+    def change(manifest: dict[str, Any]) -> None:
+        for each in place:
+            manifest = manifest[each]
+        manifest.update({name: values["value"]})
+
+    return change
+
+
+FIRST = "steps-000000.safetensors"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../elsewhere/" + FIRST, "/" + FIRST, "./" + FIRST, "..", ".", "", "a/../" + FIRST, "a\0b", "..\\x"],
+)
+def test_a_manifest_cannot_leave_its_folder(name: str, tmp_path: Path) -> None:
+    folder = written(tmp_path / "data").path
+    # What the name leads to, and what it leads to without its folders, are both as the manifest says.
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (other / FIRST).write_bytes((folder / FIRST).read_bytes())
+    resealed(folder, renamed(FIRST, name if name != "/" + FIRST else str(other / FIRST)))
+    for verify in (True, False):
+        with pytest.raises(DatasetError, match=r"is damaged: .* is no name of a file in this folder"):
+            Dataset.open(folder, verify=verify)
+
+
+@pytest.mark.parametrize("kind", PLACED)
+@pytest.mark.parametrize("name", ["dataset.json", FIRST])
+def test_what_is_no_file_is_refused_at_once(name: str, kind: str, tmp_path: Path) -> None:
+    folder = written(tmp_path / "data").path
+    (folder / name).rename(tmp_path / "kept")
+    placed(kind, folder / name)
+    if kind == "link":
+        (folder / "aim").write_bytes((tmp_path / "kept").read_bytes())
+    for verify in (True, False):
+        with pytest.raises(DatasetError, match=f"{name}.*({PLACED[kind]})"):
+            at_once(lambda: Dataset.open(folder, verify=verify))  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (told("sha256", "files", FIRST, value=None), "has no SHA-256"),
+        (told("sha256", "files", FIRST, value="0" * 63), "has no SHA-256"),
+        (lambda manifest: manifest["files"][FIRST].pop("sha256"), "has no SHA-256"),
+        (lambda manifest: manifest["files"][FIRST].pop("bytes"), "has no size"),
+        (told("bytes", "files", FIRST, value=True), "has no size"),
+        (told(FIRST, "files", value=7), "has no size"),
+        (lambda manifest: manifest["files"].pop("steps-000003.safetensors"), "its files are"),
+        (
+            renamed("steps-000003.safetensors", "steps-000007.safetensors"),
+            "steps-000007.safetensors: No such file",
+        ),
+        (renamed(FIRST, "others.safetensors"), "others.safetensors"),
+        (told("files", value={}), "its files are none"),
+        (told("files", value=[FIRST]), "its list of files"),
+        (lambda manifest: manifest.pop("files"), "files"),
+        (told("steps", "files", FIRST, value=-7), "steps is -7"),
+        (told("steps", "files", FIRST, value=10**30), "steps is 10"),
+        (told("steps", "files", FIRST, value=1.5), "steps is 1.5"),
+        (told("steps", "files", FIRST, value=6), "is .* instead of"),
+        (told("streams", value=2), "is .* instead of"),
+        (told("streams", value="3"), "streams is '3'"),
+        (told("version", value=[1]), r"version is \[1\]"),
+        (told("version", value=2**31), "version is"),
+        (told("dtype", "spec", "action", value="int64"), "action is int32.* instead of int64"),
+        (told("shape", "spec", "action", value=[2]), "action is"),
+        (told("goal", "spec", "observation", value=None), "spec"),
+        (lambda manifest: manifest["spec"]["observation"].pop("goal"), "observation/goal is nothing"),
+        (told("spec", value=3), "spec"),
+        (told("format", value="1"), "format 1"),
+    ],
+)
+def test_a_hostile_manifest_is_one_error(
+    change: Callable[[dict[str, Any]], object], says: str, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "data").path
+    resealed(folder, change)
+    with pytest.raises(DatasetError, match=f"data set {folder} .*{says}"):
+        Dataset.open(folder)
+
+
+def test_the_same_name_twice_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path / "data").path
+    text = (folder / "dataset.json").read_text()
+    entry = f'"{FIRST}": {{"bytes": 1, "sha256": "{"0" * 64}", "steps": 1}},'
+    (folder / "dataset.json").write_text(text.replace('"files": {', f'"files": {{{entry}'))
+    with pytest.raises(DatasetError, match=f"'{FIRST}' is there twice"):
+        Dataset.open(folder)
+
+
+def test_the_hash_of_another_file_is_not_its_own(tmp_path: Path) -> None:
+    folder = written(tmp_path / "data").path
+
+    def swap(manifest: dict[str, Any]) -> None:
+        files = manifest["files"]
+        files[FIRST], files["steps-000001.safetensors"] = files["steps-000001.safetensors"], files[FIRST]
+
+    resealed(folder, swap)
+    with pytest.raises(DatasetError, match="does not have the SHA-256"):
+        Dataset.open(folder)
+
+
+def test_arrays_that_an_environment_does_not_show_are_refused_also_without_hashes(tmp_path: Path) -> None:
+    folder = written(tmp_path / "data").path
+    arrays = safetensors.numpy.load_file(folder / FIRST)
+    for change, says in (
+        ({"more": arrays["reward"]}, "more is nothing that an environment shows"),
+        ({"reward": arrays["reward"].astype(np.float64)}, "reward is float64"),
+        ({"record/policy": arrays["reward"][:, :2]}, "record/policy is float32"),
+        ({"reward": None}, "it has no reward"),
+    ):
+        changed = {name: array for name, array in {**arrays, **change}.items() if array is not None}  # type: ignore[dict-item]
+        entry = atomic_folder.write_arrays(folder / FIRST, changed)
+        resealed(folder, lambda manifest: manifest["files"][FIRST].update(entry))  # noqa: B023
+        with pytest.raises(DatasetError, match=says):
+            Dataset.open(folder)
+        with pytest.raises(DatasetError, match=says):
+            Dataset.open(folder, verify=False).read(0, 0, 3)
+
+
+def test_a_writer_does_not_follow_a_link_in_the_place_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").touch()
+    (tmp_path / ".writing-data").symlink_to("mine")
+    with pytest.raises(DatasetError, match="cannot write the data set"):
+        written(tmp_path / "data")
+    assert (tmp_path / "mine/file").exists()
 
 
 def test_a_folder_without_a_manifest_is_no_data_set(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Children of a command end with it, also where it ends in the worst moment."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
-from harness import alive, until
+from harness import PATIENCE, alive, until
+
+from seedbed.timing.children import children
 
 STARTS_ONE_AND_LOSES_IT = """
 import os, signal, subprocess, sys
@@ -51,3 +55,41 @@ def test_a_child_is_not_lost_in_the_moment_in_which_it_is_started(how: str, tmp_
         return not any(process.pid == child and alive(process) for process in psutil.process_iter())
 
     until(gone, "the end of the child", timeout=60)
+
+
+RUDE = """
+import os, sys
+import gymnasium, numpy as np
+
+class World(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        os.write(1, b"a line of \\xff\\n")
+        print("another", flush=True)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(b"\\xff, and that is all")
+"""
+
+
+def test_output_that_is_no_text_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "rude.py").write_text(RUDE)
+    with children() as started:
+        rude = started.start("rude", {}, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"})
+        assert rude.communicate(timeout=PATIENCE)[0] == "\ufffd, and that is all"
+
+
+def test_an_environment_that_prints_can_be_timed(tmp_path: Path) -> None:
+    (tmp_path / "rude.py").write_text(RUDE)
+    job = {"env": "rude:World", "options": [], "envs": 1, "seconds": 0.01, "windows": 2}
+    with children() as started:
+        timed = started.start("seedbed.timing.step_environment", job, cwd=tmp_path, stderr=subprocess.PIPE)
+        told, said = timed.communicate(timeout=PATIENCE)
+    assert len(json.loads(told)) == 2
+    assert "a line of \ufffd\nanother" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from harness import PLACED, at_once, placed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from seedbed.transport.admission import CHALLENGE_SECONDS, Gate, Invitation, Ref
 from seedbed.transport.tls import Identity, needs_tls, within_machine
 
 TOKEN, OTHER = "0123456789abcdef", "0123456789abcdeX"
+KINDS = {**PLACED, "device": "it is a device"}
 HERE, THERE = b"h" * 32, b"t" * 32
 
 
@@ -127,6 +129,27 @@ def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:
         Invitation.parse(f"@{file}")
     with pytest.raises(ConfigError, match="cannot read"):
         Invitation.parse(f"@{tmp_path / 'none'}")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    placed(kind, tmp_path / "file")
+    with pytest.raises(ConfigError, match=f"cannot read .*file: {KINDS[kind]}"):
+        at_once(lambda: Invitation.parse(f"@{tmp_path / 'file'}"))
+    with pytest.raises(ConfigError, match=f"file holds no certificates, as PEM: {KINDS[kind]}"):
+        at_once(lambda: Invitation.parse(TOKEN, authority=str(tmp_path / "file")))
+
+
+def test_a_secret_may_be_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "file").touch(0o600)
+    (tmp_path / "file").write_text(TOKEN)
+    (tmp_path / "link").symlink_to("file")
+    assert Invitation.parse(f"@{tmp_path / 'link'}").token == TOKEN
+    (tmp_path / "file").write_bytes(b"\xff" * 32)
+    for content in (b"\xff" * 32, b"x" * 5000):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(ConfigError, match="cannot read"):
+            Invitation.parse(f"@{tmp_path / 'link'}")
 
 
 def test_what_contradicts_itself_is_refused() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+from harness import at_once, placed
 
 from seedbed.errors import ConfigError, ConnectionLost, Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
@@ -340,6 +341,21 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
     for certificate, key in (("leaf.pem", "other.key"), ("leaf.key", "leaf.key"), ("none", "leaf.key")):
         with pytest.raises(ConfigError, match="no certificate with its key"):
             Identity.read(tmp_path / certificate, tmp_path / key)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("pipe", "a pipe"), ("device", "a device"), ("folder", "a folder")]
+)
+def test_what_is_no_file_is_no_certificate_at_once(kind: str, says: str, tmp_path: Path) -> None:
+    signed(["localhost"], tmp_path)
+    placed(kind, tmp_path / "file")
+    for certificate, key in (("file", "leaf.key"), ("leaf.pem", "file")):
+        with pytest.raises(ConfigError, match=f"it is {says}, and has to be a file"):
+            at_once(lambda: Identity.read(tmp_path / certificate, tmp_path / key))  # noqa: B023
+    (tmp_path / "link").symlink_to("leaf.pem")
+    assert Identity.read(tmp_path / "link", tmp_path / "leaf.key").fingerprint
+    with pytest.raises(ConfigError, match="it is a link"):
+        Identity.read(tmp_path / "link", tmp_path / "leaf.key", links=False)
 
 
 def test_the_key_of_an_identity_is_not_shown() -> None:

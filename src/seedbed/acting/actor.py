@@ -16,9 +16,10 @@ from typing import Any
 
 from seedbed.acting.notes import Notes
 from seedbed.acting.reporting import Reporter
+from seedbed.acting.trust import foreign_names, untrusted
 from seedbed.acting.unrolls import step_arrays, step_fields
 from seedbed.envs.interface import Environment
-from seedbed.envs.make import imports_module, make
+from seedbed.envs.make import make
 from seedbed.errors import ConnectionLost, Refused
 from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
@@ -99,15 +100,9 @@ def act(
                 traceback.print_exc()
 
 
-def foreign_names(record: Mapping[str, Any]) -> set[str]:
-    """Returns the names in a run's record (or an assignment) for which an actor imports a module."""
-    named = {key: str(record.get(key, "")) for key in ("env", "arch", "agent", "network")}
-    return {name for key, name in named.items() if (imports_module(name) if key == "env" else ":" in name)}
-
-
 def _require_trust(assignment: Mapping[str, Any], trust: Collection[str] | None) -> None:
     found = foreign_names(assignment) | foreign_names(assignment.get("policy") or {})
-    if trust is not None and (unknown := " ".join(sorted(found - set(trust)))):
+    if unknown := untrusted(found, trust):
         raise Refused(
             f"the learner has this actor import {unknown}, which it was not told to: if you know what that does, add "
             f"--trust {unknown}"

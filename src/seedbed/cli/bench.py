@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seedbed import regular_files
 from seedbed.cli.defaults import defaults_of, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.config.settings import RunConfig
@@ -53,12 +54,17 @@ def run(arguments: list[str]) -> None:
         if "all" in archs and len(archs) > 1:
             raise ConfigError(f"--compare {','.join(archs)}: all is all of them, give it alone")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.open("a").close()
+        regular_files.open_to_append(file, links=True).close()
+        if flags.picture:
+            regular_files.require_room(flags.picture, links=True)
     except OSError as error:
-        raise ConfigError(f"cannot write the results to {file}: {error.strerror}; see --results") from error
+        raise ConfigError(
+            f"cannot write the results to {error.filename or file}: {error.strerror}; see --results and --picture"
+        ) from error
     row = _measured(flags, archs)
-    with file.open("a") as results:
-        results.write(json.dumps({"command": f"seedbed bench {' '.join(arguments)}".strip(), **row}) + "\n")
+    with regular_files.open_to_append(file, links=True) as results:
+        line = json.dumps({"command": f"seedbed bench {' '.join(arguments)}".strip(), **row}) + "\n"
+        results.write(line.encode())
     print_line(f"row appended to {file}")
 
 

@@ -25,6 +25,8 @@ class Collect:
     """Take the most likely action instead of drawing from the policy."""
     seed: int = 0
     """Root of the randomness."""
+    trust: tuple[str, ...] = ()
+    """Names (module:name) that the run may have imported, if this user did not begin it here."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
 
@@ -36,7 +38,14 @@ def run(arguments: list[str]) -> None:
     )
     from seedbed.evaluation.collect import collect
 
-    dataset = collect(flags.run, frames=flags.frames, out=flags.out, greedy=flags.greedy, seed=flags.seed)
+    dataset = collect(
+        flags.run,
+        frames=flags.frames,
+        out=flags.out,
+        greedy=flags.greedy,
+        seed=flags.seed,
+        trust=flags.trust,
+    )
     about = dataset.about
     if flags.json:
         print_line(json.dumps({"dataset": str(dataset.path), **about}))

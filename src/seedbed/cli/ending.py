@@ -48,15 +48,26 @@ def report(summary: Summary, config: RunConfig) -> Status:
     if config.video and not host and summary.stopped_because != "interrupted":
         _video(values["run_dir"])
     say(f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl")
+    consent = _consent(Path(values["run_dir"]))
     if summary.stopped_because != "interrupted":
-        say(f"next: {_seedbed()} eval {shlex.quote(folder)}")
+        say(f"next: {_seedbed()} eval {shlex.quote(folder)}{consent}")
     elif host:
-        say(f"next: {_seedbed()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}")
+        say(
+            f"next: {_seedbed()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}{consent}"
+        )
     else:
-        say(f"next: {_seedbed()} resume {shlex.quote(folder)}")
+        say(f"next: {_seedbed()} resume {shlex.quote(folder)}{consent}")
     if config.json:
         say(json.dumps(values))
     return status_of(summary, config)
+
+
+def _consent(folder: Path) -> str:
+    """Returns the flag with which alone the run is gone on with, where there is no key to know it again by."""
+    from seedbed.launch.folder import RunFolder
+
+    names = sorted(RunFolder(folder).unknown_names())
+    return " --trust " + " ".join(map(shlex.quote, names)) if names else ""
 
 
 def _seedbed() -> str:
@@ -88,7 +99,7 @@ def _video(folder: str) -> None:
     from seedbed.evaluation.player import record
 
     try:
-        say(f"  video {_shown(record(folder))}")
+        say(f"  video {_shown(record(folder, trust=None))}")
     except Exception as error:
         # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
         say(f"  no video: {cause_of(error)}")

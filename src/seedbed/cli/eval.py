@@ -27,6 +27,8 @@ class Eval:
     """Root of the evaluation's randomness."""
     max_steps: int = 27_000
     """Steps after which an episode is cut; it counts with its return up to there."""
+    trust: tuple[str, ...] = ()
+    """Names (module:name) that the run may have imported, if this user did not begin it here."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
 
@@ -43,6 +45,7 @@ def run(arguments: list[str]) -> None:
         greedy=settings.greedy,
         seed=settings.seed,
         max_steps=settings.max_steps,
+        trust=settings.trust,
         say=partial(say, stream=sys.stderr),
     )
     if settings.json:

@@ -20,6 +20,8 @@ class Export:
     """Format of the file: JAX's StableHLO, or ONNX (extra onnx)."""
     out: str | None = None
     """File to write; none: policy.FORMAT in the run folder."""
+    trust: tuple[str, ...] = ()
+    """Names (module:name) that the run may have imported, if this user did not begin it here."""
 
 
 def run(arguments: list[str]) -> None:
@@ -29,4 +31,4 @@ def run(arguments: list[str]) -> None:
     )
     from seedbed.evaluation.export import export
 
-    print_line(str(export(flags.run, format=flags.format, out=flags.out)))
+    print_line(str(export(flags.run, format=flags.format, out=flags.out, trust=flags.trust)))

@@ -26,6 +26,8 @@ class RecordFlags:
     """Root of the episode's randomness."""
     max_steps: int | None = None
     """Steps after which the episode is cut; none: two minutes of video."""
+    trust: tuple[str, ...] = ()
+    """Names (module:name) that the run may have imported, if this user did not begin it here."""
 
 
 def run(arguments: list[str]) -> None:
@@ -40,6 +42,7 @@ def run(arguments: list[str]) -> None:
         greedy=flags.greedy,
         seed=flags.seed,
         max_steps=flags.max_steps,
+        trust=flags.trust,
         say=partial(say, stream=sys.stderr),
     )
     print_line(str(video))

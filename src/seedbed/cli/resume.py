@@ -37,6 +37,8 @@ class Resume:
     """HOST:PORT of host 0; None: all hosts are started on this machine."""
     rotate_token: bool = False
     """Make a new token, which replaces the old one: no peer joins without it any more."""
+    trust: tuple[str, ...] = ()
+    """Names (module:name) that the run may have imported, if this user did not begin it here."""
     json: bool = False
     """Print the summary as the last line, also if the run did not."""
     video: bool = True
@@ -56,6 +58,6 @@ def run(arguments: list[str]) -> int:
         if name not in ("run", "json", "video") and value != "kept"
     }
     summary = resume(settings.run, **changes)
-    config = RunFolder.open(summary.to_json()["run_dir"]).config()
+    config = RunFolder.open(summary.to_json()["run_dir"]).config(trust=None)  # it has just been run
     json, video = settings.json or config.json, settings.video and config.video
     return report(summary, replace(config, json=json, video=video))

@@ -258,7 +258,8 @@ def from_json(record: Mapping[str, Any]) -> RunConfig:
     Records of version 0.1 have the settings of all architectures: the others' are left out. Settings that it had not
     go on as they were.
     """
-    agent, arch = record.get("agent", AGENTS.default), record.get("arch", ARCHITECTURES.default)
+    agent = _checked("agent", record.get("agent", AGENTS.default), str)
+    arch = _checked("arch", record.get("arch", ARCHITECTURES.default), str)
     own = {name: value for name, value in record.items() if not _is_of_others(name, agent, arch)}
     before = {name: value for name, value in _AS_BEFORE.items() if not _is_of_others(name, agent, arch)}
     return replace(RunConfig(), **{**before, **own})

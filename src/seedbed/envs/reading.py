@@ -48,7 +48,7 @@ def plain(text: str) -> Any:
         return float(word) if set(word) & set(".e") else int(word)
     if word[:1] in ("[", "{", "(", '"'):
         with contextlib.suppress(ValueError):
-            return _literal(text)
+            return literal(text)
     return str(text)
 
 
@@ -142,7 +142,7 @@ def _path(text: str, _: Any) -> Path:
 
 
 def _table(text: str, _: Any) -> dict[Any, Any]:
-    value = _literal(text)
+    value = literal(text)
     if not isinstance(value, dict):
         raise ValueError(text)
     return value
@@ -166,7 +166,7 @@ def _elements(text: str) -> list[Any]:
     bare = text.strip()
     if bare[:1] in ("[", "("):
         with contextlib.suppress(ValueError):
-            value = _literal(bare)
+            value = literal(bare)
             return list(value) if isinstance(value, list | tuple) else [value]
         if bare[-1] not in ("]", ")"):
             raise ValueError(text)
@@ -183,9 +183,9 @@ def _element(value: Any, kind: Any) -> Any:
     return read(json.dumps(value), kind)
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
     """Reads ``text`` as JSON, else as Python; raises :class:`ValueError` if it is neither."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text, parse_constant=_no_constant)
     try:
         return ast.literal_eval(text.strip())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ _ENVS = 16
 
 @held()
 def collect(
-    path: str | Path, *, frames: int, out: str | Path | None = None, greedy: bool = False, seed: int = 0
+    path: str | Path,
+    *,
+    frames: int,
+    out: str | Path | None = None,
+    greedy: bool = False,
+    seed: int = 0,
+    trust: Collection[str] | None = (),
 ) -> Dataset:
     """Plays with the newest weights of a run and writes the experience as a data set.
 
@@ -32,6 +38,7 @@ def collect(
       out: the data set's folder; None: ``dataset`` in the run folder.
       greedy: take the policy's most likely action instead of drawing from it; the distribution is then not kept.
       seed: root of the randomness.
+      trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
 
     Raises:
       ConfigError: no such run, no checkpoint, or fewer than one frame asked for.
@@ -39,7 +46,7 @@ def collect(
     """
     if frames < 1:
         raise ConfigError(f"{frames} frames: give at least 1")
-    player = Player(path, greedy=greedy)
+    player = Player(path, greedy=greedy, trust=trust)
     folder = Path(out) if out else player.folder.path / "dataset"
     require_room(folder)
     environment = player.make(_ENVS)

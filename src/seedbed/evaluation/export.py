@@ -15,7 +15,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seedbed import __version__, atomic_folder
+from seedbed import __version__, regular_files
 from seedbed.acting.unrolls import step_fields, timestep_of
 from seedbed.errors import ConfigError, extra_line
 from seedbed.evaluation.policy import Policy, load
@@ -211,6 +211,7 @@ def export(
     *,
     format: str = "stablehlo",  # noqa: A002
     out: str | Path | None = None,
+    trust: Collection[str] | None = (),
 ) -> Path:
     """Writes the policy of a run, which takes its most likely action, as one file, and its contract beside it.
 
@@ -219,6 +220,7 @@ def export(
       format: ``stablehlo`` or ``onnx``.
       out: the file; None: ``policy.stablehlo`` or ``policy.onnx`` in the run folder. The contract has ``.json`` added
         to its name.
+      trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
 
     Returns:
       The file.
@@ -229,7 +231,7 @@ def export(
     """
     if format not in FORMATS:
         raise ConfigError(f"format {format!r}: choose {' or '.join(FORMATS)}")
-    policy = load(path, greedy=True)
+    policy = load(path, greedy=True, trust=trust)
     function = function_of(policy)
     content = _WRITERS[format](function)
     target = Path(out) if out else Path(path) / f"policy.{format}"
@@ -248,8 +250,8 @@ def export(
     }
     beside = target.with_name(target.name + ".json")
     try:
-        atomic_folder.write_whole(target, content)
-        atomic_folder.write_whole(beside, (json.dumps(contract, indent=2) + "\n").encode())
+        regular_files.write_whole(target, content)
+        regular_files.write_whole(beside, json.dumps(contract, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"cannot write {error.filename or target}: {error.strerror}") from error
     return target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from seedbed import regular_files
 from seedbed.acting.unrolls import step_arrays
 from seedbed.config.settings import RunConfig
 from seedbed.envs.episodes import EpisodeMeter
@@ -23,7 +24,6 @@ from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.evaluation.policy import Policy
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.surroundings import held
-from seedbed.learning.checkpoint import load_latest
 from seedbed.metrics.statistics import Evaluation, estimate
 from seedbed.seeding import integer, key
 from seedbed.types import ActOutput, TimeStep
@@ -45,15 +45,16 @@ class Player:
     Args:
       path: the run folder.
       greedy: take the policy's most likely action instead of drawing from it.
+      trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
 
     Attributes:
       policy: the policy that plays; set by :meth:`make`.
     """
 
-    def __init__(self, path: str | Path, *, greedy: bool = False) -> None:
+    def __init__(self, path: str | Path, *, greedy: bool = False, trust: Collection[str] | None = ()) -> None:
         self.folder = RunFolder.open(path)
-        self.config: RunConfig = self.folder.config()
-        checkpoint = load_latest(self.folder.checkpoints)
+        self.config: RunConfig = self.folder.config(trust)
+        checkpoint = self.folder.newest()
         self.version = int(checkpoint.meta["version"])
         self._greedy = greedy
         self._checkpoint = checkpoint
@@ -165,6 +166,7 @@ def evaluate(
     greedy: bool = False,
     seed: int = 0,
     max_steps: int = MAX_STEPS,
+    trust: Collection[str] | None = (),
     say: Say = _nobody,
 ) -> Evaluation:
     """Plays ``episodes`` episodes and estimates the expected return.
@@ -179,6 +181,7 @@ def evaluate(
       greedy: take the policy's most likely action instead of drawing from it.
       seed: root of the randomness.
       max_steps: the most steps of an episode.
+      trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
       say: takes a line every 10 s.
 
     Raises:
@@ -187,7 +190,7 @@ def evaluate(
     for name, given in (("episodes", episodes), ("steps", max_steps)):
         if given < 1:
             raise ConfigError(f"{given} {name}: give at least 1")
-    player = Player(path, greedy=greedy)
+    player = Player(path, greedy=greedy, trust=trust)
     envs = min(_ENVS, episodes)
     returns, lines = _Returns(envs, -(-episodes // envs), max_steps), _Lines(say)
     environment = player.make(envs)
@@ -224,6 +227,7 @@ def record(
     seed: int = 0,
     greedy: bool = False,
     max_steps: int | None = None,
+    trust: Collection[str] | None = (),
     say: Say = _nobody,
 ) -> Path:
     """Plays one episode and writes it as an mp4; returns its path.
@@ -234,6 +238,7 @@ def record(
       seed: root of the randomness.
       greedy: take the policy's most likely action instead of drawing from it.
       max_steps: steps after which the episode is cut; None: two minutes of video.
+      trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
       say: takes a line every 10 s, and one if the episode was cut.
 
     Raises:
@@ -244,8 +249,12 @@ def record(
 
     # Environments that draw with SDL must not look for a screen.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    player = Player(path, greedy=greedy)
+    player = Player(path, greedy=greedy, trust=trust)
     target = Path(to) if to else player.folder.video
+    try:
+        regular_files.require_room(target, links=to is not None)
+    except OSError as error:
+        raise ConfigError(f"cannot write the video {target}: {error.strerror}") from error
     environment = player.make(1, render=True)
     rate = max(1, _FRAMES_A_SECOND // environment.spec.frames_per_step)
     most, lines = rate * _LONGEST_VIDEO_SECONDS if max_steps is None else max_steps, _Lines(say)

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -25,7 +25,7 @@ from seedbed.errors import SpecError
 from seedbed.launch.build import build_spec
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.surroundings import held, require_devices
-from seedbed.learning.checkpoint import Checkpoint, load_latest
+from seedbed.learning.checkpoint import Checkpoint
 from seedbed.registry import AGENTS
 from seedbed.seeding import key
 from seedbed.types import ActOutput, Agent, ArraySpec, EnvSpec, TimeStep, Tree, leaves, rebuild
@@ -149,7 +149,9 @@ class Policy:
 
 
 @held()
-def load(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Policy:
+def load(
+    path: str | Path, *, greedy: bool = False, seed: int = 0, trust: Collection[str] | None = ()
+) -> Policy:
     """Loads the policy of a run, with the weights of its newest intact checkpoint.
 
     No environment is made, unless the run is of a version before 0.2, which kept no spec: its environment is then made
@@ -159,13 +161,14 @@ def load(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Policy:
       path: the run folder.
       greedy: whether to take the policy's most likely action instead of drawing from it.
       seed: root of the randomness.
+      trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
 
     Raises:
-      ConfigError: there is no such run.
+      ConfigError: there is no such run, or it names a module that is not trusted.
       CheckpointError: none of its checkpoints is intact.
     """
     folder = RunFolder.open(path)
-    config, checkpoint = folder.config(), load_latest(folder.checkpoints)
+    config, checkpoint = folder.config(trust), folder.newest()
     return Policy(config, folder.spec() or build_spec(config), checkpoint, greedy=greedy, seed=seed)
 
 

@@ -12,19 +12,27 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from seedbed import atomic_folder
+from seedbed import regular_files
+from seedbed.acting.trust import foreign_names, untrusted
 from seedbed.config import resolve
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
-from seedbed.errors import ConfigError, SpecError
+from seedbed.errors import CheckpointError, ConfigError, SpecError
+from seedbed.launch.signature import is_signed, sign
+from seedbed.learning.checkpoint import Checkpoint, load_latest
+from seedbed.metrics.say import say
 from seedbed.transport.admission import Gate, Invitation, require_token
 from seedbed.transport.tls import Identity, needs_tls
 from seedbed.types import EnvSpec
 
 _LONGEST_SOCKET_PATH = 90
+GOING_ON: dict[str, tuple[type, ...]] = {"version": (int,), "seconds": (int, float), "exact": (bool,)}
+"""Values of a run's checkpoint that going on takes, with their types; playing takes the version."""
+_FOLDERS = ("checkpoints", "events", "logs", "instances", "hosts", "variants", "members")
 
 
 class RunFolder:
@@ -49,6 +57,8 @@ class RunFolder:
         self.video = path / "video.mp4"
         self.summary = path / "summary.json"
         self._config = path / "config.json"
+        self._signature = path / "signature"
+        self._unsigned = False
         self._token = path / "token"
         self._certificate = path / "certificate.pem"
         self._key = path / "key.pem"
@@ -87,24 +97,27 @@ class RunFolder:
         """Opens an existing run folder; if it is none, raises a :class:`ConfigError` that names the newest runs."""
         folder = RunFolder(Path(path))
         if not folder.begun:
-            runs = sorted(Path("runs").glob("*/config.json"), key=lambda file: file.stat().st_mtime)
+            runs = sorted(
+                filter(Path.is_file, Path("runs").glob("*/config.json")),
+                key=lambda file: file.stat().st_mtime,
+            )
             hint = f"; the newest here: {', '.join(str(run.parent) for run in runs[-3:])}" if runs else ""
             raise ConfigError(f"{path} is not a run folder (no config.json in it){hint}")
-        folder.logs.mkdir(exist_ok=True)
         return folder
 
     @property
     def begun(self) -> bool:
         """True if the folder holds a run."""
-        return self._config.exists()
+        return os.path.lexists(self._config)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Locks the folder against training by other processes; raises :class:`ConfigError` if one holds the lock."""
         try:
-            lock = self._lock.open("wb")
+            self.logs.mkdir(exist_ok=True)
+            lock = regular_files.open_to_append(self._lock)
         except OSError as error:
-            raise ConfigError(f"cannot write {self._lock}: {error.strerror}") from error
+            raise ConfigError(f"cannot write {error.filename or self._lock}: {error.strerror}") from error
         with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,8 +128,24 @@ class RunFolder:
             yield
 
     def keep(self, config: RunConfig) -> None:
-        """Writes the configuration of the run, atomically."""
-        self._write(self._config, json.dumps(resolve.to_json(config), indent=2) + "\n")
+        """Writes the configuration of the run, atomically, and signs it with this user's key.
+
+        Without a key a line says which ``--trust`` going on will take, if it takes any.
+        """
+        text = json.dumps(resolve.to_json(config), indent=2) + "\n"
+        self._write(self._config, text)
+        record = json.loads(text)
+        try:
+            self._write(self._signature, sign(self.path, record) + "\n")
+        except ConfigError as error:
+            with contextlib.suppress(OSError):
+                self._signature.unlink(missing_ok=True)
+            names = " ".join(sorted(foreign_names(record)))
+            if names and not self._unsigned:
+                say(
+                    f"this run cannot be known again as yours ({error}): resume and eval will need --trust {names}"
+                )
+            self._unsigned = True
 
     def keep_spec(self, spec: EnvSpec) -> None:
         """Keeps the spec of the run's environments, for policies that are loaded without one."""
@@ -125,7 +154,7 @@ class RunFolder:
     def spec(self) -> EnvSpec | None:
         """Returns the spec of the run's environments; None for a run that kept none."""
         try:
-            return EnvSpec.from_json(json.loads(self._spec.read_text()))
+            return EnvSpec.from_json(regular_files.read_object(self._spec))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, SpecError) as error:
@@ -137,7 +166,7 @@ class RunFolder:
         Runs of version 0.1 did not count their sessions; their next session is number 1.
         """
         try:
-            before = int(self._session.read_text())
+            before = int(regular_files.read(self._session))
         except (OSError, ValueError):
             before = 0
         return before + 1 if resumed else 0
@@ -149,26 +178,96 @@ class RunFolder:
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
         """Writes a small file atomically."""
         try:
-            atomic_folder.write_whole(path, text.encode(), mode)
+            regular_files.write_whole(path, text, mode)
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
-    def config(self) -> RunConfig:
-        """Reads the configuration with which the run was started or last resumed."""
+    def config(self, trust: Collection[str] | None = ()) -> RunConfig:
+        """Reads the configuration with which the run was started or last resumed.
+
+        Its names are imported: in a run that this user did not begin here, only names that the user gives.
+
+        Args:
+          trust: names ``module:name`` that may be imported, though somebody else began the run; None for any.
+
+        Raises:
+          ConfigError: it is damaged, a module stands in it that the user did not name, or a folder of a run that is not
+            this user's is a link.
+        """
+        record = self._record()
+        if not self._is_signed(record):
+            self._require_no_links()
+            if unknown := untrusted(foreign_names(record), trust):
+                raise ConfigError(
+                    f"{self.path} has Seedbed import {unknown}, and is not known as a run that this user began in this "
+                    f"place, on this machine: if you know what that does, add --trust {unknown}"
+                )
+        return resolve.from_json(record)
+
+    def own_names(self) -> set[str]:
+        """Returns the names ``module:name`` in the configuration; none in a run that this user did not begin here."""
+        return self._names(own=True)
+
+    def unknown_names(self) -> set[str]:
+        """Returns the names in the configuration that take consent; none if this user began the run here."""
+        return self._names(own=False)
+
+    def _names(self, *, own: bool) -> set[str]:
+        record = self._record() if self.begun else {}
+        return foreign_names(record) if self._is_signed(record) is own else set()
+
+    def newest(self, *more: str) -> Checkpoint:
+        """Loads the newest checkpoint that is intact, of a run; raises :class:`CheckpointError` if there is none.
+
+        ``more``: values that it has to have beside its version, of :data:`GOING_ON`.
+        """
+        checkpoint = load_latest(self.checkpoints)
+        for name in ("version", *more):
+            if type(value := checkpoint.meta.get(name)) not in GOING_ON[name]:
+                where = f"checkpoint {checkpoint.path}"
+                raise CheckpointError(f"{where} is not of a run: its {name} is {value!r}")
+        return checkpoint
+
+    def _record(self) -> dict[str, Any]:
         try:
-            return resolve.from_json(json.loads(self._config.read_text()))
+            return regular_files.read_object(self._config)
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._config}: {error.strerror}") from error
         except ValueError as error:
             raise ConfigError(f"{self._config} is damaged: {error}") from error
 
+    def _is_signed(self, record: dict[str, Any]) -> bool:
+        try:
+            return is_signed(regular_files.read(self._signature).decode("ascii").strip(), self.path, record)
+        except (OSError, ValueError):
+            return False
+
+    def _require_no_links(self) -> None:
+        """Refuses links in the place of folders: files would be removed and written over where a stranger's lead."""
+        folders = [self.path / name for name in _FOLDERS]
+        inner = [each for folder in folders if folder.is_dir() for each in folder.iterdir()]
+        for path in (*folders, *inner):
+            if path.is_symlink():
+                raise ConfigError(
+                    f"{path} is a link, and this run is not known as one that this user began in this "
+                    "place: put the folder itself there"
+                )
+
     def token(self) -> str:
         """Returns the secret that actors and hosts need to join; creates it once, readable only by the owner."""
-        if not self._token.exists():
+        if not os.path.lexists(self._token):
             # Letters and digits only: it is pasted behind a flag, where "-…" would be taken for another flag.
             self._write(self._token, secrets.token_hex(16), 0o600)
         try:
-            return require_token(self._token.read_text().strip())
-        except (OSError, UnicodeDecodeError, ConfigError) as error:
+            return require_token(self._said())
+        except (UnicodeDecodeError, ConfigError) as error:
             raise ConfigError(f"{self._token} holds no token: {error}") from error
+
+    def _said(self) -> str:
+        try:
+            return regular_files.read(self._token).decode().strip()
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._token}: {error.strerror}") from error
 
     def rotate_token(self) -> None:
         """Deletes the token, so that a new one is created and the old one admits no more."""
@@ -192,11 +291,11 @@ class RunFolder:
         return Gate(self.token(), identity, insecure=settings.insecure)
 
     def _identity(self) -> Identity:
-        if not (self._key.exists() and self._certificate.exists()):
+        if not (os.path.lexists(self._key) and os.path.lexists(self._certificate)):
             made = Identity.make()
             self._write(self._key, made.key.decode(), 0o600)
             self._write(self._certificate, made.certificate.decode())
-        return Identity.read(self._certificate, self._key)
+        return Identity.read(self._certificate, self._key, links=False)
 
     def invitation(self, *, insecure: bool) -> Invitation:
         """Returns the invitation for a host that shares this folder's disk.
@@ -205,17 +304,15 @@ class RunFolder:
           ConfigError: the folder holds no token that can be read.
         """
         try:
-            return Invitation(require_token(self._token.read_text().strip()), insecure=insecure)
-        except (OSError, UnicodeDecodeError) as error:
+            return Invitation(require_token(self._said()), insecure=insecure)
+        except UnicodeDecodeError as error:
             raise ConfigError(f"cannot read {self._token}: {error}") from error
 
     def socket(self) -> str:
         """Returns the path of this run's Unix socket: in the run folder, if its path is short enough for a socket."""
         whole = str(self.path / "actors.sock")
         for path in (whole, os.path.relpath(whole)):
-            if (
-                len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and "," not in path
-            ):  # gRPC takes none with commas
+            if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and _can_be_dialled(path):
                 return path
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         return str(Path(tempfile.gettempdir()) / f"seedbed-{name}.sock")
@@ -228,7 +325,7 @@ class RunFolder:
     def addresses(self, asked: Sequence[str]) -> list[str]:
         """Returns the addresses to listen at: ``asked``, with the ports that an earlier session chose for the same."""
         try:
-            kept = json.loads(self._addresses.read_text())
+            kept = regular_files.read_object(self._addresses)
             return [str(address) for address in kept["listening"]] if kept["asked"] == [*asked] else [*asked]
         except (OSError, ValueError, KeyError, TypeError):
             return [*asked]
@@ -244,6 +341,7 @@ class RunFolder:
             return
         small = (
             self._config,
+            self._signature,
             self._token,
             self._certificate,
             self._key,
@@ -259,6 +357,11 @@ class RunFolder:
         for folder in (self.logs, self.path):
             with contextlib.suppress(OSError):  # it holds something else
                 folder.rmdir()
+
+
+def _can_be_dialled(path: str) -> bool:
+    """Returns whether gRPC takes a path of a socket: it has to be UTF-8, without commas."""
+    return "," not in path and path.encode(errors="ignore") == os.fsencode(path)
 
 
 def _fresh_folder(parent: Path, config: RunConfig) -> Path:

@@ -15,13 +15,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from seedbed import regular_files
+from seedbed.acting.trust import foreign_names, untrusted
 from seedbed.config import resolve
 from seedbed.config.placement import RemoteSettings
 from seedbed.config.settings import RunConfig
@@ -187,6 +189,7 @@ def follow(
     stack: ExitStack,
     *,
     invitation: Callable[[], Invitation],
+    trust: Collection[str] | None,
 ) -> tuple[Hosts, RunConfig, Path, bool]:
     """Joins host 0, as any other host.
 
@@ -196,6 +199,7 @@ def follow(
       config: this host's settings, which host 0 compares with its own; None to take host 0's.
       stack: closes the connections that are opened.
       invitation: gives this host's credentials; called once host 0 listens.
+      trust: names ``module:name`` that host 0 may have this host import; None for any.
 
     Returns:
       The hosts, the settings, the run folder of host 0, and whether the run goes on from checkpoints.
@@ -206,6 +210,12 @@ def follow(
     """
     hello = {} if config is None else {"hosts": config.cluster.hosts, "settings": resolve.to_json(config)}
     rendezvous, told = go_to(address, index, invitation=invitation, patience=_PATIENCE_SECONDS, hello=hello)
+    if unknown := untrusted(foreign_names(told["settings"]), trust):
+        rendezvous.close("the settings name modules that this host was not told to import")
+        raise ConfigError(
+            f"host 0 has this host import {unknown}, which it was not told to: if you know what that does, add --trust "
+            f"{unknown}"
+        )
     own = config.cluster.tls_cert if config is not None else ()
     settings = resolve.replace(
         resolve.from_json(told["settings"]), host=index, coordinator=address, video=False, tls_cert=own
@@ -251,7 +261,7 @@ def _started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts another host on this machine, and waits for its end, or kills it, when the block ends."""
     command = [sys.executable, "-P", "-m", "seedbed.launch.host", address, str(index)]
-    with log.open("wb") as file:
+    with regular_files.open_to_append(log, empty=True) as file:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

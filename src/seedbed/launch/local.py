@@ -7,10 +7,11 @@ A process is started by ``exec`` and never forked from the process that holds JA
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +19,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jax
 
-from seedbed import faults
+from seedbed import faults, regular_files
 from seedbed.architectures.program import Role, Task
 from seedbed.errors import CheckpointError
 from seedbed.faults import Fault
@@ -179,7 +180,7 @@ class ProcessInstance:
 
     def _last_line(self) -> str:
         try:
-            with Path(self.log).open("rb") as file:
+            with regular_files.open_to_read(self.log) as file:
                 file.seek(0, os.SEEK_END)
                 # The lines before are of earlier instances with the same index.
                 file.seek(max(self._begins, file.tell() - 4096))
@@ -217,14 +218,16 @@ class ProcessInstance:
         self._guard.forget(self._process.pid)
 
 
-def _opened(log: Path) -> IO[bytes]:
+def _opened(log: Path) -> io.FileIO:
     """Opens a log to append to, or the null device if that fails: an instance is worth more than its log."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        return log.open("ab")
+        return regular_files.open_to_append(log)
     except OSError as error:
+        if error.errno == errno.EINVAL:  # something else is in its place
+            raise
         _log.warning("no log %s: %s", log, error)
-        return Path(os.devnull).open("ab")
+        return io.FileIO(os.devnull, "ab")
 
 
 class LocalLauncher:
@@ -260,7 +263,7 @@ class LocalLauncher:
     def prepare(self, role: Role, index: int, contents: Contents) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
         folder = Path(self.folder(role, index))
-        shutil.rmtree(folder, ignore_errors=True)
+        regular_files.remove(folder)
         folder.mkdir(parents=True)
         save(folder, contents.meta["version"], contents, keep=1)
 
@@ -315,10 +318,10 @@ class LocalLauncher:
 def _write(path: Path, text: str) -> None:
     """Writes a file, unless it holds the text already: so a disk that is full by then hinders no restart."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        if path.read_text(encoding="utf-8") == text:
+        if regular_files.read(path).decode() == text:
             return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    regular_files.write_whole(path, text)
 
 
 def _accelerated() -> dict[str, str]:

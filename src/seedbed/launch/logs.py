@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from seedbed import regular_files
+from seedbed.errors import ConfigError
+
 MOST_BYTES = 16 << 20
 """Size of a log beyond which its middle is cut out."""
 _KEPT = MOST_BYTES // 4
@@ -32,7 +35,7 @@ def shortened(path: Path) -> int | None:
 
 
 def _cut(path: Path) -> int:
-    with path.open("r+b") as file:
+    with regular_files.open_to_change(path) as file:
         first = file.read(_KEPT)
         head = first.rfind(b"\n") + 1 or len(first)
         start = file.seek(-_KEPT - 1, os.SEEK_END)  # with the end of the line before, if one begins there
@@ -82,6 +85,11 @@ class _LogFile(logging.FileHandler):
         if self._written % _LOOK_EVERY == 0:
             shortened(self._path)
 
+    def _open(self) -> io.TextIOWrapper:
+        """Opens the file; something else in its place is an :class:`OSError`, as a disk that cannot be written."""
+        file = io.BufferedWriter(regular_files.open_to_append(self.baseFilename))
+        return io.TextIOWrapper(file, encoding=self.encoding, errors=self.errors)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Drops the line."""
 
@@ -93,9 +101,17 @@ class _LogFile(logging.FileHandler):
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Writes the package's log lines of level INFO and above to a file, while the block runs."""
+    """Writes the package's log lines of level INFO and above to a file, while the block runs.
+
+    Raises:
+      ConfigError: there is something else in the file's place.
+    """
+    try:
+        regular_files.require_room(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     logger = logging.getLogger("seedbed")
-    handler = _LogFile(path, delay=True, encoding="utf-8")
+    handler = _LogFile(path, delay=True, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
     before = logger.level
     logger.addHandler(handler)

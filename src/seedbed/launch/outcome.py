@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from seedbed.acting.actor import foreign_names
+from seedbed.acting.trust import foreign_names
 from seedbed.architectures.interface import Architecture
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig

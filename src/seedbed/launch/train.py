@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from seedbed.acting.trust import foreign_names
 from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec, outlook
-from seedbed.launch.folder import RunFolder
+from seedbed.launch.folder import GOING_ON, RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
 from seedbed.launch.launcher import Launcher
 from seedbed.launch.local import LocalLauncher
@@ -21,7 +22,7 @@ from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.surroundings import held
 from seedbed.launch.warm_start import warm_started
-from seedbed.learning.checkpoint import any_saved, load_latest
+from seedbed.learning.checkpoint import any_saved
 from seedbed.metrics.reports import Summary, read_summary, summary_from
 from seedbed.metrics.say import say
 from seedbed.transport.admission import Invitation
@@ -70,23 +71,26 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
 
 
 @held()
-def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
+def resume(
+    path: str, *, rotate_token: bool = False, trust: Collection[str] | None = (), **changes: Any
+) -> Summary:
     """Resumes a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 
     Args:
       path: run folder.
       rotate_token: whether the run gets a new token, so that remote actors and hosts need the new one to join.
+      trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
       **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
 
     Raises:
-      ConfigError: there is no such run, or none of its checkpoints is intact.
+      ConfigError: there is no such run, none of its checkpoints is intact, or it names a module that is not trusted.
       RunFailed: the run failed, as for :func:`train`.
     """
     if changes.get("host"):
-        address, insecure = _coordinator(path, changes)
-        return take_part(address, changes["host"], path=Path(path), insecure=insecure)
+        address, insecure = _coordinator(path, changes, trust)
+        return take_part(address, changes["host"], path=Path(path), insecure=insecure, trust=trust)
     folder = RunFolder.open(path)
-    before = folder.config()
+    before = folder.config(trust)
     if before.cluster.host:
         run = folder.path.parent.parent
         raise ConfigError(
@@ -105,7 +109,7 @@ def resume(path: str, *, rotate_token: bool = False, **changes: Any) -> Summary:
         return _lead(config, folder, resumed=True)
     # Locked before checkpoints are read: a run that is ending writes one more.
     with folder.held():
-        checkpoint = load_latest(folder.checkpoints) if any_saved(folder.checkpoints) else None
+        checkpoint = folder.newest(*GOING_ON) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config, resumed=checkpoint is not None)
         return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
 
@@ -129,7 +133,8 @@ def _again(folder: RunFolder, config: RunConfig) -> Summary:
     Raises:
       ConfigError: the run has other settings than this command.
     """
-    before, now = resolve.flat(folder.config()), resolve.flat(config)
+    trust = foreign_names(resolve.to_json(config))  # the command names them again
+    before, now = resolve.flat(folder.config(trust)), resolve.flat(config)
     changes = {
         name: value
         for name, value in now.items()
@@ -143,7 +148,7 @@ def _again(folder: RunFolder, config: RunConfig) -> Summary:
     if not changes and (summary := _of_one_that_is_over(folder)) is not None:
         say(f"the run in {folder.given} is over: {summary.stopped_because}")
         return summary
-    return resume(str(folder.given), **changes)
+    return resume(str(folder.given), trust=trust, **changes)
 
 
 def _of_one_that_is_over(folder: RunFolder) -> Summary | None:
@@ -191,6 +196,7 @@ def take_part(
     path: Path | None = None,
     *,
     insecure: bool = False,
+    trust: Collection[str] | None = (),
 ) -> Summary:
     """Runs one host's part of a run whose host 0 is elsewhere and has the settings; returns this host's summary.
 
@@ -202,6 +208,8 @@ def take_part(
       config: settings of this host, refused if they differ from host 0's; None to take host 0's.
       path: run folder on this machine; None for the one in the settings, or host 0's.
       insecure: whether to talk to host 0 in plain text over the network; ``config`` may say so too.
+      trust: names ``module:name`` that host 0 may have this host import, beside the names in ``config`` and in a run
+        that this user has begun at ``path``; None for any.
 
     Raises:
       ConfigError: host 0 refused this host.
@@ -210,8 +218,9 @@ def take_part(
     with contextlib.ExitStack() as stack:
         known = path or (Path(config.run_dir) if config and config.run_dir else None)
         insecure = insecure or (config is not None and config.cluster.insecure)
+        trusted = None if trust is None else {*trust, *_own_names(config, known, index)}
         hosts, settings, theirs, resumed = follow(
-            address, index, config, stack, invitation=lambda: _invitation(known, insecure)
+            address, index, config, stack, invitation=lambda: _invitation(known, insecure), trust=trusted
         )
         run = known or theirs
         folder = RunFolder(run / "hosts" / str(index))
@@ -224,6 +233,13 @@ def take_part(
         except ConfigError:
             folder.discard()
             raise
+
+
+def _own_names(config: RunConfig | None, run: Path | None, index: int) -> set[str]:
+    """Names that a host may import at host 0's word: its own flags have them, or its user's own run."""
+    own = foreign_names(resolve.to_json(config)) if config else set()
+    folders = (run, run / "hosts" / str(index)) if run else ()
+    return own.union(*(RunFolder(folder).own_names() for folder in folders))
 
 
 def _invitation(run: Path | None, insecure: bool) -> Invitation:
@@ -239,10 +255,10 @@ def _invitation(run: Path | None, insecure: bool) -> Invitation:
     return RunFolder(run).invitation(insecure=insecure)
 
 
-def _coordinator(path: str, changes: Mapping[str, Any]) -> tuple[str, bool]:
+def _coordinator(path: str, changes: Mapping[str, Any], trust: Collection[str] | None) -> tuple[str, bool]:
     """Returns the address of host 0 of a resumed run, and whether to talk to it in plain text."""
     own = RunFolder(Path(path) / "hosts" / str(changes["host"]))
-    before = own.config().cluster if own.begun else None
+    before = own.config(trust).cluster if own.begun else None
     address = changes.get("coordinator") or (before and before.coordinator)
     insecure = changes.get("insecure", before is not None and before.insecure)
     if address is None:

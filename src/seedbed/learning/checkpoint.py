@@ -26,7 +26,6 @@ import itertools
 import json
 import logging
 import re
-import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from seedbed import atomic_folder
+from seedbed import atomic_folder, regular_files
 from seedbed.errors import CheckpointError, Damaged
 from seedbed.types import Tree
 
@@ -169,7 +168,7 @@ def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
         try:
             _write(draft, streamed, step, contents.meta)
         except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)  # a full disk needs its space back
+            regular_files.remove(draft)  # a full disk needs its space back
             raise
         _put(draft, final)
         _prune(root, step, keep)
@@ -230,18 +229,18 @@ def _put(draft: Path, final: Path) -> None:
         final.rename(replaced)
     draft.rename(final)
     atomic_folder.sync(final.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    regular_files.remove(replaced)
 
 
 def _clean(root: Path) -> None:
     """Removes leftovers of dead writers; a replaced checkpoint whose successor never came gets its name back."""
     for path in root.iterdir():
         if path.name.startswith(_LEFTOVERS):
-            shutil.rmtree(path, ignore_errors=True)
+            regular_files.remove(path)
         elif path.name.startswith(_REPLACED):
             final = path.with_name(path.name.removeprefix(_REPLACED))
             if final.exists():
-                shutil.rmtree(path, ignore_errors=True)
+                regular_files.remove(path)
             else:
                 path.rename(final)
 
@@ -252,7 +251,7 @@ def _prune(root: Path, step: int, keep: int) -> None:
         # Renamed first, so that a half-removed checkpoint is never taken for a damaged one.
         doomed = path.with_name(f".pruned-{path.name}")
         path.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        regular_files.remove(doomed)
 
 
 # -- reading ----------------------------------------------------------------------------------------------
@@ -266,12 +265,14 @@ class Checkpoint:
       path: folder of the checkpoint.
       step: step under which it was saved.
       meta: the JSON values that were saved.
+      files: names of the compared files; no other is read.
       skipped: reason for which each newer checkpoint was passed over, one line each; empty if this is the newest.
     """
 
     path: Path
     step: int
     meta: Mapping[str, Any] = field(repr=False)
+    files: frozenset[str] = field(repr=False)
     skipped: tuple[str, ...] = ()
 
     def tree(self, name: str, like: Tree) -> Tree:
@@ -317,20 +318,21 @@ class Checkpoint:
           CheckpointError: there are none of that name.
         """
         index = 0
-        while index == 0 or (self.path / _piece_file(name, index)).exists():
+        while index == 0 or _piece_file(name, index) in self.files:
             yield self._load(_piece_file(name, index))
             index += 1
 
     def _load(self, file: str) -> dict[str, Array]:
         path = self.path / file
-        if not path.exists():
+        if file not in self.files:
             raise CheckpointError(
                 f"checkpoint {self.path} has no {file}: it was saved with other settings "
-                f"(it has {', '.join(sorted(f.name for f in self.path.glob('*.safetensors')))})"
+                f"(it has {', '.join(sorted(self.files))})"
             )
         try:
+            regular_files.require(path)
             return dict(safetensors.numpy.load_file(path))
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(f"cannot read {path}: {error}") from error
 
 
@@ -378,12 +380,12 @@ def load_latest(root: Path) -> Checkpoint:
     skipped: list[str] = []
     for step, path in _candidates(root):
         try:
-            meta = _verified(path, step)
+            found = _verified(path, step)
         except CheckpointError as error:
             skipped.append(str(error))
             _log.warning("%s; trying the checkpoint before it", error)
             continue
-        return Checkpoint(path, step, meta, tuple(skipped))
+        return replace(found, skipped=tuple(skipped))
     if skipped:
         raise CheckpointError(f"no checkpoint in {root} is intact: {'; '.join(skipped)}")
     raise CheckpointError(f"no checkpoint in {root}: the run stopped before the first one, start it again")
@@ -403,7 +405,7 @@ def load(root: Path, step: int) -> Checkpoint:
     """Loads the checkpoint of that step; raises :class:`CheckpointError` if it is not there, or not intact."""
     for found, path in _candidates(root):
         if found == step:
-            return Checkpoint(path, step, _verified(path, step))
+            return _verified(path, step)
     raise CheckpointError(f"no checkpoint of step {step} in {root}")
 
 
@@ -411,8 +413,8 @@ def pack(checkpoint: Checkpoint) -> bytes:
     """Packs a checkpoint into a ZIP archive, to be sent to another host; see :func:`unpack`."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
-        for file in sorted(checkpoint.path.iterdir()):
-            archive.write(file, file.name)
+        for name in sorted({*checkpoint.files, _MANIFEST}):
+            archive.write(checkpoint.path / name, name)
     return whole.getvalue()
 
 
@@ -431,7 +433,7 @@ def unpack(root: Path, step: int, content: bytes) -> Checkpoint:
             _extract(content, draft)
             _verified(draft, step)
         except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
+            regular_files.remove(draft)
             raise
         _put(draft, final)
     return load(root, step)
@@ -440,11 +442,14 @@ def unpack(root: Path, step: int, content: bytes) -> Checkpoint:
 def _extract(content: bytes, folder: Path) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for name in archive.namelist():
-                file = folder / (Path(name).name or "_")  # into this folder only, for any name in the archive
-                file.write_bytes(archive.read(name))
+            for each in archive.infolist():
+                if each.compress_type != zipfile.ZIP_STORED:
+                    raise zipfile.BadZipFile(f"{each.filename} is compressed, and may become any size")
+                # Into this folder only, for any name in the archive.
+                file = folder / (Path(each.filename).name or "_")
+                file.write_bytes(archive.read(each))
                 atomic_folder.sync(file)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: it wants a password
         raise CheckpointError(f"a checkpoint came damaged from another host: {error}") from error
     atomic_folder.sync(folder)
 
@@ -465,10 +470,11 @@ def _candidates(root: Path) -> list[tuple[int, Path]]:
     ]
 
 
-def _verified(path: Path, step: int) -> dict[str, Any]:
-    """Compares every file with the manifest and returns the meta; raises :class:`CheckpointError`."""
-
+def _verified(path: Path, step: int) -> Checkpoint:
+    """Compares every file with the manifest and returns the checkpoint; raises :class:`CheckpointError`."""
     try:
+        if path.is_symlink():
+            raise Damaged("it is a link, and has to be a folder")
         manifest = atomic_folder.read(path, _MANIFEST)
         if manifest["format"] != FORMAT:
             raise CheckpointError(
@@ -477,7 +483,7 @@ def _verified(path: Path, step: int) -> dict[str, Any]:
         if manifest["step"] != step:
             raise Damaged(f"it is that of step {manifest['step']}")
         atomic_folder.verify(path, manifest["files"])
-        return dict(manifest["meta"])
+        return Checkpoint(path, step, dict(manifest["meta"]), frozenset(manifest["files"]))
     except Damaged as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

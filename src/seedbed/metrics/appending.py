@@ -9,6 +9,8 @@ from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
+from seedbed import regular_files
+
 
 class AppendedFile:
     """A file to which pieces are added, each at once and whole; used by one thread.
@@ -62,7 +64,7 @@ class AppendedFile:
         if self._mend is not None:
             self._mend(self.path)
             self._mend = None
-        file = FileIO(self.path, "ab")
+        file = regular_files.open_to_append(self.path)
         try:
             self._go_on(file)
         except OSError:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seedbed import regular_files
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.metrics.sinks import read_rows
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
@@ -72,11 +73,9 @@ class Summary:
 
     def write(self, path: Path) -> None:
         """Writes ``path`` whole or not at all; raises :class:`RunFailed` if the disk does not take it."""
-        draft = path.with_name(f".{path.name}.new")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n")
-            draft.replace(path)
+            regular_files.write_whole(path, json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n")
         except OSError as error:
             raise RunFailed(f"summary: cannot write {path}: {error.strerror}") from error
 
@@ -95,12 +94,11 @@ def summary_from(values: Mapping[str, Any]) -> Summary:
 def read_summary(path: Path) -> dict[str, Any]:
     """Reads a ``summary.json``; raises :class:`ConfigError` if it is not there or not one."""
     try:
-        value = json.loads(path.read_text())
+        return regular_files.read_object(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the summary {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"cannot read the summary {path}: it is not a JSON object")
-    return value
+        raise ConfigError(
+            f"cannot read the summary {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def many_skipped(skipped: int, updates: int) -> str | None:
@@ -180,7 +178,8 @@ def draw_curve(
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(heading)
+    # As it was written: no formulas between dollars, and nothing that is no letter (an option may hold any bytes).
+    figure.suptitle(heading.encode(errors="replace").decode(), parse_math=False)
     left, right = figure.subplots(1, 2, sharey=True)
     longest = max([0.0, *(curve.seconds[-1] for curves in groups.values() for curve in curves)])
     unit, length = _unit_of(longest)
@@ -189,6 +188,7 @@ def draw_curve(
     left.set_ylabel("mean return of the last 100 episodes")
     left.xaxis.set_major_formatter(_short)
     picture.parent.mkdir(parents=True, exist_ok=True)
+    regular_files.require_room(picture)
     figure.savefig(picture, dpi=130)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from seedbed import regular_files
 from seedbed.errors import ConfigError, described
 from seedbed.metrics import registry
 from seedbed.metrics.appending import AppendedFile
@@ -92,9 +94,17 @@ class JsonLines:
     """One JSON object a row and line. Each line is written at once: a kill loses at most the last one.
 
     Numbers that are not finite become ``null``. A file that exists is continued; a torn last line is cut off.
+
+    Raises:
+      ConfigError: there is something else in the place of the file.
     """
 
     def __init__(self, path: Path) -> None:
+        try:
+            regular_files.require_room(path)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # all else may pass
+                raise ConfigError(f"cannot write {path}: {error.strerror}") from error
         self._file = AppendedFile(path, mend=_cut_torn_line)
 
     def __str__(self) -> str:
@@ -117,9 +127,9 @@ def _plain(value: float) -> float | int | None:
 
 
 def _cut_torn_line(path: Path) -> None:
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    with path.open("r+b") as file:
+    with regular_files.open_to_change(path) as file:
         data = file.read()
         whole = data.rfind(b"\n") + 1
         if whole != len(data):
@@ -132,7 +142,7 @@ def read_rows(path: Path) -> list[dict[str, float]]:
     Raises :class:`ConfigError` if the file is missing, or if any line but the last is not a row.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = regular_files.read(path, most=None).split(b"\n")
     except OSError as error:
         raise ConfigError(f"cannot read metrics {path}: {error.strerror}") from error
     return list(_rows(path, lines))

@@ -23,8 +23,8 @@ nothing that looks whole.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
-import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from seedbed import atomic_folder
+from seedbed import atomic_folder, regular_files
 from seedbed.envs.rules import StepRules
 from seedbed.errors import Damaged, DatasetError, SpecError
 from seedbed.seeding import generator
@@ -47,6 +47,8 @@ MOST_BYTES = 64 << 20
 """Largest file of a data set, unless one step of all streams is larger."""
 _MANIFEST = "dataset.json"
 _RECORD = "record/"
+_FILE = "steps-{:06d}.safetensors"
+_LARGEST = 2**31 - 1
 
 Array = NDArray[Any]
 
@@ -96,7 +98,7 @@ def write(
     with _told(final), _draft(final) as draft:
         entries, streams, resets = {}, 0, 0
         for number, arrays in enumerate(_pieces(steps, most_bytes)):
-            name = f"steps-{number:06d}.safetensors"
+            name = _FILE.format(number)
             streams, length = arrays["reward"].shape
             # No transition leads to the very first step.
             resets += int(np.count_nonzero(arrays["first"][:, 0 if number else 1 :]))
@@ -150,15 +152,16 @@ def _draft(final: Path) -> Iterator[Path]:
     final.parent.mkdir(parents=True, exist_ok=True)
     draft = final.with_name(f".writing-{final.name}")
     draft.mkdir(exist_ok=True)
-    handle = os.open(draft, os.O_RDONLY)
+    # Not through a link that a stranger has put there: what is in it is removed.
+    handle = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         _hold(handle, draft)
         for leftover in draft.iterdir():  # of a writer that was killed
-            leftover.unlink()
+            regular_files.remove(leftover)
         try:
             yield draft
         finally:
-            shutil.rmtree(draft, ignore_errors=True)  # what a full disk needs most is its space back
+            regular_files.remove(draft)  # what a full disk needs most is its space back
     finally:
         os.close(handle)
 
@@ -219,13 +222,19 @@ class Dataset:
         self.path = path
         self.about = {name: value for name, value in manifest.items() if name != "files"}
         self.spec = EnvSpec.from_json(manifest["spec"])
-        self.streams = int(manifest["streams"])
+        self.streams = _whole(manifest, "streams")
+        _whole({"version": 0, **manifest}, "version", 0)
         self._files = sorted(manifest["files"])
-        lengths = [int(manifest["files"][name]["steps"]) for name in self._files]
-        self._ends = np.cumsum(lengths).tolist()
+        if self._files != [_FILE.format(number) for number in range(len(self._files) or 1)]:
+            raise Damaged(
+                f"its files are {', '.join(self._files) or 'none'}, and not {_FILE.format(0)} and on"
+            )
+        self._lengths = [_whole(manifest["files"][name], "steps") for name in self._files]
+        self._ends = list(itertools.accumulate(self._lengths))
         self.length: int = self._ends[-1]
         self._opened: dict[int, Any] = {}
         self._rules = StepRules(self.spec)
+        self._arrays = _arrays_of(self.spec)
 
     @staticmethod
     def open(path: str | Path, *, verify: bool = True) -> Dataset:
@@ -240,7 +249,7 @@ class Dataset:
           DatasetError: there is none, it is damaged, or it is of a format of another version.
         """
         folder = Path(path)
-        if not (folder / _MANIFEST).is_file():
+        if not os.path.lexists(folder / _MANIFEST):
             raise DatasetError(
                 f"{folder} is not a data set (no {_MANIFEST} in it): make one with seedbed collect RUN --out {folder}"
             )
@@ -251,10 +260,13 @@ class Dataset:
                     f"the data set {folder} has format {manifest['format']}, this version of Seedbed reads {FORMAT}"
                 )
             atomic_folder.verify(folder, manifest["files"], contents=verify)
-            return Dataset(folder, manifest)
+            dataset = Dataset(folder, manifest)
+            for number in range(len(dataset._files) if verify else 0):
+                dataset._file(number)
+            return dataset
         except Damaged as error:
             raise _damaged(folder, error) from error
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, SpecError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError, SpecError) as error:
             raise _damaged(folder, f"{_MANIFEST} is not that of a data set ({error})") from error
 
     def require(self, spec: EnvSpec) -> None:
@@ -297,14 +309,42 @@ class Dataset:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _read(self, number: int, stream: int, start: int, stop: int) -> dict[str, Array]:
-        path = self.path / self._files[number]
+        file = self._file(number)
         try:
-            if number not in self._opened:
-                self._opened[number] = safe_open(path, framework="numpy")
-            file = self._opened[number]
             return {name: file.get_slice(name)[stream, start:stop] for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise _damaged(self.path, f"{path.name}: {error}") from error
+            raise _damaged(self.path, f"{self._files[number]}: {error}") from error
+
+    def _file(self, number: int) -> Any:
+        """A file, mapped into memory, that has the arrays of the manifest's spec; raises :class:`DatasetError`."""
+        if number not in self._opened:
+            name = self._files[number]
+            try:
+                regular_files.require(self.path / name)
+                file = safe_open(self.path / name, framework="numpy")
+                self._require_arrays(file, (self.streams, self._lengths[number]))
+            except (OSError, SafetensorError, LookupError, ValueError, TypeError, Damaged) as error:
+                raise _damaged(self.path, f"{name}: {error}") from error
+            self._opened[number] = file
+        return self._opened[number]
+
+    def _require_arrays(self, file: Any, steps: tuple[int, int]) -> None:
+        """Raises :class:`Damaged` unless a file holds so many streams and steps, and the arrays of the spec."""
+        names = set(file.keys())
+        if missing := sorted(self._arrays.keys() - names):
+            raise Damaged(f"it has no {missing[0]}")
+        for name in sorted(names):
+            piece = file.get_slice(name)
+            shape, dtype = tuple(piece.get_shape()), piece[:0].dtype
+            if name.startswith(_RECORD):
+                wanted = (*steps, *shape[2:]), dtype
+            elif name in self._arrays:
+                inner, wanted_dtype = self._arrays[name]
+                wanted = (*steps, *inner), np.dtype(wanted_dtype)
+            else:
+                raise Damaged(f"{name} is nothing that an environment shows")
+            if (shape, dtype) != wanted:
+                raise Damaged(f"{name} is {dtype}{list(shape)} instead of {wanted[1]}{list(wanted[0])}")
 
     def unroll(self, columns: Sequence[tuple[int, int]], length: int, state: Tree) -> Unroll:
         """Returns an unroll ``[length + 1, B, ...]`` of pieces of streams.
@@ -354,6 +394,23 @@ def _as_kept(spec: EnvSpec, kept: EnvSpec) -> EnvSpec:
         for path, leaf in leaves(spec.observation)
     ]
     return replace(spec, observation=rebuild(spec.observation, bare))
+
+
+def _whole(values: Mapping[str, Any], name: str, least: int = 1) -> int:
+    """A number of a manifest; raises :class:`Damaged` if it is none, or out of range."""
+    value = values.get(name)
+    if type(value) is not int or not least <= value <= _LARGEST:
+        raise Damaged(f"{name} is {value!r} in {_MANIFEST}")
+    return value
+
+
+def _arrays_of(spec: EnvSpec) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of one step of every array that a file has, by name."""
+    shown = leaves({"observation": spec.observation, "action": spec.action})
+    told = {"reward": "float32", "terminated": "bool", "truncated": "bool", "first": "bool"}
+    return {path: (leaf.shape, leaf.dtype) for path, leaf in shown} | {
+        name: ((), dtype) for name, dtype in told.items()
+    }
 
 
 def _damaged(path: Path, reason: object) -> DatasetError:

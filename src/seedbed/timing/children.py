@@ -47,7 +47,9 @@ class Children:
     def start(self, module: str, job: Mapping[str, Any], **options: Any) -> subprocess.Popen[str]:
         """Starts ``python -m module JOB``; output is read through ``communicate``, and ``options`` go to Popen."""
         command = [sys.executable, "-P", "-m", module, json.dumps(job)]
-        process = self._guard.start(command, stdout=subprocess.PIPE, text=True, **options)
+        process = self._guard.start(
+            command, stdout=subprocess.PIPE, encoding="utf-8", errors="replace", **options
+        )
         self._processes.append(process)
         return process
 

@@ -437,5 +437,7 @@ def _commit() -> str:
 
 
 def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *words], cwd=folder, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     return done.stdout.strip()

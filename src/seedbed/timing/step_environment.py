@@ -7,6 +7,7 @@ stage of :mod:`seedbed.timing.stages`.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -46,4 +47,6 @@ def step_environment(job: dict[str, Any]) -> list[float]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(step_environment(json.loads(sys.argv[1]))))
+    with os.fdopen(os.dup(1), "w") as told:
+        os.dup2(2, 1)  # environments print what they like, and their libraries too
+        told.write(json.dumps(step_environment(json.loads(sys.argv[1]))))

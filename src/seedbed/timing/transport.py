@@ -120,7 +120,9 @@ def _run_as_process(address: str, question: dict[str, Any], seconds: float) -> t
     command = [sys.executable, "-P", "-m", __spec__.name, address, json.dumps(question), str(seconds)]
     limit = seconds + 2 * _CONNECT_SECONDS
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=limit, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise TransportError(f"the measuring client did not end within {limit:g} s") from error
     if done.returncode:

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import ssl
 import stat
 import struct
 import threading
@@ -25,6 +26,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from seedbed import regular_files
 from seedbed.errors import ConfigError, Refused
 from seedbed.transport.interface import PROTOCOL, Handler, Peer
 from seedbed.transport.tls import Identity, needs_tls, within_machine
@@ -85,6 +87,8 @@ class Invitation:
             raise ConfigError(
                 "a fingerprint and --insecure: a learner with a fingerprint speaks TLS; leave --insecure out"
             )
+        if authority:
+            _require_certificates(authority)
         return Invitation(require_token(token), fingerprint, authority, insecure)
 
     def __str__(self) -> str:
@@ -271,12 +275,20 @@ def require_admission(message: Mapping[str, Any], token: str) -> None:
 def _read_private(path: Path) -> str:
     """The content of a file that only this user may read."""
     try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        if stat.S_IMODE(regular_files.require(path, links=True).st_mode) & 0o077:
             raise ConfigError(f"{path} may be read by others: chmod 600 {path}")
-        with path.open() as file:
-            return file.read(1 << 12).strip()
+        return regular_files.read(path, 1 << 12, links=True).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _require_certificates(path: str) -> None:
+    """Raises :class:`ConfigError` unless there are certificates in a file."""
+    try:
+        regular_files.require(path, links=True)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{path} holds no certificates, as PEM: {error.strerror or error}") from error
 
 
 def _bytes(text: Any) -> bytes:

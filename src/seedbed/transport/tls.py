@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from seedbed import regular_files
 from seedbed.errors import ConfigError, ConnectionLost, Refused
 
 _NAME = "seedbed"
@@ -76,11 +77,15 @@ class Identity:
         )
 
     @staticmethod
-    def read(certificate: str | Path, key: str | Path) -> Identity:
-        """Reads a certificate and its key; raises :class:`ConfigError` if they are none, or do not fit."""
+    def read(certificate: str | Path, key: str | Path, *, links: bool = True) -> Identity:
+        """Reads a certificate and its key; raises :class:`ConfigError` if they are none, or do not fit.
+
+        ``links``: whether the files may be behind links.
+        """
         try:
+            found = [regular_files.read(file, links=links) for file in (certificate, key)]
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-            return Identity(Path(certificate).read_bytes(), Path(key).read_bytes())
+            return Identity(*found)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"{certificate} and {key} are no certificate with its key, as PEM without a password: "

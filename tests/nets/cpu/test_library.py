@@ -183,11 +183,11 @@ def test_without_a_compiler_the_build_says_so_and_goes_on(monkeypatch, fresh, ca
 
 def test_a_compiler_that_refuses_is_quoted(monkeypatch, fresh, capsys):
     refuses = fresh.parent / "c++"
-    refuses.write_text("#!/bin/sh\necho 'internal error of the test' >&2\nexit 1\n")
+    refuses.write_text("#!/bin/sh\nprintf 'internal error of the \\377 test\\n' >&2\nexit 1\n")
     refuses.chmod(0o755)
     monkeypatch.setenv("CXX", str(refuses))
     build.main()
-    assert "internal error of the test" in capsys.readouterr().out
+    assert "internal error of the \ufffd test" in capsys.readouterr().out
     assert list(fresh.parent.iterdir()) == [refuses]
 
 

@@ -90,7 +90,14 @@ def compile_source(source: Path, to: Path, *flags: str) -> None:
         draft = Path(scratch) / to.name
         command = [found, *_FLAGS, f"-I{_FOLDER}", *flags, str(source), "-o", str(draft), "-ldl", "-pthread"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+                timeout=_SECONDS,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigError(f"{found} did not compile {source.name}: {error}") from error
         if done.returncode:

@@ -149,9 +149,9 @@ def open_library(extension: Path, library: Path) -> ctypes.CDLL:
 
     opened = ctypes.CDLL(str(extension))
     opened.seedbed_open.restype = ctypes.c_char_p
-    why = opened.seedbed_open(str(library).encode())
+    why = opened.seedbed_open(os.fsencode(library))
     if why is not None:
-        raise OSError(why.decode())
+        raise OSError(why.decode(errors="replace"))
     for target in TARGETS:
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(opened, target)), platform="cpu")
     return opened
@@ -196,7 +196,8 @@ def _prove(extension: Path, library: Path) -> tuple[dict[str, Any], bool]:
             command,
             env={**os.environ, **ours},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             check=False,
             timeout=_PROOF_SECONDS,
         )
