@@ -1,5 +1,6 @@
 """Worlds whose spaces, or whose observations, are unlike those of most."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -71,6 +72,57 @@ def liar(lie: str = "shape", after: int = 0) -> World:
         return np.zeros(space.shape, space.dtype) if isinstance(space, spaces.Box) else space.sample()
 
     return World(space, show=show)
+
+
+SPOILT: dict[str, tuple[str, Any]] = {
+    "nan reward": ("reward", np.nan),
+    "no reward": ("reward", None),
+    "infinite reward": ("reward", -np.inf),
+    "huge reward": ("reward", 1e38),
+    "wide reward": ("reward", 1e39),
+    "nan observation": ("b", np.nan),
+    "infinite observation": ("b", np.inf),
+    "huge observation": ("b", 1e30),
+    "wide observation": ("b", 1e39),
+}
+"""What an environment of :class:`Spoiling` gives in the place of a number, and where."""
+
+
+class Spoiling(World):
+    """Shows a dict of two arrays, and gives something that is no number, or none to learn from, from one step on.
+
+    Args:
+      kind: key of ``SPOILT``.
+      after: steps before that.
+      once: file; of all environments that are told of it, one alone does so.
+    """
+
+    def __init__(self, kind: str = "nan reward", after: int = 0, once: str = "") -> None:
+        endless = box(-np.inf, np.inf, (2,), np.float64)
+        super().__init__(spaces.Dict(a=UNIT, b=endless))
+        (self._field, self._value), self._left, self._once = SPOILT[kind], after, once
+        self._spoils: bool | None = None
+
+    def _see(self) -> Any:
+        spoilt = self._field == "b" and self._is_spoilt()
+        second = np.array([0.0, self._value if spoilt else 0.0])
+        return {"a": np.zeros(2, np.float32), "b": second}
+
+    def _is_spoilt(self) -> bool:
+        self._left -= 1
+        if self._left >= 0:
+            return False
+        if self._spoils is None:
+            try:
+                self._spoils = not self._once or Path(self._once).open("x").close() is None
+            except FileExistsError:
+                self._spoils = False
+        return self._spoils
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        spoilt = self._field == "reward" and self._is_spoilt()
+        return observation, self._value if spoilt else reward, terminated, truncated, info
 
 
 def clock(start: float = 0.0) -> World:

@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from seedbed import regular_files
 from seedbed.errors import Damaged
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 WRITING_FAILS = (OSError, SafetensorError)
@@ -35,7 +36,9 @@ WRITING_FAILS = (OSError, SafetensorError)
 
 def reason(error: Exception, advice: str) -> str:
     """Returns the reason why writing failed; with ``advice`` if the disk is full."""
-    full = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "os error 28" in str(error)
+    # Of an error of safetensors only the text is known.
+    words = [f"os error {number})" for number in _FULL]
+    full = error.errno in _FULL if isinstance(error, OSError) else any(map(str(error).__contains__, words))
     return f"the disk is full: {advice}" if full else str(error)
 
 

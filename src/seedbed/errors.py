@@ -60,9 +60,11 @@ class EnvironmentFault(SeedbedError):
 
     Attributes:
       step: batched steps that it had taken by then; None if that is not known.
+      environment: index in its batch; None if that is not known, or said in the message.
     """
 
     step: int | None = None
+    environment: int | None = None
 
 
 class TransportError(SeedbedError):

@@ -14,6 +14,8 @@ from seedbed.faults import Fault
 _log = logging.getLogger(__name__)
 GRACE_SECONDS = 3.0
 """Time in which an instance may end by itself once its peers are gone."""
+START_SECONDS = 120.0
+"""Time in which an instance has to be ready: it imports, makes its environments and compiles, maybe on busy cores."""
 
 
 class Instance(Protocol):
@@ -49,7 +51,8 @@ class Instances:
 
     Attributes:
       owes: function that returns, by the index of each instance that has joined, the time (monotonic, s) since which
-        it owes the head a sign of life; None if it owes none. Instances that have not joined are left out.
+        it owes the head a sign of life; None if it owes none. An instance that is not ready yet is left out: it may
+        still make its environments, or compile.
       start: function that starts the instance with an index, where instances are threads of the head's process.
       begins: function that returns the state with which the instance with an index resumes, as
         :class:`~seedbed.learning.checkpoint.Contents`; None if it needs none.

@@ -89,7 +89,8 @@ def test_both_halves_step_before_either_is_waited_for(monkeypatch: pytest.Monkey
     events: list[tuple[str, int]] = []
     made: list[Told] = []
 
-    def make_told(*_: Any) -> Told:
+    def make_told(*_: Any, first: int) -> Told:
+        assert first == 2 * len(made), "they are numbered over both halves"
         made.append(Told(len(made), events))
         return made[-1]
 
@@ -185,7 +186,7 @@ def test_options_name_modules_too(
 def test_an_actor_imports_what_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def make_none(env: str, *_: Any) -> Any:
+    def make_none(env: str, *_: Any, first: int) -> Any:
         made.append(env)
         raise ConnectionLost("made")
 

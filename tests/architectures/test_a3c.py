@@ -125,14 +125,14 @@ def test_a_thread_that_fails_loses_its_open_work_alone(tmp_path: Path) -> None:
     assert checkpoints(tmp_path / "run")
 
 
-@pytest.mark.usefixtures("worlds")
 def test_gradients_that_are_not_finite_are_skipped_and_end_the_run_if_nothing_else_comes(
     tmp_path: Path,
 ) -> None:
+    too_fast = {"learning_rate": 1e38, "gradient_clip": 0.0, "max_skipped_updates": 3}
     with pytest.raises(RunFailed, match="3 updates in a row"):
-        a3c("worlds:dividing", tmp_path / "run", actors=1, max_skipped_updates=3)
+        a3c("toy:catch", tmp_path / "run", actors=1, **too_fast)
     left = summary(tmp_path / "run")
-    assert left["weights_version"] == 30 // 5
+    assert left["weights_version"] > 0
     assert left["skipped_updates"] >= 3
     assert all(np.isfinite(leaf).all() for leaf in params(tmp_path / "run").values())
 

@@ -200,6 +200,35 @@ def test_updates_that_are_not_finite_end_the_run(tmp_path: Path) -> None:
     assert checkpoints(tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("place", "field"), [(False, "reward"), (True, "observation place")], ids=["reward", "observation"]
+)
+def test_an_environment_on_a_device_that_spoils_updates_is_named(
+    place: bool,
+    field: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "envs"))
+    options = ("after=25", f"place={place}")
+    says = rf"the {field} of environment {ENVS - 1} is not finite"
+    with pytest.raises(
+        RunFailed, match=rf"updates in a row .* walk: {says}, .*mend the environment"
+    ) as found:
+        run(
+            tmp_path / "run",
+            100,
+            env="on_device_worlds:unpaid",
+            env_options=options,
+            max_skipped_updates=3,
+        )
+    assert "--learning-rate" not in str(found.value)
+    assert capsys.readouterr().out.count(f"walk: the {field} of environment {ENVS - 1} is not finite") == 1
+    left = summary(tmp_path / "run")
+    assert left["weights_version"] - left["skipped_updates"] == 2, "what came before was learned from"
+
+
 PROGRAM = """
 import json, sys
 from pathlib import Path

@@ -73,6 +73,20 @@ def spoiled(how: str) -> NativeEnvironment:
     return NativeEnvironment(plain.spec, reset, step)
 
 
+def unpaid(after: int = 5, place: bool = False) -> NativeEnvironment:
+    """One that pays NaN, or shows it as its place, once an episode is longer than ``after`` steps."""
+    plain = walk(length=10**6, limit=10**6)
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        world, observation, reward, terminated = plain.step(world, key, action)
+        bad = jnp.where(world["turns"] > after, jnp.nan, 0.0)
+        if place:
+            return world, {"place": observation["place"] + bad}, reward, terminated
+        return world, observation, reward + bad, terminated
+
+    return NativeEnvironment(plain.spec, plain.reset, step)
+
+
 def breaking(after: int = 30) -> NativeEnvironment:
     """One that fails on the device once an episode is longer than ``after`` steps, which it does not end."""
     plain = walk(length=10**6, limit=10**6)

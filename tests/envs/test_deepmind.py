@@ -117,6 +117,18 @@ def test_the_discount_tells_a_termination_from_a_truncation(discount: float, ter
     assert ends == [first, within, within, within, last] * 2 + [first]
 
 
+@pytest.mark.parametrize("discount", [float("nan"), None, -0.5, 1.5, float("inf"), "x", [0.5, 0.5]])
+def test_a_last_discount_that_is_none_is_a_fault(discount: Any) -> None:
+    with closing(make(f"{MINE}:ends", 2, {"discount": discount}, first=4)) as env:
+        env.reset(1)
+        with pytest.raises(
+            EnvironmentFault, match=r"environment 4: the discount .* must be a number from 0 "
+        ):
+            for _ in range(4):
+                env.send(np.zeros(2, np.int32))
+                env.receive()
+
+
 @pytest.mark.parametrize("reward", [None, [1.0, 2.0]])
 def test_a_reward_that_is_no_number_is_a_fault(reward: Any) -> None:
     with closing(make(f"{MINE}:rewards", 1, {"reward": reward})) as env:

@@ -79,12 +79,6 @@ class _Frozen(_WithChild):
         return 0.0
 
 
-class _Dividing(_World):
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._left -= 1
-        return np.full(3, np.nan if self._left < 0 else 0.0, np.float32), 0.0, False, False, {}
-
-
 def raising(at: int = 30) -> _World:
     """Raises at its step ``at``."""
     return _Raising(at)
@@ -119,8 +113,3 @@ def with_child(at: int = 30) -> _World:
 def frozen(at: int = 30) -> _World:
     """Has a process of its own, makes a file ``frozen`` at its step ``at`` and brings its actor to a standstill."""
     return _Frozen(at)
-
-
-def dividing(at: int = 30) -> _World:
-    """Observes NaN after its step ``at``."""
-    return _Dividing(at)

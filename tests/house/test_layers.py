@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": _STAGE | {"plugins"},
     "transport": _STAGE,
     "acting": _STAGE | {"envs", "weights"},
-    "replay": _STAGE | {"atomic_folder"},
+    "replay": _STAGE | {"envs", "atomic_folder"},
     "weights": _STAGE,
     "learning": _STAGE | {"acting", "replay", "weights", "atomic_folder"},
     "serving": _STAGE | {"envs", "weights", "acting"},

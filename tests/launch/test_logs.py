@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from harness import PLACED, at_once, placed
 from seedbed import regular_files
 from seedbed.acting.notes import Notes, notes_of
 from seedbed.errors import ConfigError
-from seedbed.launch.logs import logging_to, showing_notes
+from seedbed.launch import logs as module
+from seedbed.launch.logs import logging_to, shortened, showing_notes
 
 
 def test_what_the_package_logs_is_in_the_file(tmp_path: Path) -> None:
@@ -27,6 +30,59 @@ def test_a_full_disk_is_not_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(regular_files, "open_to_append", lambda _: io.FileIO("/dev/full", "wb"))
     with logging_to(tmp_path / "log"):
         logging.getLogger("seedbed.somewhere").info("a line that finds no room")
+
+
+def lines(first: int, last: int) -> bytes:
+    return b"".join(b"line %07d\n" % number for number in range(first, last))
+
+
+def test_a_log_keeps_its_first_and_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 4000)
+    monkeypatch.setattr(module, "_KEPT", 1000)
+    log = tmp_path / "log"
+    assert shortened(log) is None, "there is none yet"
+    with log.open("ab", buffering=0) as writer:
+        for turn in range(1, 30):
+            writer.write(lines(100 * turn - 100, 100 * turn))
+            grown = log.stat().st_size
+            assert (shortened(log) is None) == (grown <= 4000)
+            assert log.stat().st_size <= min(grown, 4000)
+        written = log.read_bytes()
+    first, _, last = written.partition(b"[")
+    said, _, last = last.partition(b"]\n")
+    assert first == lines(0, 76), "whole lines"
+    assert last == lines(2900 - last.count(b"\n"), 2900) and last.count(b"\n") >= 76
+    assert said.endswith(b"bytes are left out here, since the log had become too long")
+
+
+def test_the_packages_own_log_is_kept_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 40_000)
+    monkeypatch.setattr(module, "_KEPT", 10_000)
+    with logging_to(tmp_path / "log"):
+        for number in range(3000):
+            logging.getLogger("seedbed.somewhere").info("%d: an actor came and went", number)
+            assert number % 100 or (tmp_path / "log").stat().st_size < 60_000
+    text = (tmp_path / "log").read_text()
+    assert ": 0: an actor" in text and ": 2999: an actor" in text and "are left out here" in text
+
+
+PRINTS = """
+import sys
+from seedbed.launch.logs import forgive
+forgive()
+for _ in range(10_000):
+    print("a line that finds no room")
+    print("nor does this", file=sys.stderr)
+sys.stdout.flush()
+open(sys.argv[1], "w").write("done")
+"""
+
+
+def test_an_instance_may_print_on_a_full_disk(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-c", PRINTS, str(tmp_path / "done")]
+        assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 0
+    assert (tmp_path / "done").read_text() == "done"
 
 
 @pytest.mark.parametrize("kind", PLACED)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from harness import PLACED, at_once, placed
+from harness import PLACED, at_once, placed, until
 
 from seedbed.architectures.program import Edge, Program, Role, Task
 from seedbed.errors import RunFailed
 from seedbed.faults import Fault
 from seedbed.instances import Instance, Instances
+from seedbed.launch import local, logs
 from seedbed.launch import supervisor as module
 from seedbed.launch.local import Guard, ProcessInstance
 from seedbed.launch.supervisor import Supervisor
@@ -65,6 +71,8 @@ class FakeLauncher:
     def start(self, role: Role, task: Task) -> Instance:
         self.tasks.append(task)
         return self._start(task.index)
+
+    def look_after(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -127,6 +135,49 @@ def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of
     assert late_at(161.0) == {0: 61.0, 1: 31.0}
     watch._looked = clock[0] - 60.0  # Ctrl-Z, and fg a minute later
     assert watch._late(role) == {}, "a head that stood still itself blames nobody"
+
+
+def test_one_that_the_head_no_longer_knows_owes_what_it_owed(clock: list[float]) -> None:
+    """As an actor that stands still, whose conversation ends by the network's own keepalive."""
+    owes: dict[int, float | None] = {}
+    program = program_of(count=3, restarts=1, silent_after=20.0, starts_within=100.0, patience=20.0)
+    watch = supervisor_of(program=program, instances={"actor": Instances(owes=lambda: owes)})
+    watch.start(program.after, ["here"])
+    watch.stop([])
+    watch._stopping.clear()
+    watch._start_what_is_due()
+    role = program["actor"]
+
+    def late_at(seconds: float) -> dict[int, float]:
+        clock[0] = watch._looked = 1000.0 + seconds
+        return watch._late(role)
+
+    owes.update({0: 1002.0, 1: 1004.0})
+    assert late_at(5.0) == {}
+    owes[1] = None
+    assert late_at(6.0) == {}
+    owes.clear()
+    assert late_at(21.0) == {}
+    assert late_at(23.0) == {0: 21.0}
+    assert late_at(27.0) == {0: 25.0, 1: 21.0}, "the other one owed nothing when it was known last"
+    assert late_at(119.0).keys() == {0, 1}, "one that was never known has its time to start"
+    assert late_at(121.0).keys() == {0, 1, 2}
+
+
+def test_one_that_is_not_ready_in_time_is_not_said_to_have_environments_that_hang(clock: list[float]) -> None:
+    notes: list[str] = []
+    program = program_of(restarts=2, silent_after=5.0, starts_within=60.0, late="a step took {seconds} s")
+    watch = supervisor_of(note=notes.append, program=program, instances={"actor": Instances()})
+    watch._to_start.put(program["actor"])
+    watch._addresses["learner"] = ["here"]
+    watch._start_what_is_due()
+    clock[0] = watch._looked = 1065.0
+    watch._watch()
+    assert notes == []
+    clock[0] = watch._looked = 1066.0
+    watch._watch()
+    (line,) = notes
+    assert line.startswith("actor 0: it was not ready 66 s after its start") and "restart 1 of 2" in line
 
 
 def test_a_role_of_which_the_head_says_nothing_is_not_watched_for_silence(clock: list[float]) -> None:
@@ -254,6 +305,80 @@ def test_a_fault_that_repeats_at_the_same_step_ends_the_run(
 def guard() -> Iterator[Guard]:
     with contextlib.closing(Guard()) as guard:
         yield guard
+
+
+def lives(process: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_a_guard_that_was_killed_is_replaced_and_knows_what_there_is(tmp_path: Path) -> None:
+    program = "from seedbed.launch.local import Guard\nimport subprocess\n" + KILLED_TWICE
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as head:
+        assert head.stdout is not None
+        before, sleeper, guard = map(int, head.stdout.readline().split())
+        assert before != guard
+        assert lives(sleeper)
+        head.kill()
+    until(lambda: not lives(sleeper), "the second guard to end what the first was told of")
+    until(lambda: not lives(guard), "its end")
+
+
+KILLED_TWICE = """
+guard = Guard()
+sleeper = guard.start(["sleep", "86396"], stdout=subprocess.DEVNULL)
+gone = guard.start(["true"], stdout=subprocess.DEVNULL)
+gone.wait()
+guard.forget(gone.pid)
+first = guard._process
+guard.look_after()
+assert guard._process is first, "it lives"
+first.kill()
+first.wait()
+guard.forget(gone.pid)
+guard.look_after()
+print(first.pid, sleeper.pid, guard._process.pid, flush=True)
+sleeper.wait()
+"""
+
+
+def test_a_guard_that_stands_still_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_GUARD_SECONDS", 0.1)
+    guard = Guard()
+    sleeper = guard.start(["sleep", "86395"])
+    os.kill(guard._process.pid, signal.SIGSTOP)
+    guard.close()
+    assert sleeper.wait(20) == -signal.SIGKILL
+
+
+def test_a_launcher_looks_after_its_guard_and_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "printing.py").write_text("print('first'); print('x' * 99, flush=True)\nraise SystemExit(4)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(logs, "MOST_BYTES", 400)
+    monkeypatch.setattr(logs, "_KEPT", 100)
+    with contextlib.closing(Guard()) as guard:
+        log = tmp_path / "logs" / "actor-0.log"
+        log.parent.mkdir()
+        log.write_text("of one before\n" * 40)
+        actor = ProcessInstance(["printing"], "", log, guard)
+        actor._process.wait(60)
+        actor.look_after()
+        assert log.stat().st_size < 400 and log.read_text().startswith("of one before\n")
+        assert str(actor.ended()) == f"ended with status 4; its last line: {'x' * 99}"
+
+
+def test_an_instance_starts_without_a_log_if_there_can_be_none(
+    guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending.py").write_text("print('unheard'); raise SystemExit(4)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "logs").write_text("no folder")
+    actor = ProcessInstance(["ending"], "", tmp_path / "logs" / "actor-0.log", guard)
+    actor._process.wait(60)
+    assert str(actor.ended()) == "ended with status 4"
 
 
 FAREWELL = "import atexit; atexit.register(print, 'Thank you for flying with us.', flush=True)\n"

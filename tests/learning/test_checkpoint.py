@@ -22,6 +22,7 @@ import optax
 import pytest
 import safetensors.numpy
 from harness import PLACED, at_once, placed
+from safetensors import SafetensorError
 
 from seedbed import atomic_folder
 from seedbed.errors import CheckpointError
@@ -492,12 +493,21 @@ def test_a_kill_at_any_moment_leaves_an_intact_checkpoint(tmp_path: Path) -> Non
 ONE_LINE = r"^cannot write the checkpoint of step 2 to .*: the disk is full: .*newest one kept: 000000000001$"
 
 
+FULL: list[Exception] = [
+    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+    SafetensorError("I/O error: No space left on device (os error 28)"),
+    SafetensorError("I/O error: Disk quota exceeded (os error 122)"),
+]
+
+
+@pytest.mark.parametrize("failure", FULL, ids=str)
 @pytest.mark.parametrize("call", ["fsync", "rename", "write_text", "save_file"])
 def test_a_disk_that_is_full_at_any_call_leaves_the_earlier_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, failure: Exception
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise failure
 
     save_some(tmp_path, 1)
     owner: Any = {"fsync": os, "rename": Path, "write_text": Path, "save_file": safetensors.numpy}[call]
@@ -555,6 +565,27 @@ def test_a_disk_that_is_full_at_any_piece_leaves_the_earlier_ones(
             save(tmp_path, 2, Contents({}, {}, pieces={"replay": some}))
     assert some.made == written + 1
     assert names(tmp_path) == ["000000000001"]
+
+
+def test_a_disk_that_fails_leaves_the_earlier_ones_and_is_told_even_if_it_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    save_some(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.numpy, "save_file", fail)
+        with pytest.raises(
+            CheckpointError, match=r"step 2 .*Input/output error; newest one kept: 000000000001"
+        ):
+            save_some(tmp_path, 2)
+        patch.setattr(Path, "iterdir", fail)
+        with pytest.raises(
+            CheckpointError, match=r"Input/output error; newest one kept: unknown, since the folder"
+        ):
+            save_some(tmp_path, 2)
+    assert load_latest(tmp_path).step == 1
 
 
 def test_a_root_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:

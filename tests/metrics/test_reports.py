@@ -22,6 +22,7 @@ from seedbed.metrics.sinks import JsonLines
 
 
 def metrics(path: Path, rows: list[tuple[float, float, float]]) -> Path:
+    path.touch()
     sink = JsonLines(path)
     for steps, seconds, mean_return in rows:
         sink.write({"agent_steps": steps, "seconds": seconds, "mean_return": mean_return})

@@ -1,52 +1,175 @@
+import errno
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from io import FileIO
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from harness import PLACED, at_once, placed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seedbed.errors import ConfigError, RunFailed
+from seedbed.errors import ConfigError
+from seedbed.metrics import appending
+from seedbed.metrics.appending import AppendedFile
 from seedbed.metrics.sinks import JsonLines, Record, Row, TensorBoard, read_rows
 
 
 class Memory:
-    """A sink that keeps rows, and may fail to close."""
+    """A sink that keeps rows, and may fail to take them or to close."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.rows: list[Row] = []
         self.closed = False
-        self._failure = failure
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return "memory"
 
     def write(self, row: Row) -> None:
+        if self.failure:
+            raise self.failure
         self.rows.append(row)
 
     def close(self) -> None:
         self.closed = True
-        if self._failure:
-            raise self._failure
+        if self.failure:
+            raise self.failure
 
 
 def test_record_fans_out_and_refuses_unknown_names() -> None:
-    sinks = [Memory(), Memory()]
-    record = Record(sinks)
+    sinks, notes = [Memory(), Memory()], list[str]()
+    record = Record(sinks, notes.append)
     record.write({"agent_steps": 1, "loss/kl": 0.5})
     with pytest.raises(ConfigError, match="did you mean agent_steps"):
         record.write({"agent_step": 2})
     assert [sink.rows for sink in sinks] == [[{"agent_steps": 1, "loss/kl": 0.5}]] * 2
+    assert notes == []
 
 
 def test_record_closes_all_sinks_even_if_one_fails() -> None:
-    sinks = [Memory(OSError("first")), Memory(OSError("second")), Memory()]
-    with pytest.raises(OSError, match="first"):
-        Record(sinks).close()
+    sinks = [Memory(OSError("first")), Memory(ValueError("second")), Memory()]
+    Record(sinks, pytest.fail).close()
     assert all(sink.closed for sink in sinks)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "f"), "cannot write f: No space left on device"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "f"), "cannot write f: Disk quota exceeded"),
+        (OSError(errno.EIO, "Input/output error", "f"), "cannot write f: Input/output error"),
+        (ValueError("no number"), "ValueError: no number"),
+    ],
+)
+def test_what_a_sink_cannot_take_is_a_gap_that_is_told_at_both_its_ends(
+    failure: Exception, reason: str
+) -> None:
+    bad, good, notes = Memory(), Memory(), list[str]()
+    record = Record([bad, good], notes.append)
+    for number in range(9):
+        bad.failure = failure if 2 <= number < 5 or number == 7 else None
+        record.write({"updates": number})
+    assert [row["updates"] for row in good.rows] == [*range(9)]
+    assert [row["updates"] for row in bad.rows] == [0, 1, 5, 6, 8]
+    begins = f"metrics: {reason}; training goes on, and rows are missing until they can be written again"
+    assert notes == [
+        begins,
+        "metrics: memory is written again; 3 rows are missing in it",
+        begins,
+        "metrics: memory is written again; one row is missing in it",
+    ]
+
+
+class Disk(FileIO):
+    """A file on a disk with so many bytes left, of all files; None: any number."""
+
+    room: ClassVar[int | None] = None
+
+    def write(self, data: Any, /) -> int:
+        if Disk.room is None:
+            return super().write(data)
+        if Disk.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written, Disk.room = super().write(data[: Disk.room]), 0
+        return written
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> type[Disk]:
+    monkeypatch.setattr(appending.regular_files, "open_to_append", lambda path: Disk(path, "ab"))
+    monkeypatch.setattr(Disk, "room", None)
+    return Disk
+
+
+def test_a_file_on_a_full_disk_goes_on_whole_once_there_is_room(disk: type[Disk], tmp_path: Path) -> None:
+    file = AppendedFile(tmp_path / "a" / "file", begins=b"<")
+    for data, room, taken in (
+        (b"", 0, False),
+        (b"one", 2, False),  # "<o" fits
+        (b"two", None, True),
+        (b"three", 3, False),
+        (b"four", 0, False),
+        (b"five", None, True),
+    ):
+        disk.room = room
+        if taken:
+            file.append(data)
+        else:
+            with pytest.raises(OSError, match="No space left on device") as full:
+                file.append(data)
+            assert full.value.filename == str(file.path)
+    file.close()
+    assert file.path.read_bytes() == b"<twofive"
+
+
+def test_a_file_that_was_removed_is_begun_anew_with_its_folder(tmp_path: Path) -> None:
+    file = AppendedFile(tmp_path / "run" / "file", begins=b"<")
+    file.append(b"one")
+    shutil.rmtree(tmp_path / "run")
+    file.append(b"two")
+    file.append(b"three")
+    assert file.path.read_bytes() == b"<twothree"
+    # Another one by that name, after an attempt that failed, is continued and not cut.
+    file.path.unlink()
+    file.path.write_bytes(b"a longer one than before")
+    file.append(b"four")
+    file.close()
+    assert file.path.read_bytes() == b"a longer one than beforefour"
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").write_bytes(b"")
+    file = AppendedFile(tmp_path / "run" / "file")
+    with pytest.raises(OSError, match="exists") as found:
+        file.append(b"one")
+    assert found.value.filename == str(file.path)
+    (tmp_path / "run").unlink()
+    file.append(b"two")
+    file.close()
+    assert file.path.read_bytes() == b"two"
+
+
+def test_rows_and_events_can_be_read_on_both_sides_of_a_full_disk(disk: type[Disk], tmp_path: Path) -> None:
+    notes: list[str] = []
+    record = Record([JsonLines(tmp_path / "metrics.jsonl"), TensorBoard(tmp_path / "events")], notes.append)
+    for number in range(12):
+        disk.room = {4: 5, 5: 0, 6: 7}.get(number)
+        record.write({"agent_steps": 10 * number, "updates": number})
+    record.close()
+    kept = [row["updates"] for row in read_rows(tmp_path / "metrics.jsonl")]
+    assert kept == [0, 1, 2, 3, 7, 8, 9, 10, 11]
+    reader = EventAccumulator(str(tmp_path / "events"), size_guidance={"scalars": 0})
+    reader.Reload()
+    assert [event.value for event in reader.Scalars("updates")] == kept
+    assert len(notes) == 4 and sum("3 rows are missing" in note for note in notes) == 2
 
 
 def test_lines_come_back(tmp_path: Path) -> None:
@@ -115,15 +238,6 @@ def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"metrics\.jsonl: ({PLACED[kind]})"):
             at_once(lambda: touch(tmp_path / "metrics.jsonl"))  # noqa: B023
     assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
-
-
-def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
-    sink = JsonLines(tmp_path / "metrics.jsonl")
-    sink._file.close()
-    sink._file = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
-    with pytest.raises(RunFailed, match=r"^metrics: cannot write .*No space left on device; free .*$"):
-        sink.write({"updates": 1})
-    sink.close()
 
 
 def test_tensorboard_gets_every_number_at_its_step(tmp_path: Path) -> None:

@@ -464,3 +464,31 @@ def test_a_writer_that_is_killed_leaves_nothing_that_looks_whole(tmp_path: Path)
         Dataset.open(tmp_path / ".writing-data")
     assert written(folder).length == LENGTH
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("reward", np.nan, "the reward of step 23 of stream 1 is not finite"),
+        ("reward", 1e30, "the reward of step 23 of stream 1 is 1e"),
+        ("goal", -np.inf, "the observation goal of step 23 of stream 1 is not finite"),
+    ],
+)
+def test_numbers_that_nothing_can_be_learned_from_are_named(
+    field: str, value: float, says: str, tmp_path: Path
+) -> None:
+    def spoilt() -> Iterator[Decided]:
+        for number, decided in enumerate(steps()):
+            if number == 23:
+                step = decided.timestep
+                (step.reward if field == "reward" else step.observation["goal"])[1] = value
+            yield decided
+
+    data = write(tmp_path / "data", SPEC, spoilt(), lambda: {"version": 7})
+    with pytest.raises(DatasetError, match=says):
+        for _ in range(10):
+            next(data.shard(0, 1).batches(PLAN, lambda batch: {}, seed=1))
+    batches = data.shard(0, 1).batches(PLAN, lambda batch: {}, seed=1)
+    with pytest.raises(DatasetError, match=rf"the data set {tmp_path}/data cannot be learned from: {says}"):
+        for _ in range(10):
+            next(batches)

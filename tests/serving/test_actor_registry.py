@@ -25,6 +25,7 @@ from seedbed.acting.meters import Meters
 from seedbed.acting.unrolls import Delivery, step_arrays, step_fields
 from seedbed.envs.make import make
 from seedbed.errors import ConfigError, Refused
+from seedbed.instances import START_SECONDS
 from seedbed.metrics.ledger import Ledger
 from seedbed.replay.queue import UnrollQueue
 from seedbed.serving.actor_registry import ActorRegistry
@@ -529,6 +530,49 @@ def test_an_actor_that_leaves_drops_exactly_its_open_steps(house: Callable[..., 
     assert here.gone[0][1] == "gone"
 
 
+@pytest.mark.parametrize("paid", [np.nan, 1e30])
+def test_an_actor_from_elsewhere_that_lies_is_sent_away_and_its_steps_are_dropped(
+    paid: float, house: Callable[..., House]
+) -> None:
+    here = house(actors=1, envs=4, capacity=8)
+    own, liar = Player(here.registry, index=0).ready().begin(), Player(here.registry, envs=4).ready().begin()
+    for player in (own, liar):
+        player.play(2 * LENGTH + 2)
+        here.settle()
+    lane, action = liar.peer.next()
+    liar.lanes[lane].send(action)
+    step = liar.lanes[lane].receive()
+    reward = np.array([0.0, paid], np.float32)
+    here.registry.deliver(liar.peer, lane, step_arrays(step._replace(reward=reward)))
+    here.settle()
+    (reason,) = liar.peer.closed
+    assert reason.startswith(f"the reward of environment {2 * lane + 1} is ")
+    # What it sends before it hears that is taken no more.
+    here.registry.deliver(liar.peer, lane, step_arrays(step))
+    liar.leave(reason)
+    here.settle()
+    after = here.ledger.counts()
+    assert after["dropped"] > 0
+    assert after["open"] == sum(lane.open.transitions for lane in here.worker.lanes)
+    assert after["received"] == after["queued"] + after["open"] + after["dropped"]
+    assert [lane.member.index for lane in here.worker.lanes] == [0, 0]
+    assert here.gone == [(Member(1, 0, liar.peer), reason)]
+    own.play(2)
+    here.settle()
+    assert own.peer.closed == []
+
+
+def test_what_a_runs_own_actor_has_looked_at_is_not_looked_at_again(house: Callable[..., House]) -> None:
+    here = house(actors=1, envs=4)
+    own = Player(here.registry, index=0).ready().begin()
+    lane, action = own.peer.next()
+    own.lanes[lane].send(action)
+    step = own.lanes[lane].receive()
+    here.registry.deliver(own.peer, lane, step_arrays(step._replace(reward=np.full(2, 1e30, np.float32))))
+    here.settle()
+    assert own.peer.closed == []
+
+
 def test_a_held_unroll_is_dropped_with_its_lane(house: Callable[..., House]) -> None:
     here = house(actors=1, envs=1, queue=2, max_rows=1)
     player = Player(here.registry, index=0).ready().begin()
@@ -596,20 +640,23 @@ def test_actors_that_owe_a_step_are_named(
     member = {
         player.told["index"]: Member(player.told["index"], 0, player.peer, True) for player in (idle, busy)
     }
-    clock.now = 107.0
-    assert here.registry.stalled(7.0) == []
-    assert here.registry.stalled(6.0) == [(member[0], 7.0), (member[1], 7.0)], "they make their environments"
-    busy.ready().begin()
+    clock.now = 100.0 + START_SECONDS
+    busy.ready()
+    assert here.registry.stalled(6.0) == [], "they make their environments, and compile"
+    assert here.registry.owes() == {}, "they are not there yet"
+    busy.begin()
     replies = [busy.peer.next(), busy.peer.next()]
-    clock.now = 110.0
-    assert here.registry.stalled(5.0) == [(member[0], 10.0)]
-    assert here.registry.stalled(2.0) == [(member[0], 10.0), (member[1], 3.0)]
+    assert here.registry.owes() == {1: clock.now}
+    clock.now += 3.0
+    late = (member[0], START_SECONDS + 3.0)
+    assert here.registry.stalled(5.0) == [late]
+    assert here.registry.stalled(2.0) == [late, (member[1], 3.0)]
     busy.step(*replies[0])
     reply = busy.peer.next()
     assert (member[1], 3.0) in here.registry.stalled(2.0), "the other half owes one still"
     busy.step(*replies[1])
     busy.peer.next()
-    assert here.registry.stalled(2.0) == [(member[0], 10.0)]
+    assert here.registry.stalled(2.0) == [late]
     assert reply[0] == replies[0][0]
     here.registry.dismiss(member[0], "too slow")
     assert idle.peer.closed == ["too slow"]

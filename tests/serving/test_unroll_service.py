@@ -239,6 +239,8 @@ def test_an_actor_that_was_heard_of_is_not_stalled(stands: Any, monkeypatch: pyt
     monkeypatch.setattr("seedbed.serving.actor_registry.time.monotonic", lambda: now[0])
     stand = stands()
     now[0] = 130.0
+    assert stand.registry.stalled(20.0) == [], "it compiles"
+    stand.registry.deliver(stand.peer, CONTROL, [version_array(0)])
     assert [seconds for _, seconds in stand.registry.stalled(20.0)] == [30.0]
     stand.ask("report", waits={})
     assert stand.registry.stalled(20.0) == []
@@ -289,7 +291,29 @@ def test_what_an_actor_computes_has_to_make_sense(
     (reason,) = stand.peer.closed
     assert says in reason
     assert stand.handed == []
-    assert stand.ledger.counts()["received"] == 0
+    steps = LENGTH * ROWS
+    assert stand.ledger.counts() == {**BOOKS, "received": steps, "dropped": steps}
+    stand.send(0)  # it has not heard it yet
+    stand.settle()
+    assert stand.ledger.counts()["received"] == steps
+
+
+def test_what_an_actor_from_elsewhere_shows_is_looked_at(stands: Any) -> None:
+    stand = stands()
+    stand.peer = FakePeer("elsewhere")
+    stand.ask("join", protocol=PROTOCOL, token="secret", index=None, envs=2 * ROWS)
+    stand.ask("ready", spec=COUNT.to_json())
+    stand.send(1)
+    assert stand.peer.next()[0] == 1
+    unroll = stand.unroll(1)
+    unroll.timestep.reward[2, 1] = np.inf
+    stand.registry.deliver(stand.peer, 1, stand.codec.pack(unroll, None))
+    stand.settle()
+    (reason,) = stand.peer.closed
+    assert reason.startswith(f"the reward of environment {ROWS + 1} is not finite (inf)")
+    assert len(stand.handed) == 1
+    steps = LENGTH * ROWS
+    assert stand.ledger.counts() == {**BOOKS, "received": 2 * steps, "queued": steps, "dropped": steps}
 
 
 def test_an_actor_that_is_too_large_for_the_replay_is_refused(stands: Any) -> None:

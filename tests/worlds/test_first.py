@@ -100,7 +100,7 @@ DONE = [
         (),
         f"cannot be made: {ENDED}: 2), since it reads the command line: do that under if",
     ),
-    ("OLD", (), f"first_worlds:OLD: step() returned 4 values; {FIVE}"),
+    ("OLD", (), f"first_worlds:OLD: environment 0: step() returned 4 values; {FIVE}"),
     (
         "hangs",
         ("moment=made",),

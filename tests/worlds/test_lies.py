@@ -15,12 +15,12 @@ NAMED = {
     "rank": r"an array of float32 \(1, 3\)",
     "reals": r"observation shows 0.7, .* the space declares Box\(0, 255",
     "above": r"observation shows 300, .* the space declares Box\(0, 255",
-    "outside": r"observation has 50.0, and -1 to 1 is declared",
-    "board": r"observation has 255, and 0 to 1 is declared",
+    "outside": r"observation of environment 0 has 50.0, and -1 to 1 is declared",
+    "board": r"observation of environment 0 has 255, and 0 to 1 is declared",
     "choice": r"observation is 3, a int, and the space declares Discrete\(3\)",
     "start": r"observation is 1, a int, and the space declares Discrete\(3, start=2\)",
-    "choices": r"observation has 3, beyond its choices",
-    "binary": r"observation has 2, beyond its choices",
+    "choices": r"observation of environment 0 has 3, beyond its choices",
+    "binary": r"observation of environment 0 has 2, beyond its choices",
     "missing": r"the keys \['a'\], and the space declares \['a', 'b'\]",
     "extra": r"the keys \['a', 'b'\], and the space declares \['a'\]",
     "short": r"a tuple, and the space declares Tuple",
@@ -69,29 +69,9 @@ def test_a_lie_is_named_with_its_moment(lie, after, moment):
 def test_numbers_may_pass_their_bounds_by_as_much_as_those_are_apart(spec, shown, broken):
     rule = value_rule(spec)
     found = rule(np.array([shown], spec.dtype)) if rule else None
-    assert (found is None) if broken is None else broken in found
+    assert (found is None) if broken is None else broken in found.text
 
 
 def test_bytes_that_use_all_their_range_are_not_looked_at():
     assert value_rule(ArraySpec((84, 84, 1), "uint8")) is None
     assert value_rule(ArraySpec((10, 10, 4), "bool")) is None
-
-
-def test_numbers_that_are_not_finite_are_told_once_with_their_key(caplog):
-    from odd_worlds import UNIT, World
-
-    from seedbed.envs.make import Guarded
-    from seedbed.envs.own import _batched
-
-    shown = {"a": np.zeros(2, np.float32), "b": np.float32([0, np.nan])}
-    from gymnasium import spaces
-
-    environment = Guarded(
-        _batched("odd", 1, lambda: World(spaces.Dict(a=UNIT, b=UNIT), show=lambda random: shown))
-    )
-    environment.reset(1)
-    for _ in range(3):
-        environment.send(np.zeros(1, np.int32))
-        environment.receive()
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("odd: observation b is not finite: nan is shown by reset()")

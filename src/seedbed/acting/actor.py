@@ -77,8 +77,9 @@ def act(
     lanes: list[Environment] = []
     notes = Notes()
     try:
-        for _ in assignment["seeds"]:
-            lanes.append(make(assignment["env"], assignment["rows"], assignment["options"]))
+        rows = assignment["rows"]
+        for lane in range(len(assignment["seeds"])):
+            lanes.append(make(assignment["env"], rows, assignment["options"], first=lane * rows))
         spec = lanes[0].spec
         policy = assignment.get("policy")
         agent = None if policy is None else make_agent(policy, spec)

@@ -140,12 +140,14 @@ class ActorThread:
       steps: number of decisions so far.
       rounds: number of unrolls cut so far.
       busy_since: time (monotonic, s) at which its environments began to reset or step; None while they do neither.
+      acts: whether its environments are made and reset.
     """
 
     def __init__(self, threads: ActorThreads, index: int, epoch: int) -> None:
         self.log = threads.log
         self.steps = self.rounds = 0
-        self.busy_since: float | None = time.monotonic()
+        self.busy_since: float | None = None
+        self.acts = False
         self._threads = threads
         self._index = index
         assignment, rows = threads.assignment, threads.assignment.envs
@@ -229,9 +231,9 @@ class ActorThread:
     def _begin(self, environment: Environment) -> None:
         self._timestep = environment.reset(self._seed)
         self._meter.add(self._timestep)
+        self.acts = True
         if self._script is not None:
             self._replay(environment, self._script)
-        self.busy_since = None
 
     def _replay(self, environment: Environment, script: Script) -> None:
         """Brings the environments back by replaying their actions; episodes that end meanwhile were counted before."""
@@ -325,8 +327,11 @@ class ActorThreads:
         return max(self._epochs.values(), default=self.first_epoch)
 
     def owes(self) -> dict[int, float | None]:
-        """Returns the time (monotonic, s) since which each thread's environments make one step; None between steps."""
-        return {index: each.busy_since for index, each in list(self.threads.items())}
+        """Returns the time (monotonic, s) since which each thread's environments make one step; None between steps.
+
+        A thread whose environments are still made is left out.
+        """
+        return {index: each.busy_since for index, each in list(self.threads.items()) if each.acts}
 
     def alive(self) -> int:
         """Returns the number of living threads."""

@@ -32,7 +32,7 @@ from seedbed.acting.unrolls import OpenUnroll, step_arrays
 from seedbed.envs.interface import Environment
 from seedbed.errors import ConfigError
 from seedbed.seeding import key
-from seedbed.transport.interface import Client
+from seedbed.transport.interface import Client, Layout
 from seedbed.types import Agent, Exploration, Unroll, Weights
 
 
@@ -121,9 +121,17 @@ class PolicyActor:
         """Index of the lane that fetches weights."""
         return len(self._halves)
 
+    def warm_up(self) -> None:
+        """Compiles everything: from its first message on, an actor owes steps, and none of them waits for that."""
+        weights = self._snapshots.unpack(_zeros(self._snapshots.layout), self._device)
+        self._inference.warm_up(weights.params)
+        unroll, _ = self._codec.unpack(_zeros(self._codec.layout))
+        self._priorities_of(unroll)
+
     def play(self, notes: Notes) -> None:
         """Acts until the conversation ends, which raises :class:`~seedbed.errors.ConnectionLost`."""
         self._client.open(lanes_of_unrolls(self._codec, self._snapshots, len(self._halves)))
+        self.warm_up()
         for half, seed in zip(self._halves, self._seeds, strict=True):
             half.open.observe(step_arrays(half.environment.reset(seed)))
         reporter = Reporter(self._client, notes, [half.environment for half in self._halves])
@@ -185,6 +193,10 @@ class PolicyActor:
         if self._priorities is None:
             return None
         return np.asarray(self._priorities(jax.device_put(blind(unroll), self._device)))
+
+
+def _zeros(layout: Layout) -> list[NDArray[Any]]:
+    return [np.zeros(shape, dtype) for shape, dtype in layout.fields]
 
 
 def device_of(platform: str) -> Any:

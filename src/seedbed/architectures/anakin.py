@@ -41,6 +41,7 @@ from seedbed.config.variants import Variant, variants
 from seedbed.envs.on_device.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import EnvState, advance, begin
 from seedbed.envs.on_device.makers import make_native
+from seedbed.envs.on_device.spoilt import Spoilt, spoilt_by
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError
 from seedbed.instances import Instances
@@ -104,6 +105,19 @@ class Carry(NamedTuple):
     last: LastEpisodes
 
 
+class Seen(NamedTuple):
+    """The counts of the environments over some batches; of each variant, where there are several.
+
+    Attributes:
+      resets: number of transitions that only reset, uint32.
+      spoilt: environments that gave bad numbers, int32 ``[fields]``; see
+        :func:`~seedbed.envs.on_device.spoilt.spoilt_by`.
+    """
+
+    resets: Any
+    spoilt: Any
+
+
 class Own(NamedTuple):
     """The inputs of one variant, one of the agents that are trained side by side; constant over the run.
 
@@ -152,6 +166,7 @@ class Anakin:
         self._spec = spec
         self._num_envs = agent.data.batch_size
         self._env = make_native(config.env, config.env_options)
+        self._spoilt = Spoilt(spec)
         self._devices = pick_everywhere("training", config.placement.training_devices)
         self._update = Update(agent, self._devices)
         self._steps_a_batch = self._num_envs * agent.data.unroll_length
@@ -297,37 +312,39 @@ class Anakin:
         )
         return acted
 
-    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree, Any]:
-        """Acts for one batch and learns from it; returns its metrics and its number of resets, uint32, too."""
+    def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree, Seen]:
+        """Acts for one batch and learns from it; returns its metrics and the counts of its environments, too."""
         _, update = self._learner_of(own)
         acting, unroll, last, (sums, ended) = self._act(own, carry)
         train, metrics = update.passes(carry.train, unroll, last)
-        resets = unroll.timestep.first[1:].sum(dtype=jnp.uint32)
-        return Carry(train, acting, finish(carry.last, sums, ended)), metrics, resets
+        seen = Seen(unroll.timestep.first[1:].sum(dtype=jnp.uint32), spoilt_by(unroll.timestep))
+        return Carry(train, acting, finish(carry.last, sums, ended)), metrics, seen
 
-    def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree, Any]:
+    def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree, Seen]:
         """Acts for and learns from ``count`` batches; ``count`` is traced, so that one program serves all numbers.
 
         Returns:
           The state after them; their metrics, means over the batches or newest counts, averaged over the variants; and
-          the number of transitions that only reset, uint32, of each variant.
+          the counts of the environments, of each variant.
         """
         one_batch = jax.jit(self._one_batch)  # so that its shape and its call are traced once
         shape = jax.eval_shape(one_batch, own, carry)[1:]
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
 
-        def one_more(_: Any, now: tuple[Carry, Tree, Any]) -> tuple[Carry, Tree, Any]:
-            carry, metrics, resets = one_batch(own, now[0])
+        def one_more(_: Any, now: tuple[Carry, Tree, Seen]) -> tuple[Carry, Tree, Seen]:
+            carry, metrics, seen = one_batch(own, now[0])
             metrics = jax.tree.map(lambda old, new: old + new if _is_mean(new) else new, now[1], metrics)
-            return carry, metrics, now[2] + resets
+            before = now[2]
+            seen = Seen(before.resets + seen.resets, jnp.maximum(before.spoilt, seen.spoilt))
+            return carry, metrics, seen
 
-        carry, metrics, resets = jax.lax.fori_loop(0, count, one_more, (carry, *nothing))
+        carry, metrics, seen = jax.lax.fori_loop(0, count, one_more, (carry, *nothing))
         metrics = jax.tree.map(lambda leaf: leaf / count if _is_mean(leaf) else leaf, metrics)
         # A variant that has diverged must not hide the metrics of the others.
         return (
             carry,
             jax.tree.map(partial(jnp.nanmean, axis=0), metrics) if self._several else metrics,
-            resets,
+            seen,
         )
 
     # The methods of a run.
@@ -347,16 +364,21 @@ class Anakin:
         while not stop.is_set():
             count, begun = self._count(), time.monotonic()
             # Waited for, so that an error of the device is raised here.
-            self._carry, metrics, resets = jax.block_until_ready(
+            self._carry, metrics, seen = jax.block_until_ready(
                 self._call(self._own, self._carry, np.int32(count))
             )
             self._batch_seconds = (time.monotonic() - begun) / count
             # Counts are those of one agent; of several agents, their mean. The total is rounded, not each call, so that
             # counts do not depend on the number of batches in a call.
             before = self._resets // len(self._variants)
-            self._resets += int(np.sum(resets, dtype=np.int64))
+            self._resets += int(np.sum(seen.resets, dtype=np.int64))
             self._book(count, self._resets // len(self._variants) - before)
-            require_finite(self._carry.train.skipped_in_row, self._config.safety.max_skipped_updates)
+            self._spoilt.hear(np.max(np.atleast_2d(seen.spoilt), axis=0))
+            require_finite(
+                self._carry.train.skipped_in_row,
+                self._config.safety.max_skipped_updates,
+                cause=self._spoilt.cause,
+            )
             yield metrics
 
     def _look(self) -> None:

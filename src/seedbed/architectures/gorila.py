@@ -247,7 +247,7 @@ def _begin(
             raise RunFailed(fault)
         for _, seconds in mine.source.registry.stalled(patience):
             raise RunFailed(
-                f"its environments took more than {seconds:.0f} s for one step (--env-timeout allows more)"
+                f"its environments took more than {seconds:.0f} s for one step, or to begin (--env-timeout allows more)"
             )
 
     try:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from seedbed.errors import ConfigError, ConnectionLost
+from seedbed.instances import START_SECONDS
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
 
@@ -117,7 +118,7 @@ class Role:
     near: str | None = None
     restarts: int | None = None
     silent_after: float = 0.0
-    starts_within: float = 120.0
+    starts_within: float = START_SECONDS
     patience: float = 5.0
     late: str = "it gave no sign of life for {seconds} s (--env-timeout allows more)"
     elastic: bool = False

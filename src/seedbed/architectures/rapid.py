@@ -49,6 +49,7 @@ from seedbed.config.placement import (
 )
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConnectionLost
+from seedbed.instances import START_SECONDS
 from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
 from seedbed.serving.forward_service import AsTold, ForwardControl, ForwardService, Newest
@@ -60,8 +61,6 @@ from seedbed.types import Agent, EnvSpec
 from seedbed.weights.store import WeightStore
 
 _CONNECT_SECONDS = 5.0
-START_SECONDS = 120.0
-"""Seconds within which a server has to be ready: it imports JAX, and compiles the policy."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,6 @@ def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
         near=LEARNER,
         restarts=None if config.lag.exact else place.actor_restarts,
         silent_after=config.safety.env_timeout,
-        starts_within=START_SECONDS,
         patience=_CONNECT_SECONDS,
         accelerated=True,
     )

@@ -20,9 +20,10 @@ import numpy as np
 from gymnasium import spaces
 
 from seedbed.envs.claims import claim, release
+from seedbed.envs.contract import looks
 from seedbed.envs.options import Options, arguments, taken_by
 from seedbed.envs.standard import GymnasiumBatch, batch_of
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.plugins import load
 
 PREFIX = "dm_env:"
@@ -74,8 +75,22 @@ class DeepMindEnvironment(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Takes one action."""
         step = self._env.step(action)
-        over, terminated = step.last(), step.last() and step.discount == 0
+        over = step.last()
+        terminated = over and self._discount(step.discount) == 0
         return _plain(step.observation), step.reward, terminated, over and not terminated, {}
+
+    def _discount(self, given: Any) -> float:
+        """The discount of an episode's last step, which says how it ended."""
+        try:
+            discount = float(given)
+        except (TypeError, ValueError):
+            discount = np.nan
+        if not 0 <= discount <= 1:
+            raise EnvironmentFault(
+                f"{self._id}: the discount of an episode's last step is {looks(given)}; it must be a number from 0 "
+                "(the episode has terminated) to 1 (a time limit has cut it), as of dm_env.termination and truncation"
+            )
+        return discount
 
     def render(self) -> Any:
         """The picture of the first camera."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,20 +15,20 @@ from seedbed.envs.masks import mask_rule
 from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.envs.own import is_own, make_own
 from seedbed.envs.pool import PREFIX, Pool
-from seedbed.envs.rules import NOT_FINITE, broken_array, value_rule
+from seedbed.envs.rules import StepRules, broken_array
 from seedbed.envs.standard import make_standard
 from seedbed.envs.toys import TOYS
 from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, described, unknown_name
 from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import ACTION_MASK, EnvSpec, TimeStep, leaves
 
-_log = logging.getLogger(__name__)
-
 NATIVE = ("gymnax", "brax", "craftax")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
 
 
-def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = False) -> Guarded:
+def make(
+    env_id: str, num_envs: int, options: Options = (), *, render: bool = False, first: int = 0
+) -> Guarded:
     """Makes a batch of ``num_envs`` environments.
 
     ============================  ==========================================================================
@@ -49,6 +48,7 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
       options: keyword arguments of the environment itself, see :mod:`seedbed.envs.options`; an unknown name is
         refused.
       render: whether ``render()`` will be called.
+      first: number of the first of them, for messages.
 
     Raises:
       ConfigError: a name, an option or a package is wrong or missing, or the environment could not be made.
@@ -58,7 +58,7 @@ def make(env_id: str, num_envs: int, options: Options = (), *, render: bool = Fa
     try:
         made = _maker(env_id)(env_id, num_envs, options, render=render)
         try:
-            return Guarded(made)
+            return Guarded(made, first)
         except SpecError:
             made.close()
             raise
@@ -81,10 +81,15 @@ class Guarded:
 
     ``send`` and ``receive`` take turns, since an environment with threads would wait forever for a step without
     actions; ``reset`` drops a step that is under way. Exceptions of the environment become
-    :class:`~seedbed.errors.EnvironmentFault` with the original as its cause.
+    :class:`~seedbed.errors.EnvironmentFault` with the original as its cause, and so do numbers that break
+    :mod:`seedbed.envs.rules`.
+
+    Args:
+      environment: the batch.
+      first: number of its first environment, for messages.
     """
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, first: int = 0) -> None:
         self.spec = environment.spec
         self.num_envs = environment.num_envs
         self._environment = environment
@@ -92,10 +97,10 @@ class Guarded:
         claim(self.spec.id, [environment])
         self._action_shape = (self.num_envs, *self.spec.action.shape)
         self._leaves = [
-            (path, leaf.dtype, (self.num_envs, *leaf.shape), value_rule(leaf))
-            for path, leaf in leaves(self.spec.observation)
+            (path, leaf.dtype, (self.num_envs, *leaf.shape)) for path, leaf in leaves(self.spec.observation)
         ]
-        self._told: set[str] = set()
+        self._rules = StepRules(self.spec)
+        self._first = first
         self._started = self._under_way = False
         self._steps = 0
 
@@ -125,8 +130,20 @@ class Guarded:
             raise SpecError(
                 f"{self.spec.id}: actions have the shape {np.shape(action)}; {self._action_shape} is needed"
             )
+        self._require_finite(action)
         self._call("send", self._environment.send, action)
         self._under_way = True
+
+    def _require_finite(self, action: Any) -> None:
+        """Raises :class:`SpecError` if an action is not finite: an environment would be blamed for the consequences."""
+        if self.spec.action.num_values or (fine := np.isfinite(action)).all():
+            return
+        row = int(np.argwhere(~fine)[0][0])
+        raise SpecError(
+            f"{self.spec.id}: the policy's action for environment {self._first + row} is not finite "
+            f"({np.asarray(action)[row].tolist()}), though all that it was shown is: its weights have grown too large; "
+            "try a lower --learning-rate"
+        )
 
     def receive(self) -> TimeStep:
         """Returns the step that the last ``send`` began."""
@@ -138,24 +155,15 @@ class Guarded:
         return self._as_declared(step, "step")
 
     def _as_declared(self, step: TimeStep, moment: str) -> TimeStep:
-        """The step, if it keeps the rules of :mod:`seedbed.envs.rules`; numbers that are not finite are told once."""
+        """The step, if it keeps the rules of :mod:`seedbed.envs.rules`."""
         shown = leaves(step.observation)
         if [path for path, _ in shown] != [path for path, *_ in self._leaves]:
             raise self._broken(moment, f"the observation has {[path for path, _ in shown]}")
-        for (path, array), (_, dtype, shape, rule) in zip(shown, self._leaves, strict=True):
-            name = f"observation {path}".strip()
+        for (path, array), (_, dtype, shape) in zip(shown, self._leaves, strict=True):
             if (broken := broken_array(array, dtype, shape)) is not None:
-                raise self._broken(moment, f"{name} {broken}")
-            if rule is None or (broken := rule(array)) is None:
-                continue
-            if NOT_FINITE not in broken:
-                raise self._broken(moment, f"{name} {broken}")
-            if path not in self._told:
-                self._told.add(path)
-                _log.warning(
-                    "%s: %s %s by %s(); updates that it spoils are skipped: mend the environment",
-                    *(self.spec.id, name, broken, moment),
-                )
+                raise self._broken(moment, f"{f'observation {path}'.strip()} {broken}")
+        if (broken := self._rules.broken(step, self._first)) is not None:
+            raise self._fault(f": {moment}() gave a number that is not taken: {broken}")
         if self._mask_rule and (broken := self._mask_rule(step)) is not None:
             raise self._fault(f": {moment}() breaks the rule of masks: {ACTION_MASK} {broken}")
         return step
@@ -183,12 +191,19 @@ class Guarded:
         try:
             return method(*arguments)
         except EnvironmentFault as fault:
+            if fault.environment is not None:
+                raise self._fault_of(fault, fault.environment) from fault
             fault.step = self._steps
             raise
         except SeedbedError:
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(f" failed in {name}(): {described(error)}") from error
+
+    def _fault_of(self, fault: EnvironmentFault, environment: int) -> EnvironmentFault:
+        # Before the rest, whose end may be a line to be pasted.
+        said = str(fault).removeprefix(f"{self.spec.id}: ")
+        return self._fault(f": environment {self._first + environment}: {said}")
 
     def _fault(self, text: str) -> EnvironmentFault:
         fault = EnvironmentFault(self.spec.id + text)

@@ -73,10 +73,13 @@ class Narrowing:
 
     def _require(self, kept: Array, given: Array) -> None:
         if not kept.all():
-            value = given[~kept].reshape(-1)[0]
-            raise EnvironmentFault(
-                f"{self._name} shows {value}, and travels as {self._dtype}, which has no such number: {self._remedy()}"
+            at = tuple(np.argwhere(~kept)[0])
+            fault = EnvironmentFault(
+                f"{self._name} shows {given[at]}, and travels as {self._dtype}, which has no such number: "
+                f"{self._remedy()}"
             )
+            fault.environment = int(at[0])
+            raise fault
 
     def _watch(self, given: Array) -> None:
         """Tells, once, that float32 loses digits which tell values apart."""

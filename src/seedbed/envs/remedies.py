@@ -62,7 +62,7 @@ def box(low: Any, high: Any, shape: Sequence[int], dtype: str) -> str:
 def smaller(keys: Keys, space: Space[Any]) -> str:
     """Shows wide whole numbers as parts of the largest, and reals within the range of float32."""
     if np.issubdtype(space.dtype, np.floating):
-        return transformed(keys, "np.clip({}, -1e30, 1e30)", None)
+        return transformed(keys, "np.clip({}, -1e18, 1e18)", None)
     low, high = float(np.min(space.low)), float(np.max(space.high))  # type: ignore[attr-defined]
     parts = f"np.float32({{}} / {max(-low, high):.17g})"
     return transformed(keys, parts, box(0 if low >= 0 else -1, 1, space.shape or (), "float32"))

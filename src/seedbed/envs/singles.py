@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from seedbed.envs.final_infos import FINAL
-from seedbed.errors import SpecError
+from seedbed.errors import EnvironmentFault, SpecError
 
 
 class Singles(VectorEnv[Any, Any, Any]):
@@ -44,7 +45,10 @@ class Singles(VectorEnv[Any, Any, Any]):
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Starts every environment anew, each with its seed."""
         self._ended = np.zeros(self.num_envs, np.bool_)
-        shown = [env.reset(seed=one, options=options)[0] for env, one in zip(self.envs, seed, strict=True)]
+        shown: list[Any] = []
+        with _numbered(shown):
+            for env, one in zip(self.envs, seed, strict=True):
+                shown.append(env.reset(seed=one, options=options)[0])
         return self._batch(shown), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -53,16 +57,17 @@ class Singles(VectorEnv[Any, Any, Any]):
         final: list[Mapping[Any, Any]] = []
         rewards = np.zeros(self.num_envs, np.float64)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
-        for index, (env, action) in enumerate(
-            zip(self.envs, iterate(self.action_space, actions), strict=True)
-        ):
-            if self._ended[index]:
-                observation, _ = env.reset()
-            else:
-                observation, rewards[index], terminated[index], truncated[index], info = env.step(action)
-                if (terminated[index] or truncated[index]) and isinstance(info, Mapping):
-                    final.append(info)
-            shown.append(observation)
+        with _numbered(shown):
+            for index, (env, action) in enumerate(
+                zip(self.envs, iterate(self.action_space, actions), strict=True)
+            ):
+                if self._ended[index]:
+                    observation, _ = env.reset()
+                else:
+                    observation, rewards[index], terminated[index], truncated[index], info = env.step(action)
+                    if (terminated[index] or truncated[index]) and isinstance(info, Mapping):
+                        final.append(info)
+                shown.append(observation)
         self._ended = terminated | truncated
         return self._batch(shown), rewards, terminated, truncated, {FINAL: final} if final else {}
 
@@ -79,6 +84,16 @@ class Singles(VectorEnv[Any, Any, Any]):
         """Closes the environments."""
         for env in self.envs:
             env.close()
+
+
+@contextlib.contextmanager
+def _numbered(shown: Sequence[Any]) -> Iterator[None]:
+    """Says of a fault which environment it is of: as many have shown something before it."""
+    try:
+        yield
+    except EnvironmentFault as fault:
+        fault.environment = len(shown)
+        raise
 
 
 def _require_same(what: str, space: Any, first: Any) -> None:

@@ -220,7 +220,9 @@ def taken(convert: Callable[[Any], Tree], shown: Any, moment: str) -> Tree:
     try:
         return convert(shown)
     except EnvironmentFault as fault:
-        raise EnvironmentFault(f"{fault} (shown by {moment}())") from fault
+        told = EnvironmentFault(f"{fault} (shown by {moment}())")
+        told.environment = fault.environment
+        raise told from fault
 
 
 def _flat(bound: Array) -> tuple[float, ...]:

@@ -42,9 +42,11 @@ class Stream:
         over = np.asarray(terminated, np.bool_) & ~first
         cut = np.asarray(truncated, np.bool_) & ~first & ~over
         self.ended = over | cut
+        with np.errstate(over="ignore"):  # an infinite one is refused, see :mod:`seedbed.envs.rules`
+            paid = np.asarray(reward, np.float32)
         return TimeStep(
             observation=observation,
-            reward=np.where(first, np.float32(0), np.asarray(reward, np.float32)),
+            reward=np.where(first, np.float32(0), paid),
             terminated=over,
             truncated=cut,
             first=first,

@@ -22,6 +22,7 @@ from seedbed import faults
 from seedbed.architectures.program import Context, Task
 from seedbed.errors import ConnectionLost
 from seedbed.faults import Fault
+from seedbed.launch.logs import forgive
 from seedbed.plugins import load
 
 TOKEN = "SEEDBED_TOKEN"
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("task", type=Path)
     path = parser.parse_args().task
     over = threading.Event()
+    forgive()
     logging.basicConfig(format="%(message)s")  # warnings of environments, into this instance's log
     # The supervisor decides when instances stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

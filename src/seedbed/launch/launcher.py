@@ -27,5 +27,8 @@ class Launcher(Protocol):
     def start(self, role: Role, task: Task) -> Instance:
         """Starts an instance of ``role``, which is given ``task``."""
 
+    def look_after(self) -> None:
+        """Does what has to be done now and then while instances live; called a few times a second."""
+
     def close(self) -> None:
         """Ends all instances that have not ended; safe to call twice."""

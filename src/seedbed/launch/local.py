@@ -7,7 +7,10 @@ A process is started by ``exec`` and never forked from the process that holds JA
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -28,13 +31,19 @@ from seedbed.instances import GRACE_SECONDS, Instance, ThreadInstance
 from seedbed.launch.allocator import without_tuning
 from seedbed.launch.entry import TOKEN, context_of, entry_of
 from seedbed.launch.folder import RunFolder
+from seedbed.launch.logs import shortened
 from seedbed.learning.checkpoint import Contents, load_latest, save
 from seedbed.transport.connect import CARRIERS
 
+_log = logging.getLogger(__name__)
 _ANNOUNCED = 'trap "" PIPE; echo "+$$" >&0; trap - PIPE; exec "$@" </dev/null'
 """A shell script that writes its process group to the guard's pipe, then becomes the program.
 
 It ignores a broken pipe: the guard may have been killed."""
+
+
+_GUARD_SECONDS = 2 * GRACE_SECONDS
+"""Time in which a guard ends; it gives the first half to the processes that it ends."""
 
 
 class Guard:
@@ -44,9 +53,14 @@ class Guard:
     """
 
     def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._process = self._begin()
+
+    @staticmethod
+    def _begin() -> subprocess.Popen[bytes]:
         # Isolated and without site packages: it starts in a moment and stays small.
         command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(GRACE_SECONDS)]
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             command, stdin=subprocess.PIPE, env=without_tuning({**os.environ}), process_group=0
         )
 
@@ -62,13 +76,33 @@ class Guard:
           **options: further arguments of :class:`subprocess.Popen`.
         """
         announced = ["/bin/sh", "-c", _ANNOUNCED, "sh", *command]
-        return subprocess.Popen(announced, stdin=self._pipe, process_group=0, **options)
+        process = subprocess.Popen(announced, stdin=self._pipe, process_group=0, **options)
+        self._groups.add(process.pid)
+        return process
 
     def forget(self, group: int) -> None:
         """Tells the guard that a process group has ended: its number may be given to another one."""
-        # If the guard was killed, the run goes on without it.
+        self._groups.discard(group)
+        self._say(f"-{group}\n")
+
+    def look_after(self) -> None:
+        """Replaces a guard that was killed, and tells the new one the process groups that there are."""
+        if self._process.poll() is None:
+            return
+        before = self._process
+        try:
+            self._process = self._begin()
+        except OSError:  # there is no room for a process: the next call tries again
+            return
+        before.communicate()
+        _log.warning("the guard has ended (status %d): another one takes its place", before.returncode)
+        for group in sorted(self._groups):
+            self._say(f"+{group}\n")
+
+    def _say(self, line: str) -> None:
+        # If the guard was killed, the run goes on without it until it is replaced.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._pipe, f"-{group}\n".encode())
+            os.write(self._pipe, line.encode())
 
     @property
     def _pipe(self) -> int:
@@ -77,7 +111,14 @@ class Guard:
 
     def close(self) -> None:
         """Ends the guard, which kills the process groups that were started and not forgotten."""
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=_GUARD_SECONDS)
+        except subprocess.TimeoutExpired:  # it stands still
+            self._process.kill()
+            self._process.communicate()
+            for group in self._groups:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
 
 
 ON_PROCESSOR: Mapping[str, str] = {"JAX_PLATFORMS": "cpu"}
@@ -105,10 +146,10 @@ class ProcessInstance:
     ) -> None:
         self.log = str(log)
         self._fault = log.with_suffix(".fault").absolute()
-        self._fault.unlink(missing_ok=True)
+        self._forget_fault()
         self._guard = guard
         command = [sys.executable, "-P", "-m", *words]
-        with regular_files.open_to_append(log) as output:
+        with _opened(log) as output:
             self._begins = output.seek(0, os.SEEK_END)
             # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its
             # instances stop.
@@ -132,12 +173,20 @@ class ProcessInstance:
         last = self._last_line()
         return Fault(f"ended with status {code}" + (f"; its last line: {last}" if last else ""))
 
+    def look_after(self) -> None:
+        """Keeps its log within bounds."""
+        if (cut := shortened(Path(self.log))) is not None:
+            self._begins = min(self._begins, cut)
+
     def _last_line(self) -> str:
-        with regular_files.open_to_read(self.log) as file:
-            file.seek(0, os.SEEK_END)
-            # The lines before are of earlier instances with the same index.
-            file.seek(max(self._begins, file.tell() - 4096))
-            lines = file.read().decode(errors="replace").split("\n")
+        try:
+            with regular_files.open_to_read(self.log) as file:
+                file.seek(0, os.SEEK_END)
+                # The lines before are of earlier instances with the same index.
+                file.seek(max(self._begins, file.tell() - 4096))
+                lines = file.read().decode(errors="replace").split("\n")
+        except OSError:  # the folder was removed
+            return ""
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def ask_to_end(self) -> None:
@@ -156,13 +205,29 @@ class ProcessInstance:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         self.kill()
-        self._fault.unlink(missing_ok=True)
+        self._forget_fault()
+
+    def _forget_fault(self) -> None:
+        with contextlib.suppress(OSError):  # there is none, or no folder for it any more
+            self._fault.unlink()
 
     def _kill_group(self) -> None:
         """Kills the processes that the instance's environments have started and left behind."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._guard.forget(self._process.pid)
+
+
+def _opened(log: Path) -> io.FileIO:
+    """Opens a log to append to, or the null device if that fails: an instance is worth more than its log."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return regular_files.open_to_append(log)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # something else is in its place
+            raise
+        _log.warning("no log %s: %s", log, error)
+        return io.FileIO(os.devnull, "ab")
 
 
 class LocalLauncher:
@@ -178,6 +243,7 @@ class LocalLauncher:
         self._carrier = CARRIERS[transport]
         self._in_threads = transport == "inproc"
         self._guard: Guard | None = None
+        self._processes: dict[tuple[str, int], ProcessInstance] = {}
         self._listening: set[str] = set()
 
     def address(self, role: Role, index: int) -> str:
@@ -220,10 +286,20 @@ class LocalLauncher:
             return ThreadInstance(f"{role.name} {task.index}", run, str(self._folder.log), over)
         self._guard = self._guard or Guard()
         path = (self._folder.logs / f"{name}.json").absolute()
-        regular_files.write_whole(path, json.dumps(task.to_json()))
+        _write(path, json.dumps(task.to_json()))
         beside = _accelerated() if role.accelerated else ON_PROCESSOR
         words = ["seedbed.launch.entry", str(path)]
-        return ProcessInstance(words, token, self._folder.logs / f"{name}.log", self._guard, beside)
+        log = self._folder.logs / f"{name}.log"
+        process = ProcessInstance(words, token, log, self._guard, beside)
+        self._processes[role.name, task.index] = process
+        return process
+
+    def look_after(self) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`: keeps logs within bounds, and a guard in its place."""
+        if self._guard is not None:
+            self._guard.look_after()
+        for process in self._processes.values():
+            process.look_after()
 
     @staticmethod
     def _name(role: str, index: int) -> str:
@@ -237,6 +313,15 @@ class LocalLauncher:
             carrier, _, path = address.partition(":")
             if carrier != "inproc":
                 Path(path).unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file, unless it holds the text already: so a disk that is full by then hinders no restart."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if regular_files.read(path).decode() == text:
+            return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    regular_files.write_whole(path, text)
 
 
 def _accelerated() -> dict[str, str]:

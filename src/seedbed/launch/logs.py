@@ -1,19 +1,89 @@
-"""Logging: a file in the run folder, and warnings of environments for the user."""
+"""Logging: files in the run folder that do not grow without bound, and warnings of environments for the user."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import logging
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from seedbed import regular_files
 from seedbed.errors import ConfigError
 
+MOST_BYTES = 16 << 20
+"""Size of a log beyond which its middle is cut out."""
+_KEPT = MOST_BYTES // 4
+"""Bytes of its beginning and of its end that stay."""
+_LOOK_EVERY = 100
+"""Lines of the package's own log after which its size is looked at."""
+
+
+def shortened(path: Path) -> int | None:
+    """Cuts the middle out of a log that has grown beyond :data:`MOST_BYTES`; returns where, or None if it has not.
+
+    Its writers append, so they go on behind the kept part; lines that they write in the very moment of the cut may be
+    lost. Errors of the disk are ignored: the next call tries again.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > MOST_BYTES:
+            return _cut(path)
+    return None
+
+
+def _cut(path: Path) -> int:
+    with regular_files.open_to_change(path) as file:
+        first = file.read(_KEPT)
+        head = first.rfind(b"\n") + 1 or len(first)
+        start = file.seek(-_KEPT - 1, os.SEEK_END)  # with the end of the line before, if one begins there
+        last = file.read()
+        size = start + len(last)
+        last = last[last.find(b"\n") + 1 :] or last
+        file.seek(head)
+        file.write(
+            b"[%d bytes are left out here, since the log had become too long]\n" % (size - head - len(last))
+        )
+        file.write(last)
+        file.truncate()
+    return head
+
+
+class Forgiving(io.FileIO):
+    """A file to which writing never fails: data are lost on a disk that is full or gone."""
+
+    def write(self, data: Any, /) -> int:
+        """Writes as much as there is room for."""
+        with contextlib.suppress(OSError):
+            super().write(data)
+        return memoryview(data).nbytes
+
+
+def forgive() -> None:
+    """Makes printing never fail in this process: a full disk for logs is no fault of an environment that prints."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        lines = name == "stderr" or bool(os.environ.get("PYTHONUNBUFFERED"))
+        raw = io.BufferedWriter(Forgiving(number, "w", closefd=False))
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=lines)
+        setattr(sys, name, stream)
+
 
 class _LogFile(logging.FileHandler):
-    """A log file that drops lines when the disk is full, instead of stopping the run or filling the terminal."""
+    """A bounded log file; on a full disk it drops lines, instead of stopping the run or filling the terminal."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self._path = path
+        self._written = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line; looks at the size of the file now and then."""
+        super().emit(record)
+        self._written += 1
+        if self._written % _LOOK_EVERY == 0:
+            shortened(self._path)
 
     def _open(self) -> io.TextIOWrapper:
         """Opens the file; something else in its place is an :class:`OSError`, as a disk that cannot be written."""

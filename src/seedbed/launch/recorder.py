@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -91,6 +91,7 @@ class Recorder:
         self._more = more
         self._rate, self._steady = Rate(_RATE_WINDOW_SECONDS), SteadyRate()
         self._process = psutil.Process()
+        self._variants: dict[int, Record] = {}
         self._row_at = time.monotonic()
         self._begun = self._row_at
         self._told_of_skipped = False
@@ -145,8 +146,14 @@ class Recorder:
         for index, variant in enumerate(run.variants()):
             known = {name: row[name] for name in ("seconds", "agent_steps", "env_frames", "session")}
             returns = {name: variant[name] for name in _OF_VARIANTS if name in variant}
-            with contextlib.closing(JsonLines(self._folder.metrics_of(index))) as file:
-                file.write({**known, **returns})
+            if index not in self._variants:
+                self._variants[index] = Record([JsonLines(self._folder.metrics_of(index))], self._note)
+            self._variants[index].write({**known, **returns})
+
+    def close(self) -> None:
+        """Closes the files of the variants; safe to call twice."""
+        for record in self._variants.values():
+            record.close()
 
     def _row(self, run: Run) -> dict[str, Any]:
         meters = run.meters()
@@ -160,9 +167,7 @@ class Recorder:
             "session": self._session,
             "agent_steps_per_second": per_second,
             "frames_per_second": per_second * run.frames_per_step,
-            "memory_bytes": self._process.memory_info().rss,
-            "actors_memory_bytes": _memory_of_children(self._process),
-            "cpu_seconds": _processor_time(self._process),
+            **dict(_of_processes(self._process)),
         }
 
     # Lines.
@@ -202,6 +207,18 @@ class Recorder:
     def _warn(self, line: str) -> None:
         _log.warning(line)
         self._note(line)
+
+
+def _of_processes(process: psutil.Process) -> Iterator[tuple[str, float]]:
+    """Yields gauges of ``process`` and its children; a gauge that the system refuses is left out."""
+    gauges: dict[str, Callable[[psutil.Process], float]] = {
+        "memory_bytes": lambda process: process.memory_info().rss,
+        "actors_memory_bytes": _memory_of_children,
+        "cpu_seconds": _processor_time,
+    }
+    for name, gauge in gauges.items():
+        with contextlib.suppress(OSError, psutil.Error):  # no descriptor may be left to open its files
+            yield name, gauge(process)
 
 
 def _processor_time(process: psutil.Process) -> float:

@@ -130,12 +130,13 @@ class Session:
             files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events, resumed=self.resumed)]
             self.display = display(heading, self.stopping.budget)
             with (
-                contextlib.closing(Record([self.display, *files])) as sinks,
+                contextlib.closing(Record([self.display, *files], self.display.note)) as sinks,
                 showing_notes(self.display.note) as self.notes,
+                contextlib.ExitStack() as stack,
             ):
                 self._announce()
                 self.session = self._count_session()
-                self.recorder = self._recorder(sinks)
+                self.recorder = stack.enter_context(contextlib.closing(self._recorder(sinks)))
                 self.hosts.watch(self._end_without)
                 arch = self.arch = self._build()
                 try:
@@ -144,8 +145,9 @@ class Session:
                     self._stop(arch)
         try:
             draw_curve(curves_of(folder, self.variants), folder.curve, heading, config.stop.until_return)
-        except OSError as error:
-            _log.warning("no curve: %s", error)
+        except Exception as error:
+            # The training is done and saved.
+            self.display.note(f"no curve: {cause_of(error)}")
         return summary
 
     def _recorder(self, sinks: Record) -> Recorder:

@@ -20,21 +20,49 @@ from seedbed.launch.launcher import Launcher
 _log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 RESTART_WINDOW_SECONDS = 600.0
+_NOT_READY = (
+    "it was not ready {seconds} s after its start: what it makes or compiles takes longer here (--env-timeout allows "
+    "more, and fewer of its kind are faster)"
+)
 
 
 @dataclass
 class _Watched:
-    """One instance, with the history of earlier ones that had the same index."""
+    """One instance, with the history of earlier ones that had the same index.
+
+    Attributes:
+      begun: time (monotonic, s) of its start.
+      heard: time (monotonic, s) since which it owed something, or at which it owed nothing, when the head knew it last;
+        without meaning if that is before its start.
+    """
 
     role: Role
     index: int
     instance: Instance
     begun: float
+    heard: float = 0.0
     restarts: deque[float] = field(default_factory=deque)
     fault: Fault | None = None
 
     def __str__(self) -> str:
         return f"{self.role.name} {self.index}"
+
+    @property
+    def there(self) -> bool:
+        """True if the head has heard of it since it was started: it has compiled, and has made its environments."""
+        return self.heard > self.begun
+
+    def silent(self, owes: Mapping[int, float | None], now: float) -> float:
+        """Returns the seconds for which it has owed something, or has not become ready."""
+        if self.index not in owes:
+            # One that the head no longer knows, and that lives, owes what it owed then.
+            return now - max(self.heard, self.begun)
+        since = owes[self.index]
+        if since is None:
+            self.heard = now if self.there else self.heard
+            return 0.0
+        self.heard = since
+        return now - max(since, self.begun)
 
 
 class Supervisor:
@@ -145,6 +173,7 @@ class Supervisor:
             while not self._stopping.is_set():
                 self._start_what_is_due()
                 self._watch()
+                self._launcher.look_after()
                 self._stopping.wait(WATCH_SECONDS)
         except BaseException as error:
             self._on_failure(error)
@@ -193,20 +222,15 @@ class Supervisor:
         A role that the head does not know is not watched. No instance is late if this process itself stood still
         (Ctrl-Z): their messages may wait to be read.
         """
-        watched = self._watched[role.name]
         if not role.silent_after or role.name not in self._known:
             return {}
         owes, now, late = self._of(role).owes(), time.monotonic(), {}
         stood_still = now - self._looked > 10 * WATCH_SECONDS
-        for index, each in watched.items():
-            since = owes.get(index, each.begun)
-            if since is None:
-                continue
-            there = index in owes and since > each.begun
-            # An instance that starts may first have to wait for the roles that it dials.
-            starting = max(role.silent_after, role.starts_within + role.patience)
-            patience = role.silent_after if there else starting
-            if not stood_still and (silent := now - max(since, each.begun)) > patience:
+        # An instance that starts may first have to wait for the roles that it dials.
+        starting = max(role.silent_after, role.starts_within + role.patience)
+        for index, each in self._watched[role.name].items():
+            silent = each.silent(owes, now)
+            if not stood_still and silent > (role.silent_after if each.there else starting):
                 late[index] = silent
         return late
 
@@ -224,7 +248,8 @@ class Supervisor:
             self._note(line)
 
     def _kill(self, watched: _Watched, seconds: float) -> Fault:
-        reason = Fault(watched.role.late.replace("{seconds}", f"{seconds:.0f}"))
+        said = watched.role.late if watched.there else _NOT_READY
+        reason = Fault(said.replace("{seconds}", f"{seconds:.0f}"))
         if not watched.instance.kill():
             raise RunFailed(
                 f"{watched}: {reason}, and a thread cannot be killed and started again, as a process can "

@@ -198,7 +198,10 @@ def _told(root: Path, step: int) -> Iterator[None]:
         yield
     except atomic_folder.WRITING_FAILS as error:
         reason = atomic_folder.reason(error, "free space or pass another run folder")
-        newest = next((path.name for _, path in _candidates(root)), "none")
+        try:
+            newest = next((path.name for _, path in _candidates(root)), "none")
+        except OSError:
+            newest = "unknown, since the folder cannot be read"
         raise CheckpointError(
             f"cannot write the checkpoint of step {step} to {root}: {reason}; newest one kept: {newest}"
         ) from error

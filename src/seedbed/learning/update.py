@@ -289,11 +289,18 @@ def _require_equal_shares(agent: Agent, devices: int) -> None:
         )
 
 
-def require_finite(skipped_in_row: Any, most_skipped: int) -> None:
-    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped (of every agent, if several)."""
+def require_finite(skipped_in_row: Any, most_skipped: int, *, cause: str | None = None) -> None:
+    """Raises :class:`RunFailed` if the last ``most_skipped`` updates were all skipped (of every agent, if several).
+
+    Args:
+      skipped_in_row: number of updates that were skipped one after the other, of each agent.
+      most_skipped: number from which on the run fails.
+      cause: fault of the environments that has spoilt them; None if there is none.
+    """
     skipped = int(np.min(skipped_in_row))
     if skipped >= most_skipped:
+        remedy = "Try a lower --learning-rate" if cause is None else f"{cause}: mend the environment"
         raise RunFailed(
             f"learner: {skipped} updates in a row had a loss or gradient that is not finite and were skipped; "
-            "the last good weights are in the newest checkpoint. Try a lower --learning-rate."
+            f"the last good weights are in the newest checkpoint. {remedy}."
         )

@@ -184,7 +184,7 @@ class Terminal:
         if self._read and has_room(self._console.file, 0):
             try:
                 draw()
-            except OSError:
+            except (OSError, ValueError):  # gone, or without some letters
                 self._read = False
                 let_go(self._console.file)
 

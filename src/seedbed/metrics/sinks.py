@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import math
 import os
 import struct
@@ -12,8 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from seedbed import regular_files
-from seedbed.errors import ConfigError, RunFailed
+from seedbed.errors import ConfigError, described
 from seedbed.metrics import registry
+from seedbed.metrics.appending import AppendedFile
+
+_log = logging.getLogger(__name__)
 
 Row = Mapping[str, float]
 """Registered names to numbers, all measured at one moment."""
@@ -30,43 +35,85 @@ class Sink(Protocol):
 
 
 class Record:
-    """Checks the names of every row and hands it to all sinks. Used by one thread."""
+    """Checks the names of every row and hands it to all sinks. Used by one thread.
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
+    Metrics are worth no run: a row that a sink cannot take is missing there, and the user is told when such a gap
+    begins and when it ends.
+
+    Args:
+      sinks: sinks of the rows.
+      note: callback for each line for the user.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], note: Callable[[str], None]) -> None:
         self._sinks = tuple(sinks)
+        self._note = note
+        self._missing = [0] * len(self._sinks)
 
     def write(self, row: Row) -> None:
         """Hands ``row`` to every sink; raises :class:`ConfigError` for a name that is not registered."""
         registry.check(row)
-        for sink in self._sinks:
-            sink.write(row)
+        for index, sink in enumerate(self._sinks):
+            try:
+                sink.write(row)
+            except Exception as error:
+                self._missed(index, error)
+            else:
+                self._taken(index)
+
+    def _missed(self, index: int, error: Exception) -> None:
+        self._missing[index] += 1
+        if self._missing[index] == 1:
+            _log.warning("a row is missing", exc_info=error)
+            self._note(
+                f"metrics: {_reason(error)}; training goes on, and rows are missing until they can be written again"
+            )
+
+    def _taken(self, index: int) -> None:
+        if missing := self._missing[index]:
+            self._missing[index] = 0
+            rows = "one row is" if missing == 1 else f"{missing:,} rows are"
+            self._note(f"metrics: {self._sinks[index]} is written again; {rows} missing in it")
 
     def close(self) -> None:
-        """Closes every sink, also when one of them fails to; then raises the first error."""
-        failures: list[Exception] = []
+        """Closes every sink, also when one of them fails to."""
         for sink in self._sinks:
             try:
                 sink.close()
             except Exception as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+                _log.warning("metrics: not closed", exc_info=error)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"cannot write {error.filename}: {error.strerror}"
+    return described(error)
 
 
 class JsonLines:
     """One JSON object a row and line. Each line is written at once: a kill loses at most the last one.
 
     Numbers that are not finite become ``null``. A file that exists is continued; a torn last line is cut off.
+
+    Raises:
+      ConfigError: there is something else in the place of the file.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = _opened(path, _cut_torn_line)
+        try:
+            regular_files.require_room(path)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # all else may pass
+                raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+        self._file = AppendedFile(path, mend=_cut_torn_line)
+
+    def __str__(self) -> str:
+        return str(self._file.path)
 
     def write(self, row: Row) -> None:
-        """Appends ``row``; raises :class:`RunFailed` if the disk does not take it."""
+        """Appends ``row``; raises :class:`OSError` if the disk does not take it."""
         line = json.dumps({name: _plain(value) for name, value in row.items()}, allow_nan=False)
-        _append(self._file, self._path, line.encode() + b"\n")
+        self._file.append(line.encode() + b"\n")
 
     def close(self) -> None:
         """Closes the file."""
@@ -129,14 +176,16 @@ class TensorBoard:
     def __init__(self, folder: Path, *, resumed: bool = False) -> None:
         self._restarts = resumed
         self._step = -1
-        self._path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
-        self._file = _opened(self._path)
-        self._add(file_version="brain.Event:2")
+        name = f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
+        self._file = AppendedFile(folder / name, begins=_record(file_version="brain.Event:2"))
+
+    def __str__(self) -> str:
+        return str(self._file.path)
 
     def write(self, row: Row) -> None:
         """Adds every number of ``row`` at its ``agent_steps``, if these have grown: a curve has one point a step.
 
-        Raises :class:`RunFailed` if the disk is full.
+        Raises :class:`OSError` if the disk does not take them.
         """
         from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
@@ -149,43 +198,23 @@ class TensorBoard:
         step = int(row.get("agent_steps", 0))
         if step <= self._step:
             return
-        self._step = step
+        data = _record(step=step, summary=Summary(value=values))
         if self._restarts:
-            self._restarts = False
-            self._add(step=step, session_log=SessionLog(status=SessionLog.START))
-        self._add(step=step, summary=Summary(value=values))
-
-    def _add(self, **content: Any) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.record_writer import masked_crc32c
-
-        data = Event(wall_time=time.time(), **content).SerializeToString()
-        size = struct.pack("<Q", len(data))
-        checks = [struct.pack("<I", masked_crc32c(part)) for part in (size, data)]
-        _append(self._file, self._path, size + checks[0] + data + checks[1])
+            data = _record(step=step, session_log=SessionLog(status=SessionLog.START)) + data
+        self._file.append(data)
+        self._step, self._restarts = step, False
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
 
-def _opened(path: Path, mend: Callable[[Path], None] = lambda path: None) -> Any:
-    """The file to append to, mended and with its folder; raises :class:`ConfigError` if it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mend(path)
-        return regular_files.open_to_append(path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+def _record(**content: Any) -> bytes:
+    """An event as a record of TensorBoard's files."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
 
-
-def _append(file: Any, path: Path, data: bytes) -> None:
-    """Writes all of ``data``; raises :class:`RunFailed` if the disk does not take it."""
-    try:
-        written = file.write(data)
-    except OSError as error:
-        raise RunFailed(
-            f"metrics: cannot write {path}: {error.strerror}; free or change the disk, then resume"
-        ) from error
-    if written != len(data):
-        raise RunFailed(f"metrics: cannot write {path}: the disk is full; free space, then resume")
+    data: bytes = Event(wall_time=time.time(), **content).SerializeToString()
+    size = struct.pack("<Q", len(data))
+    checks = [struct.pack("<I", masked_crc32c(part)) for part in (size, data)]
+    return size + checks[0] + data + checks[1]

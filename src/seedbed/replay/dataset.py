@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from seedbed import atomic_folder, regular_files
+from seedbed.envs.rules import StepRules
 from seedbed.errors import Damaged, DatasetError, SpecError
 from seedbed.seeding import generator
 from seedbed.types import DataPlan, EnvSpec, TimeStep, Tree, Unroll, leaves, map_leaves, rebuild
@@ -232,6 +233,7 @@ class Dataset:
         self._ends = list(itertools.accumulate(self._lengths))
         self.length: int = self._ends[-1]
         self._opened: dict[int, Any] = {}
+        self._rules = StepRules(self.spec)
         self._arrays = _arrays_of(self.spec)
 
     @staticmethod
@@ -351,19 +353,34 @@ class Dataset:
           columns: B pairs of a stream and of the step with which its piece begins.
           length: transitions.
           state: ``[B, ...]``, the agent's state of the unroll.
+
+        Raises:
+          DatasetError: a file cannot be read, or a number in it breaks :mod:`seedbed.envs.rules`.
         """
         parts = [self.read(stream, start, start + length + 1) for stream, start in columns]
         whole = {name: np.stack([part[name] for part in parts], axis=1) for name in parts[0]}
         observation = {"observation": self.spec.observation}
+        steps = TimeStep(
+            rebuild(observation, [whole[path] for path, _ in leaves(observation)])["observation"],
+            *(whole[name] for name in TimeStep._fields[1:]),
+        )
+        self._require_rules(steps, columns)
         return Unroll(
-            TimeStep(
-                rebuild(observation, [whole[path] for path, _ in leaves(observation)])["observation"],
-                *(whole[name] for name in TimeStep._fields[1:]),
-            ),
+            steps,
             whole["action"][:-1],
             {name.removeprefix(_RECORD): x[:-1] for name, x in whole.items() if name.startswith(_RECORD)},
             state,
             np.full((length, len(columns)), self.about.get("version", 0), np.int32),
+        )
+
+    def _require_rules(self, steps: TimeStep, columns: Sequence[tuple[int, int]]) -> None:
+        if (found := self._rules.breach(steps)) is None:
+            return
+        field, breach = found
+        stream, start = columns[breach.at[1]]
+        raise DatasetError(
+            f"the data set {self.path} cannot be learned from: the {field} of step {start + breach.at[0]} of stream "
+            f"{stream} {breach.text}; collect it again"
         )
 
 

@@ -16,6 +16,7 @@ from seedbed.acting.lanes import Lane, Member
 from seedbed.acting.notes import notes_of
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.errors import Refused, SpecError
+from seedbed.instances import START_SECONDS
 from seedbed.serving.service import Service
 from seedbed.transport.admission import require_admission
 from seedbed.transport.interface import RUN_IS_OVER, Peer
@@ -24,6 +25,14 @@ from seedbed.types import EnvSpec
 
 @dataclass
 class _Joined:
+    """An actor that has joined.
+
+    Attributes:
+      since: time (monotonic, s) of its joining.
+      heard: time (monotonic, s) of its last report.
+      acts: whether a message of a lane or a report came; until then it makes its environments, and compiles.
+    """
+
     member: Member
     since: float
     lanes: list[Lane] = field(default_factory=list)
@@ -31,13 +40,14 @@ class _Joined:
     service: int = 0
     envs: int = 0
     heard: float = 0.0
+    acts: bool = False
 
     def owed_since(self) -> list[float]:
-        """Returns the times (monotonic, s) since which lanes owe a step; before they are open, the time of joining.
+        """Returns the times (monotonic, s) since which lanes owe a step; before it acts, the time of joining.
 
         No time is earlier than the actor's last report: it may have several steps to make between two messages.
         """
-        if not self.lanes:
+        if not self.acts:
             return [self.since]
         # Each attribute is read once: the service may set it meanwhile.
         owed = [since for lane in self.lanes if (since := lane.owed_since) is not None]
@@ -118,6 +128,7 @@ class ActorRegistry:
             joined = self._joined.get(peer)
         if joined is None:
             return
+        joined.acts = True
         service = self.services[joined.service]
         if lane >= len(joined.lanes):
             service.control(joined.member, arrays)
@@ -167,7 +178,7 @@ class ActorRegistry:
             joined = self._joined.get(peer)
             if joined is None or not joined.lanes:
                 raise Refused("'report' comes after 'ready'")
-            joined.heard = time.monotonic()
+            joined.heard, joined.acts = time.monotonic(), True
         self.services[joined.service].report(message)
         for note in notes_of(message):
             self._on_note(note)
@@ -184,7 +195,7 @@ class ActorRegistry:
             self._servers_heard[server] = now = time.monotonic()
             for joined in self._joined.values():
                 if joined.member.index in heard:
-                    joined.heard = now
+                    joined.heard, joined.acts = now, True
         return {}
 
     def _index_for(self, asked: Any, *, elsewhere: bool) -> int:
@@ -296,30 +307,33 @@ class ActorRegistry:
             return max(self._epochs.values(), default=self._first_epoch)
 
     def stalled(self, timeout: float) -> list[tuple[Member, float]]:
-        """Returns the actors that have owed a step (or "ready") for longer than ``timeout`` s, with the time in s."""
-        now = time.monotonic()
+        """Returns the actors that have owed a step for longer than ``timeout`` s, or did not begin in time.
+
+        With the time in s, for each.
+        """
+        now, starting = time.monotonic(), max(timeout, START_SECONDS)
         with self._lock:
             owing = [
-                (joined.member, now - min(since))
+                (joined.member, now - min(since), timeout if joined.acts else starting)
                 for joined in self._joined.values()
                 if (since := joined.owed_since())
             ]
-        return [(member, seconds) for member, seconds in owing if seconds > timeout]
+        return [(member, seconds) for member, seconds, allowed in owing if seconds > allowed]
 
     def owes(self) -> dict[int, float | None]:
-        """Returns the time (monotonic, s) since which each of the run's own actors owes a step (or "ready").
+        """Returns the time (monotonic, s) since which each of the run's own actors owes a step.
 
-        None for an actor that owes nothing.
+        None for an actor that owes nothing. An actor that has not begun to act is left out: it may have to compile.
         """
         with self._lock:
             return {
                 joined.member.index: min(joined.owed_since(), default=None)
                 for joined in self._joined.values()
-                if joined.member.local
+                if joined.member.local and joined.acts
             }
 
     def dismiss_stalled(self, timeout: float) -> None:
-        """Ends the conversations with actors from elsewhere that have owed a step for longer than ``timeout`` s."""
+        """Ends the conversations with actors from elsewhere that are :meth:`stalled`."""
         for member, seconds in self.stalled(timeout):
             if not member.local:
                 self.dismiss(member, f"no step for {seconds:.0f} s")

@@ -18,6 +18,7 @@ from seedbed.acting.meters import Meters
 from seedbed.acting.unrolls import OpenUnroll, step_fields, timestep_of
 from seedbed.errors import Refused, RunFailed
 from seedbed.metrics.ledger import Ledger
+from seedbed.serving.border import BorderRules
 from seedbed.serving.service import Service
 from seedbed.transport.interface import Layout, Layouts
 from seedbed.types import map_leaves
@@ -52,6 +53,7 @@ class InferenceService(Service[ServedLane]):
         super().__init__(lag_control, ledger=ledger, meters=meters, on_failure=on_failure)
         self.inference = inference
         self._assignment = assignment
+        self._rules = BorderRules(assignment.spec)
         self._full_batch = full_batch
 
     # Called by the registry.
@@ -137,7 +139,11 @@ class InferenceService(Service[ServedLane]):
         if lane not in self.lanes:
             return
         self._meters.travel(up=sum(array.nbytes for array in arrays))
-        finished = lane.meet(timestep_of(self._assignment.spec, arrays))
+        step = timestep_of(self._assignment.spec, arrays)
+        if (broken := self._rules.broken_by(lane, step)) is not None:
+            self._send_away(lane, broken)
+            return
+        finished = lane.meet(step)
         if lane.script is None:
             lane.finished += finished
         elif not self._replayed(lane, lane.script, arrays, now):

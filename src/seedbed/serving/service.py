@@ -187,6 +187,11 @@ class Service(ABC, Generic[L]):
             self.lanes.remove(lane)
             self._ledger.drop(open_steps=lane.open_steps, queued_steps=lane.counted)
 
+    def _send_away(self, lane: L, reason: str) -> None:
+        """Gives the lane up at once, and ends the conversation with its actor; later messages of it are ignored."""
+        self._leave(lane)
+        lane.member.peer.close(reason)
+
     @abstractmethod
     def _arrive(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
         """Takes a message of a lane."""

@@ -23,6 +23,7 @@ from seedbed.acting.meters import Meters
 from seedbed.acting.unrolls import resets_in
 from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
+from seedbed.serving.border import BorderRules
 from seedbed.serving.service import Service
 from seedbed.transport.interface import Layouts
 from seedbed.types import Agent, TimeStep, Unroll, Weights, leaves, map_leaves
@@ -62,6 +63,7 @@ class UnrollService(Service[Lane]):
         super().__init__(lag_control, ledger=ledger, meters=meters, on_failure=on_failure)
         self._agent = agent
         self._assignment = assignment
+        self._rules = BorderRules(assignment.spec)
         self._store = store
         self._policy = policy
         self._fetch_steps = fetch_steps
@@ -172,26 +174,29 @@ class UnrollService(Service[Lane]):
             return
         self._meters.travel(up=sum(array.nbytes for array in arrays))
         unroll, priorities = self._codec(lane.rows).unpack(arrays)
-        if (wrong := self._wrong(unroll)) is not None:
-            lane.member.peer.close(wrong)
+        begin = self._assignment.overlap if lane.rounds else 0
+        new = len(unroll.action) - begin
+        self._ledger.decide(new * lane.rows, resets_in(unroll.timestep.first[begin + 1 :]))
+        if (wrong := self._wrong(lane, unroll)) is not None:
+            self._ledger.drop(open_steps=new * lane.rows)
+            self._send_away(lane, wrong)
             return
         lane.outbox, lane.priorities = unroll, priorities
-        begin = self._assignment.overlap if lane.rounds else 0
         for timestep in _new_steps(lane.outbox, begin, first=lane.rounds == 0):
             lane.finished += lane.meet(timestep)
-        new = len(lane.outbox.action) - begin
         lane.counted = new * lane.rows
         lane.steps += new
         lane.rounds += 1
         lane.arrived = now
-        self._ledger.decide(lane.counted, resets_in(unroll.timestep.first[begin + 1 :]))
         self._ledger.cut(lane.counted)
 
-    def _wrong(self, unroll: Unroll) -> str | None:
+    def _wrong(self, lane: Lane, unroll: Unroll) -> str | None:
         """Returns the reason for which an actor's unroll cannot be trained on; None if it can.
 
         Its numbers come from another device, and a replay would keep bad ones and sample them again and again.
         """
+        if (broken := self._rules.broken_by(lane, unroll.timestep)) is not None:
+            return broken
         computed = [*leaves(unroll.record), *leaves(unroll.state)]
         numbers = [leaf for _, leaf in computed if leaf.dtype.kind == "f"]
         if not all(np.isfinite(leaf).all() for leaf in numbers):

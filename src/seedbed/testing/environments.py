@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make as make_environment
 from seedbed.envs.masks import allowed_actions, mask_rule
-from seedbed.envs.rules import broken_array, value_rule
+from seedbed.envs.rules import StepRules, broken_array
 from seedbed.errors import EnvironmentFault
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, leaves, map_leaves
 
@@ -136,12 +136,10 @@ def _shape_rule(recording: Recording) -> None:
 
 def _value_rule(recording: Recording) -> None:
     """Rewards are finite, and observations are as declared, see :mod:`seedbed.envs.rules`."""
-    rules = [(path, value_rule(leaf)) for path, leaf in leaves(recording.spec.observation)]
+    rules = StepRules(recording.spec)
     for t, step in enumerate(recording.steps):
-        _require(bool(np.isfinite(step.reward).all()), "value rule", t, f"the reward is {step.reward}")
-        for (path, rule), (_, array) in zip(rules, leaves(step.observation), strict=True):
-            broken = rule(array) if rule else None
-            _require(broken is None, "value rule", t, f"{f'observation {path}'.strip()} {broken}")
+        broken = rules.broken(step)
+        _require(broken is None, "value rule", t, broken or "")
 
 
 def _mask_rule(recording: Recording) -> None:

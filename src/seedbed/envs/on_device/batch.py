@@ -34,9 +34,13 @@ class NativeBatch:
         self._shown: TimeStep | None = None
 
     def reset(self, seed: int) -> TimeStep:
-        """Starts every environment anew."""
+        """Starts every environment anew; the first time it compiles a step too, so that no step waits for that."""
+        seeds = environment_seeds(seed, self.num_envs).astype(np.uint32)
         with _on_the_processor():
-            self._stage, self._shown = self._begin(environment_seeds(seed, self.num_envs).astype(np.uint32))
+            if self._shown is None:
+                action = self.spec.action
+                self._advance(self._begin(seeds)[0], np.zeros((self.num_envs, *action.shape), action.dtype))
+            self._stage, self._shown = self._begin(seeds)
         return self._host()
 
     def send(self, action: Any) -> None:
