@@ -29,7 +29,7 @@ class NativeBatch:
         self.num_envs = num_envs
         self._env = env
         self._begin = jax.jit(partial(begin, env))
-        self._advance = jax.jit(partial(advance, env), donate_argnums=0)
+        self._advance: Any = None  # Compiled at the first reset.
         self._stage: EnvState | None = None
         self._shown: TimeStep | None = None
 
@@ -37,17 +37,20 @@ class NativeBatch:
         """Starts every environment anew; the first time it compiles a step too, so that no step waits for that."""
         seeds = environment_seeds(seed, self.num_envs).astype(np.uint32)
         with _on_the_processor():
-            if self._shown is None:
-                action = self.spec.action
-                self._advance(self._begin(seeds)[0], np.zeros((self.num_envs, *action.shape), action.dtype))
             self._stage, self._shown = self._begin(seeds)
+            if self._advance is None:
+                action = jax.ShapeDtypeStruct(
+                    (self.num_envs, *self.spec.action.shape), self.spec.action.dtype
+                )
+                step = jax.jit(partial(advance, self._env), donate_argnums=0)
+                self._advance = step.lower(self._stage, action).compile()
         return self._host()
 
     def send(self, action: Any) -> None:
         """Starts the step and returns."""
         assert self._stage is not None, "reset comes first"
         with _on_the_processor():
-            self._stage, self._shown = self._advance(self._stage, np.asarray(action))
+            self._stage, self._shown = self._advance(self._stage, np.asarray(action, self.spec.action.dtype))
 
     def receive(self) -> TimeStep:
         """Waits for the step that is under way."""
