@@ -20,7 +20,7 @@ from harness import SEEDBED, Command, alive, checkpoints, flags, learned, rows, 
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch import saver
-from seedbed.launch import train as training
+from seedbed.launch.folder import RunFolder
 from seedbed.launch.train import resume, train
 from seedbed.learning import checkpoint as saving
 from seedbed.learning.learner import Learner
@@ -311,8 +311,12 @@ def test_a_disk_that_is_really_full_ends_in_one_line(tmp_path: Path) -> None:
             "cannot write the checkpoint of step",
             "4000 frames spent, and cannot write the checkpoint",
         ),
-        # No checkpoints: the notes that they do not fit would fill the file of what is printed.
-        (4, {"frames": 100_000}, "metrics: cannot write /", "failed: metrics: cannot write /"),
+        # Metrics end no run: the last checkpoint, which does not fit either, does.
+        (
+            *(6, {"frames": 20_000}),
+            "cannot write the checkpoint of step",
+            "20000 frames spent, and cannot write the checkpoint",
+        ),
     ],
 )
 def test_files_that_do_not_fit_end_in_one_line(
@@ -327,6 +331,7 @@ def test_files_that_do_not_fit_end_in_one_line(
         assert learner.wait() == 1, learner.output
         assert learner.last_line.startswith(f"seedbed: {says}")
         assert "Traceback" not in learner.output
+    assert ("rows are missing until they can be written again" in learner.output) == (kilobytes < 100)
     assert summary(tmp_path / "run")["stopped_because"].startswith(why)
     assert not any((tmp_path / "run/checkpoints").iterdir()), "what could not be finished is removed"
 
@@ -454,7 +459,7 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, monkeypatch: p
         if not refused:
             with monkeypatch.context() as patch:
                 # A run that is ending writes one more checkpoint.
-                patch.setattr(training, "load_latest", lambda *_: pytest.fail("read before it is held"))
+                patch.setattr(RunFolder, "newest", lambda *_: pytest.fail("read before it is held"))
                 with pytest.raises(ConfigError, match="another process trains in") as found:
                     resume(str(folder))
             refused.append(found)
