@@ -27,12 +27,16 @@ from seedbed.types import Agent, EnvSpec, Tree, Unroll
 DTYPES = ("float32", "bfloat16")
 
 
-def unroll_of(player: Player, environments: int, steps: int) -> tuple[Unroll, EnvSpec]:
-    """An unroll ``[T+1, B, ...]`` of so many environments, which begins after ``steps`` steps or somewhat later."""
+def unroll_of(player: Player, environments: int, steps: int) -> tuple[Unroll, EnvSpec, Tree]:
+    """An unroll ``[T+1, B, ...]`` of so many environments, which begins after ``steps`` steps or somewhat later.
+
+    With the spec of the environments and the parameters that acted.
+    """
     environment = player.make(environments)
-    assert player.agent is not None
+    policy = player.policy
+    assert policy is not None
     slots = np.arange(environments, dtype=np.int32)
-    program = CompiledPolicy(player.agent, environment.spec, environments, key(0, "rounding"))
+    program = CompiledPolicy(policy.agent, environment.spec, environments, key(0, "rounding"))
     rollout = Rollout(program, jax.devices()[0], slots, 0)
     timestep, step = environment.reset(0), 0
     while True:
@@ -40,8 +44,8 @@ def unroll_of(player: Player, environments: int, steps: int) -> tuple[Unroll, En
             unroll = rollout.cut(timestep, player.version)
             if step >= steps:
                 environment.close()
-                return unroll, environment.spec
-        environment.send(rollout.act(player.params, timestep, step))
+                return unroll, environment.spec, policy.params
+        environment.send(rollout.act(policy.params, timestep, step))
         timestep, step = environment.receive(), step + 1
 
 
@@ -65,15 +69,15 @@ def measured(run: str, steps: int) -> dict[str, float]:
     """The cosines, by name."""
     player = Player(run)
     rows: int = player.config.settings.batch_size
-    batch, spec = unroll_of(player, rows, steps)
+    batch, spec, params = unroll_of(player, rows, steps)
     agents = {dtype: build_agent(replace(player.config, compute_dtype=dtype), spec) for dtype in DTYPES}
-    of_all = {dtype: gradient(agent, player.params, batch) for dtype, agent in agents.items()}
+    of_all = {dtype: gradient(agent, params, batch) for dtype, agent in agents.items()}
     update = Update(agents["float32"], jax.devices()[:1])
     halves = [update.minibatch(batch, jnp.arange(rows)[part::2]) for part in (0, 1)]
     return {
         "float32 and bfloat16, the same batch": cosine(*of_all.values()),
         "two halves of the batch, float32": cosine(
-            *(gradient(agents["float32"], player.params, half) for half in halves)
+            *(gradient(agents["float32"], params, half) for half in halves)
         ),
     }
 
