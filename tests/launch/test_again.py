@@ -21,11 +21,15 @@ from seedbed.metrics.reports import Summary, summary_from
 ALONE = {"transport": "inproc", "actors": 1}
 
 
-def test_a_run_that_is_over_is_not_trained_again_and_a_longer_one_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_is_over_is_not_trained_again_and_a_longer_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tiny("toy:catch", tmp_path / "run", **ALONE, frames=400, begin_or_resume=True)
     first = train.train(config)
     kept = checkpoints(tmp_path / "run")
-    assert train.train(config) == first, "it says what it came to"
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "resume", lambda *_, **__: pytest.fail("a run that is over was started"))
+        assert train.train(config) == first, "it says what it came to"
     assert checkpoints(tmp_path / "run") == kept
     longer = train.train(replace(config, frames=1_200))
     assert longer.env_frames >= 1_200 and longer.weights_version > first.weights_version

@@ -108,21 +108,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of_last(
-    clock: list[float],
-) -> None:
-    owes: dict[int, float | None] = {}
-    program = program_of(count=3, restarts=1, silent_after=30.0, starts_within=100.0, patience=20.0)
+def looked_at_by_hand(
+    clock: list[float], owes: dict[int, float | None], silent_after: float
+) -> tuple[Supervisor, Callable[[float], dict[int, float]]]:
+    """A supervisor of three actors whose own thread is over, and those that are late some seconds after the start."""
+    program = program_of(count=3, restarts=1, silent_after=silent_after, starts_within=100.0, patience=20.0)
     watch = supervisor_of(program=program, instances={"actor": Instances(owes=lambda: owes)})
     watch.start(program.after, ["here"])
     watch.stop([])
     watch._stopping.clear()
     watch._start_what_is_due()
-    role = program["actor"]
 
     def late_at(seconds: float) -> dict[int, float]:
         clock[0] = watch._looked = 1000.0 + seconds
-        return watch._late(role)
+        return watch._late(program["actor"])
+
+    return watch, late_at
+
+
+def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of_last(
+    clock: list[float],
+) -> None:
+    owes: dict[int, float | None] = {}
+    watch, late_at = looked_at_by_hand(clock, owes, silent_after=30.0)
 
     assert late_at(119.0) == {}, "one that starts has two minutes to be ready"
     assert late_at(121.0) == {0: 121.0, 1: 121.0, 2: 121.0}
@@ -134,23 +142,13 @@ def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of
     assert late_at(159.0) == {0: 59.0}
     assert late_at(161.0) == {0: 61.0, 1: 31.0}
     watch._looked = clock[0] - 60.0  # Ctrl-Z, and fg a minute later
-    assert watch._late(role) == {}, "a head that stood still itself blames nobody"
+    assert watch._late(watch._program["actor"]) == {}, "a head that stood still itself blames nobody"
 
 
 def test_one_that_the_head_no_longer_knows_owes_what_it_owed(clock: list[float]) -> None:
     """As an actor that stands still, whose conversation ends by the network's own keepalive."""
     owes: dict[int, float | None] = {}
-    program = program_of(count=3, restarts=1, silent_after=20.0, starts_within=100.0, patience=20.0)
-    watch = supervisor_of(program=program, instances={"actor": Instances(owes=lambda: owes)})
-    watch.start(program.after, ["here"])
-    watch.stop([])
-    watch._stopping.clear()
-    watch._start_what_is_due()
-    role = program["actor"]
-
-    def late_at(seconds: float) -> dict[int, float]:
-        clock[0] = watch._looked = 1000.0 + seconds
-        return watch._late(role)
+    _, late_at = looked_at_by_hand(clock, owes, silent_after=20.0)
 
     owes.update({0: 1002.0, 1: 1004.0})
     assert late_at(5.0) == {}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from seedbed.errors import ConfigError
 from seedbed.launch.folder import RunFolder
-from seedbed.learning.checkpoint import flatten, load_latest
+from seedbed.learning.checkpoint import flatten
 from seedbed.seeding import key
 from seedbed.types import Agent, Tree
 
@@ -31,7 +31,7 @@ def warm_started(agent: Agent, path: str | Path) -> tuple[Agent, str]:
       ConfigError: there is no such run, or nothing of it fits.
       CheckpointError: none of its checkpoints is intact.
     """
-    checkpoint = load_latest(RunFolder.open(path).checkpoints)
+    checkpoint = RunFolder.open(path).newest()
     kept = checkpoint.leaves("train", "params")
     wanted = flatten(jax.eval_shape(agent.init, key(0, "template")))
     fit = {name for name, leaf in wanted.items() if name in kept and _form(kept[name]) == _form(leaf)}
