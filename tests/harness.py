@@ -39,6 +39,19 @@ TINY: dict[str, Any] = {
 Found = TypeVar("Found")
 
 
+def private_surroundings(folder: Path) -> dict[str, str]:
+    """Environment variables: what is compiled is kept in ``folder`` for all processes, and so is the user's key.
+
+    Compiling is most of the time of a tiny run; and the key that runs are signed with is not the user's own.
+    """
+    return {
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
 def tiny(env: str, folder: Path, **settings: Any) -> RunConfig:
     """A run that compiles and trains in a second or two."""
     return configure(env, **{**_tiny_for(settings), "run_dir": str(folder), **settings})

@@ -94,6 +94,20 @@ def test_the_status_says_what_was_wrong(scene: Scene, messages: list[bytes], cod
     scene.check_others()
 
 
+@pytest.mark.parametrize(
+    ("peer", "place"),
+    [
+        ("ipv4:10.0.0.5:4711", "10.0.0.5"),
+        ("ipv6:%5B::1%5D:4711", "::1"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:4711", "fe80::1%eth0"),
+        ("unix:", ""),
+        ("", ""),
+    ],
+)
+def test_the_place_of_a_peer_is_its_machine(peer: str, place: str) -> None:
+    assert streams.place_of(peer) == place
+
+
 def test_another_method_is_not_there(scene: Scene) -> None:
     assert scene.status([], "/seedbed.Transport/Other")[0] is grpc.StatusCode.UNIMPLEMENTED
 

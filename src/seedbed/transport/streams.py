@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from numpy.typing import NDArray
 
@@ -267,7 +267,9 @@ class StreamServer:
         if len(self._peers) >= MAX_PEERS:
             await context.abort(_STATUS[Ending.CLOSED], f"the server has {MAX_PEERS} peers already")
         name = f"grpc peer {next(self._numbers)} ({context.peer() or 'unknown'})"
-        conversation = _Conversation(name, self._handler, self._loop, self._max)
+        conversation = _Conversation(
+            name, self._handler, self._loop, self._max, place_of(context.peer() or "")
+        )
         self._peers.add(conversation)
         reading = self._loop.create_task(conversation.read(context.read))
         try:
@@ -324,6 +326,12 @@ def _binding(identity: Identity | None) -> bytes:
     return bytes.fromhex(identity.fingerprint) if identity else b""
 
 
+def place_of(peer: str) -> str:
+    """Returns the address of a client's machine, of gRPC's name for the client; empty if it is this one's socket."""
+    kind, _, rest = peer.partition(":")
+    return unquote(rest).rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
+
+
 def _require_newest_tls(context: Any) -> None:
     (version,) = context.auth_context().get("ssl_tls_version") or (b"TLSv1.3",)
     if version != b"TLSv1.3":
@@ -339,8 +347,10 @@ class _Conversation(Conversation):
 
     _MAX_UNSENT = 256
 
-    def __init__(self, name: str, handler: Handler, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
-        super().__init__(name, handler)
+    def __init__(
+        self, name: str, handler: Handler, loop: asyncio.AbstractEventLoop, max_bytes: int, place: str
+    ) -> None:
+        super().__init__(name, handler, place)
         self._loop = loop
         self._max = max_bytes
         self._limits = limits_up(MAX_QUESTION_BYTES)
