@@ -95,17 +95,18 @@ def test_the_status_says_what_was_wrong(scene: Scene, messages: list[bytes], cod
 
 
 @pytest.mark.parametrize(
-    ("peer", "place"),
+    ("peer", "end"),
     [
-        ("ipv4:10.0.0.5:4711", "10.0.0.5"),
-        ("ipv6:%5B::1%5D:4711", "::1"),
-        ("ipv6:%5Bfe80::1%25eth0%5D:4711", "fe80::1%eth0"),
-        ("unix:", ""),
-        ("", ""),
+        ("ipv4:10.0.0.5:4711", ("10.0.0.5", 4711)),
+        ("ipv6:%5B::1%5D:4711", ("::1", 4711)),
+        ("ipv6:%5B::ffff:10.0.0.5%5D:4711", ("10.0.0.5", 4711)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:4711", ("fe80::1", 4711)),
+        ("unix:", None),
+        ("", None),
     ],
 )
-def test_the_place_of_a_peer_is_its_machine(peer: str, place: str) -> None:
-    assert streams.place_of(peer) == place
+def test_the_end_of_a_peer_is_its_machine_and_port(peer: str, end: tuple[str, int] | None) -> None:
+    assert streams.end_of_peer(peer) == end
 
 
 def test_another_method_is_not_there(scene: Scene) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attacks.table import Scene, attack
 from harness import Command, alive, checkpoints, flags, refusal, summary, tiny, until
 
+from attacks.table import Scene, attack
 from seedbed.registry import AGENTS, ARCHITECTURES
 
 REPLAY = {

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from attacks.table import Scene, attack
 from harness import Command, alive, balanced, flags, learned, rows, summary, until, words_of
+
+from attacks.table import Scene, attack
 
 REPLAY = {"agent": "dqn", "replay_size": 4000, "replay_min_size": 40, "replay_ratio": 0.5}
 RUNS: dict[str, dict[str, Any]] = {
@@ -41,7 +42,12 @@ def _one_run(name: str) -> None:
         "it learns on after each, books balance in every row, nothing is left",
     )
     def chaos(scene: Scene) -> None:
-        settings = {"arch": name.split()[0], "actor_restarts": 1000, "checkpoint_minutes": 0.02, **RUNS[name]}
+        settings = {
+            "arch": name.split(maxsplit=1)[0],
+            "actor_restarts": 1000,
+            "checkpoint_minutes": 0.02,
+            **RUNS[name],
+        }
         if settings["arch"] == "a3c":
             settings.pop("actor_restarts")
         if name == "distbelief":
@@ -57,7 +63,7 @@ def a_data_set(scene: Scene) -> Path:
     """Makes a data set of a tiny run."""
     with Command(*flags("toy:catch", "teacher", frames=400), cwd=scene.folder) as teacher:
         assert teacher.wait() == 0, teacher.output
-    words = ("collect", "teacher", "--to", "data", "--steps", "2000")
+    words = ("collect", "teacher", "--out", "data", "--frames", "2000")
     with Command(*words, cwd=scene.folder) as collecting:
         assert collecting.wait() == 0, collecting.output
     return scene.folder / "data"

@@ -101,8 +101,8 @@ _ADDED = ("token", "elsewhere")  # by a gate
 class FakeHandler:
     """A handler that notes everything and replies when it is told to, or by ``respond``.
 
-    It opens what ``{"open": true}`` asks for, refuses ``{"refuse": text}`` and ``{"not now": text}``, raises at ``{"bug": text}`` and
-    answers any other question with the question itself.
+    It opens what ``{"open": true}`` asks for, refuses ``{"refuse": text}`` and ``{"not now": text}``,
+    raises at ``{"bug": text}`` and answers any other question with the question itself.
 
     Args:
       up, down, lanes: layouts of the lanes that it opens, and their number.
