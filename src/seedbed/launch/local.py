@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import psutil
 
 from seedbed import faults, regular_files
 from seedbed.architectures.program import Role, Task
@@ -172,6 +173,13 @@ class ProcessInstance:
             return Fault(f"killed by signal {-code}")
         last = self._last_line()
         return Fault(f"ended with status {code}" + (f"; its last line: {last}" if last else ""))
+
+    def stopped(self) -> bool:
+        """See :class:`~seedbed.instances.Instance`."""
+        try:
+            return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            return False
 
     def look_after(self) -> None:
         """Keeps its log within bounds."""
