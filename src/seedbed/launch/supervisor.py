@@ -27,7 +27,9 @@ _NOT_READY = (
     "more, and fewer of its kind are faster)"
 )
 
-_STOPPED = "its process was stopped by a signal, and has owed something for {seconds} s (kill -CONT lets one go on)"
+_STOPPED = (
+    "its process was stopped by a signal, and has owed something for {seconds} s (kill -CONT lets one go on)"
+)
 
 
 @dataclass
