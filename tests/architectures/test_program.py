@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import balanced, rows, tiny
-from small_runs import params
+from small_runs import params, write_catch
 
 from seedbed.architectures.program import Edge, Program, Role, Traffic
 from seedbed.architectures.roles import carrier_of
@@ -33,7 +33,14 @@ CASES: dict[str, dict[str, Any]] = {
     "apex": {"arch": "apex", **REPLAY, **EXACT, "replay_ratio": 0.25},
     "rapid": {"arch": "rapid", "forward_servers": 2, **EXACT},
     "gorila": {"arch": "gorila", **REPLAY, "frames": 2_000, "shards": 2},
+    "distbelief": {"arch": "distbelief", "agent": "bc", "batch_size": 4, "frames": 2_000, "shards": 2},
 }
+
+
+def settings_of(arch: str, folder: Path) -> dict[str, Any]:
+    """The settings of a case; an agent that imitates gets a data set in the folder."""
+    case = CASES[arch]
+    return {**case, "dataset": str(write_catch(folder / "data"))} if case.get("agent") == "bc" else case
 
 
 def test_a_program_names_roles_that_there_are() -> None:
@@ -56,7 +63,7 @@ def test_bytes_of_an_edge_are_a_formula() -> None:
 def test_declared_bytes_are_those_that_travel(
     arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny("toy:catch", tmp_path / "run", **CASES[arch])
+    config = tiny("toy:catch", tmp_path / "run", **settings_of(arch, tmp_path))
     program = declared(config)
     if arch == "rapid":
         # Servers tell what they have served now and then: more often here, and so in this process.
@@ -79,7 +86,7 @@ def test_declared_bytes_are_those_that_travel(
         assert told == pytest.approx(last[metric], rel=0.05), direction
 
 
-@pytest.mark.parametrize("arch", ["seed", "impala", "rapid", "gorila", "apex"])
+@pytest.mark.parametrize("arch", CASES)
 def test_the_same_program_runs_in_threads(arch: str, tmp_path: Path) -> None:
     """Every role's entry, with another launcher; the engine does not change what is computed."""
     launchers: list[ThreadLauncher] = []
@@ -88,7 +95,7 @@ def test_the_same_program_runs_in_threads(arch: str, tmp_path: Path) -> None:
         launchers.append(ThreadLauncher(folder, transport))
         return launchers[-1]
 
-    settings = {**CASES[arch], "frames": 1_000}
+    settings = {**settings_of(arch, tmp_path), "frames": 1_000}
     config = tiny("toy:catch", tmp_path / "threads", **settings, transport="shm")
     run = train(config, launch=launch).to_json()
     assert balanced(run)
