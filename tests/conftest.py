@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,16 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import private_surroundings
+from harness import hear_interrupts, private_surroundings
 from hypothesis import settings
 
-# Whoever starts the tests in the background of a script, or by nohup, has them ignore Ctrl-C or the terminal's end, and
-# every process that they start would inherit that; tests that interrupt one would wait in vain. A handler is not
-# inherited.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda *_: None)
+hear_interrupts()
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("seedbed", deadline=None)

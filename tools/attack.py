@@ -21,12 +21,13 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 from attacks.table import ATTACKS, Scale, load, run_all, shown  # noqa: E402
-from harness import private_surroundings  # noqa: E402
+from harness import hear_interrupts, private_surroundings  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 if every outcome was the right one."""
     load()
+    hear_interrupts()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Command, alive, balanced, flags, learned, rows, summary, until, words_of
+from small_runs import write_catch
 
 from attacks.table import Scene, attack
 
@@ -51,22 +52,12 @@ def _one_run(name: str) -> None:
         if settings["arch"] == "a3c":
             settings.pop("actor_restarts")
         if name == "distbelief":
-            settings.update(dataset=str(a_data_set(scene)))
+            settings.update(dataset=str(write_catch(scene.folder / "data")))
         _kill_again_and_again(scene, flags("toy:catch", "run", **settings))
 
 
 for _name in RUNS:
     _one_run(_name)
-
-
-def a_data_set(scene: Scene) -> Path:
-    """Makes a data set of a tiny run."""
-    with Command(*flags("toy:catch", "teacher", frames=400), cwd=scene.folder) as teacher:
-        assert teacher.wait() == 0, teacher.output
-    words = ("collect", "teacher", "--out", "data", "--frames", "2000")
-    with Command(*words, cwd=scene.folder) as collecting:
-        assert collecting.wait() == 0, collecting.output
-    return scene.folder / "data"
 
 
 def _kill_again_and_again(scene: Scene, words: list[str]) -> None:
