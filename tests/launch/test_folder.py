@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import re
+import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -103,6 +105,29 @@ def test_a_socket_can_be_dialled_whatever_the_folder_is_called(
                 closing(connect(server.address, timeout=PATIENCE)) as client,
             ):
                 assert client.ask({"x": 1})
+
+
+def test_sockets_stand_where_only_this_user_may_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="rt-")), RunFolder(tmp_path / "run")
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    try:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(short / "gone"))
+        own = short / f"seedbed-{os.getuid()}"
+        assert Path(folder.socket()).parent == own, "without a folder that is made for sockets"
+        assert own.stat().st_mode & 0o777 == 0o700
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+        assert Path(folder.socket()).parent == short / "seedbed"
+        (short / "seedbed").chmod(0o750)
+        assert Path(folder.socket()).parent == own, "others may enter the one before"
+        own.rmdir()
+        own.symlink_to(short)
+        monkeypatch.setattr("seedbed.launch.runtime_folder._places", lambda: [own, short / "seedbed"])
+        with pytest.raises(ConfigError, match=r"not a folder of this user.*others may enter it: chmod 700"):
+            folder.socket()
+    finally:
+        shutil.rmtree(short)
 
 
 def test_a_record_that_was_written_by_hand_is_checked(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from seedbed.architectures.program import Edge, Program, Role, Task
 from seedbed.errors import RunFailed
 from seedbed.faults import Fault
 from seedbed.instances import Instance, Instances
-from seedbed.launch import local, logs
+from seedbed.launch import logs, processes
 from seedbed.launch import supervisor as module
-from seedbed.launch.local import Guard, ProcessInstance
+from seedbed.launch.processes import Guard, ProcessInstance
 from seedbed.launch.supervisor import Supervisor
 
 
@@ -30,6 +30,7 @@ class Dead:
     """An instance that ended, or lives if it has no fault."""
 
     log = "logs/actor-0.log"
+    begun: float | None = 0.0
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
@@ -72,7 +73,8 @@ class FakeLauncher:
         self.tasks.append(task)
         return self._start(task.index)
 
-    def look_after(self) -> None: ...
+    def look_after(self) -> list[str]:
+        return []
 
     def close(self) -> None: ...
 
@@ -312,7 +314,7 @@ def lives(process: int) -> bool:
 
 
 def test_a_guard_that_was_killed_is_replaced_and_knows_what_there_is(tmp_path: Path) -> None:
-    program = "from seedbed.launch.local import Guard\nimport subprocess\n" + KILLED_TWICE
+    program = "from seedbed.launch.processes import Guard\nimport subprocess\n" + KILLED_TWICE
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as head:
         assert head.stdout is not None
         before, sleeper, guard = map(int, head.stdout.readline().split())
@@ -342,7 +344,7 @@ sleeper.wait()
 
 
 def test_a_guard_that_stands_still_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_GUARD_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "_GUARD_SECONDS", 0.1)
     guard = Guard()
     sleeper = guard.start(["sleep", "86395"])
     os.kill(guard._process.pid, signal.SIGSTOP)
@@ -361,7 +363,7 @@ def test_a_launcher_looks_after_its_guard_and_its_logs(
         log = tmp_path / "logs" / "actor-0.log"
         log.parent.mkdir()
         log.write_text("of one before\n" * 40)
-        actor = ProcessInstance(["printing"], "", log, guard)
+        actor = ProcessInstance(["printing"], log, guard)
         actor._process.wait(60)
         actor.look_after()
         assert log.stat().st_size < 400 and log.read_text().startswith("of one before\n")
@@ -374,7 +376,7 @@ def test_an_instance_starts_without_a_log_if_there_can_be_none(
     (tmp_path / "ending.py").write_text("print('unheard'); raise SystemExit(4)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "logs").write_text("no folder")
-    actor = ProcessInstance(["ending"], "", tmp_path / "logs" / "actor-0.log", guard)
+    actor = ProcessInstance(["ending"], tmp_path / "logs" / "actor-0.log", guard)
     actor._process.wait(60)
     assert str(actor.ended()) == "ended with status 4"
 
@@ -406,7 +408,7 @@ def test_why_a_process_ended(
     (tmp_path / "ending.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     log = tmp_path / "actor-0.log"
-    actor = ProcessInstance(["ending"], "", log, guard)
+    actor = ProcessInstance(["ending"], log, guard)
     actor._process.wait(60)
     assert str(actor.ended()) == said
     actor.finish(1)
@@ -417,7 +419,7 @@ def test_why_a_process_ended(
 def test_a_log_that_is_no_file_is_refused_at_once(kind: str, guard: Guard, tmp_path: Path) -> None:
     placed(kind, tmp_path / "actor-0.log")
     with pytest.raises(OSError, match=PLACED[kind]):
-        at_once(lambda: ProcessInstance(["seedbed.nothing"], "", tmp_path / "actor-0.log", guard))
+        at_once(lambda: ProcessInstance(["seedbed.nothing"], tmp_path / "actor-0.log", guard))
     assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
 
 
@@ -430,7 +432,7 @@ def test_the_fault_of_the_one_before_is_not_taken_for_its_own(
     log = tmp_path / "actor-0.log"
     ended = []
     for name in ("first", "second"):
-        actor = ProcessInstance([name], "", log, guard)
+        actor = ProcessInstance([name], log, guard)
         actor._process.wait(60)
         ended.append(str(actor.ended()))
     assert ended == ["ValueError: the engine has stalled", "ended with status 4"]

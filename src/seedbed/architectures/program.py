@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from seedbed.errors import ConfigError, ConnectionLost
 from seedbed.instances import START_SECONDS
+from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
 
@@ -230,17 +231,24 @@ class Context:
 
     Attributes:
       task: task of the instance.
-      token: secret by which the other instances admit this one.
+      invitation: knowledge by which the other instances admit this one.
+      claim: secret of the session by which one on another machine takes its index; empty if it needs none.
       over: event that is set when the instance is to end.
       make_config: function that makes the run's settings from their JSON values.
       make_agent: function that makes the agent; it imports JAX.
     """
 
     task: Task
-    token: str
+    invitation: Invitation
+    claim: str
     over: threading.Event
     make_config: Callable[[dict[str, Any]], RunConfig]
     make_agent: Callable[[RunConfig, EnvSpec], Agent]
+
+    @property
+    def token(self) -> str:
+        """The run's token."""
+        return self.invitation.token
 
     @cached_property
     def config(self) -> RunConfig:
@@ -273,7 +281,9 @@ class Context:
         address, deadline = self.address_of(role), time.monotonic() + self.task.patience
         while True:
             try:
-                return connect(address, timeout=min(_LOOK_SECONDS, self.task.patience))
+                return connect(
+                    address, timeout=min(_LOOK_SECONDS, self.task.patience), invitation=self.invitation
+                )
             except ConnectionLost:
                 if self.over.is_set() or time.monotonic() > deadline:
                     raise

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from seedbed.architectures.program import Role, Task
 from seedbed.instances import Instance
 from seedbed.learning.checkpoint import Contents
+from seedbed.transport.admission import Invitation
 
 
 class Launcher(Protocol):
@@ -24,11 +26,28 @@ class Launcher(Protocol):
     def standing(self, role: Role, index: int) -> str | None:
         """Returns a line for the user on where a restarted instance goes on; None if it begins anew."""
 
+    @property
+    def listens(self) -> Sequence[str]:
+        """Addresses at which the head has to listen for instances on other machines; empty if all are on this one."""
+
+    def meet(self, addresses: Sequence[str], invitation: Invitation, claim: str) -> None:
+        """Notes what instances on other machines need to join the head, before any of them is started.
+
+        Args:
+          addresses: addresses at which the head listens, for each of ``listens``.
+          invitation: the run's token, and the certificate that the head shows there.
+          claim: secret by which the instances of this session are known.
+        """
+
     def start(self, role: Role, task: Task) -> Instance:
         """Starts an instance of ``role``, which is given ``task``."""
 
-    def look_after(self) -> None:
-        """Does what has to be done now and then while instances live; called a few times a second."""
+    def look_after(self) -> Sequence[str]:
+        """Does what has to be done now and then while instances live; called a few times a second.
+
+        Returns:
+          News for the user, a line each.
+        """
 
     def close(self) -> None:
         """Ends all instances that have not ended; safe to call twice."""
