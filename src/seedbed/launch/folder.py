@@ -193,8 +193,8 @@ class RunFolder:
         if self._own_session in ("", found):
             return None
         return (
-            f"another session of this run has begun in {self.path} (number {found.partition(' ')[0]}): this one, number "
-            f"{self._own_session.partition(' ')[0]}, ends and writes nothing more there"
+            f"another session of this run has begun in {self.path} (number {found.partition(' ')[0]}): this one, "
+            f"number {self._own_session.partition(' ')[0]}, ends and writes nothing more there"
         )
 
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Protocol
 
 from seedbed.architectures.program import Role, Task
 from seedbed.instances import Instance
+from seedbed.launch.folder import RunFolder
 from seedbed.learning.checkpoint import Contents
 from seedbed.transport.admission import Invitation
+
+LAUNCHERS: Mapping[str, str] = {
+    "here": "seedbed.launch.local:LocalLauncher",
+    "ray": "seedbed.launch.cluster:ClusterLauncher",
+}
+"""``module:name`` of each launcher, by the setting ``on``."""
 
 
 class Launcher(Protocol):
@@ -51,3 +59,14 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Ends all instances that have not ended; safe to call twice."""
+
+
+Launch = Callable[[RunFolder, str], Launcher]
+"""A function that makes a launcher from the run folder and the name of the carrier on this machine."""
+
+
+def launcher_on(place: str) -> Launch:
+    """Returns the launcher for a value of the setting ``on``."""
+    module, _, name = LAUNCHERS[place].partition(":")
+    launch: Launch = getattr(import_module(module), name)
+    return launch

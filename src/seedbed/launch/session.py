@@ -9,7 +9,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,8 +26,7 @@ from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
-from seedbed.launch.launcher import Launcher
-from seedbed.launch.local import LocalLauncher
+from seedbed.launch.launcher import Launch, launcher_on
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
 from seedbed.launch.outcome import curves_of, invitations, observations_of, resumption_of, summary_of
@@ -62,7 +61,7 @@ class Session:
       checkpoint: checkpoint from which to go on; None to begin.
       resumed: whether the run was begun before, also if it has no checkpoint.
       hosts: the hosts of the run, as this one sees them; None if it is alone.
-      launch: function that makes the launcher of the run's instances from the run folder and the name of the carrier.
+      launch: function that makes the launcher of the run's instances; None for the one in the settings.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Session:
         *,
         resumed: bool = False,
         hosts: Hosts | None = None,
-        launch: Callable[[RunFolder, str], Launcher] = LocalLauncher,
+        launch: Launch | None = None,
     ) -> None:
         self.config = config
         self.hosts = hosts or Hosts()
@@ -83,7 +82,7 @@ class Session:
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
         self.program = self.architecture.program(self.placed, agent, spec)
-        self.launcher = launch(folder, carrier_of(self.placed))
+        self.launcher = (launch or launcher_on(config.on))(folder, carrier_of(self.placed))
         self.spec = spec
         self.agent = agent
         self.folder = folder

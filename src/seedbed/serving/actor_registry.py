@@ -220,8 +220,8 @@ class ActorRegistry:
             raise Refused(f"actor index {index}: it is one of the run's own actors; join without an index")
         if not (self.assignment.claim and equal(claim, self.assignment.claim)):
             raise Refused(
-                f"actor index {index}: another session of this run has started this actor, and is over; the present one "
-                "has started another in its place"
+                f"actor index {index}: another session of this run has started this actor, and is over; the present "
+                "one has started another in its place"
             )
 
     def _epoch_of(self, index: int) -> int:
