@@ -147,6 +147,17 @@ def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of
     assert watch._late(watch._program["actor"]) == {}, "a head that stood still itself blames nobody"
 
 
+def test_one_that_waits_for_a_machine_is_not_late(clock: list[float]) -> None:
+    owes: dict[int, float | None] = {}
+    watch, late_at = looked_at_by_hand(clock, owes, silent_after=30.0)
+    owes.update({0: 1001.0, 1: 1001.0})
+    waiting, elsewhere = (watch._watched["actor"][index].instance for index in (0, 1))
+    assert isinstance(waiting, Dead) and isinstance(elsewhere, Dead)
+    waiting.begun, elsewhere.begun = None, 1400.0
+    assert late_at(500.0) == {2: 500.0}, "1 has just begun on another machine"
+    assert late_at(521.0) == {1: 121.0, 2: 521.0}
+
+
 def test_one_that_the_head_no_longer_knows_owes_what_it_owed(clock: list[float]) -> None:
     """As an actor that stands still, whose conversation ends by the network's own keepalive."""
     owes: dict[int, float | None] = {}
@@ -340,6 +351,45 @@ guard.forget(gone.pid)
 guard.look_after()
 print(first.pid, sleeper.pid, guard._process.pid, flush=True)
 sleeper.wait()
+"""
+
+
+def test_a_guard_apart_is_nobodys_child_and_outlives_whoever_kills_children(tmp_path: Path) -> None:
+    """An engine kills the children of a worker that it has lost, and the worker itself."""
+    with subprocess.Popen([sys.executable, "-c", APART], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        first, second, sleeper = map(int, worker.stdout.readline().split())
+        assert not lives(first) and lives(second) and lives(sleeper)
+        children = psutil.Process(worker.pid).children(recursive=True)
+        assert second not in [child.pid for child in children]
+        group = os.getpgid(sleeper)
+        worker.kill()
+        for child in children:
+            if child.pid != group:  # the leader; what it has started stays
+                child.kill()
+    until(lambda: not lives(sleeper), "the guard to end what a child had started")
+    until(lambda: not lives(second), "its end")
+
+
+APART = """
+from seedbed.launch.processes import Guard
+import os, psutil, subprocess, sys
+def guards():
+    return {p.pid for p in psutil.process_iter(["cmdline", "environ"])
+            if any(word.endswith("guard.py") for word in p.info["cmdline"] or ())
+            and (p.info["environ"] or {}).get("MARK") == os.environ["MARK"]}
+os.environ["MARK"] = str(os.getpid())
+guard = Guard(apart=True)
+shell = guard.start(["sh", "-c", "sleep 86394 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+sleeper = int(shell.stdout.readline())
+(first,) = guards()
+psutil.Process(first).kill()
+while psutil.pid_exists(first) and psutil.Process(first).status() != psutil.STATUS_ZOMBIE:
+    pass
+guard.look_after()
+second = max(guards() - {first})
+print(first, second, sleeper, flush=True)
+shell.wait()
 """
 
 

@@ -128,7 +128,8 @@ class Bundle:
     def report(self) -> Report:
         """Returns the state of all instances; keeps the guard in its place, and logs within bounds."""
         with self._lock:
-            self._guard.look_after()
+            if self._processes:
+                self._guard.look_after()
             for index, process in self._processes.items():
                 process.look_after()
                 if self._faults[index] is None:

@@ -1,0 +1,181 @@
+"""Whole runs on a Ray cluster of several nodes, all on this machine: what is computed, and what is lost and found."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from harness import (
+    TESTS,
+    Command,
+    alive,
+    balanced,
+    checkpoints,
+    flags,
+    learned,
+    summary,
+    tiny,
+    until,
+    words_of,
+)
+
+from seedbed.cli.status import Status
+from seedbed.errors import ConfigError
+from seedbed.launch.train import train
+
+pytestmark = pytest.mark.slow
+ray = pytest.importorskip("ray")
+SMALL = {"object_store_memory": 80_000_000}
+SLEEPY = """
+import time, gymnasium, numpy
+class World(gymnasium.Env):
+    '''A world that takes its time and no processor, so that its actors leave that to everybody else.'''
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 20
+        return self.observation_space.sample(), {}
+    def step(self, action):
+        time.sleep(0.01)
+        self.left -= 1
+        return self.observation_space.sample(), 1.0, self.left == 0, False, {}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without cores, and two nodes with one core each: every actor has a node of its own."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        patch.setenv("PYTHONPATH", path)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        found = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **SMALL}
+        )
+        try:
+            nodes = [found.add_node(num_cpus=1, wait=False, **SMALL) for _ in range(2)]
+            found.wait_for_nodes()
+            patch.setenv("RAY_ADDRESS", found.address)
+            yield SimpleNamespace(nodes=nodes, add=found.add_node, remove=found.remove_node)
+        finally:
+            found.shutdown()
+    assert not ours()
+
+
+def ours() -> list[psutil.Process]:
+    """Processes of actors and of bundles, of any run here."""
+    named = [(process, " ".join(words_of(process))) for process in psutil.process_iter()]
+    return [process for process, words in named if "actor-" in words and "launch.entry" in words] + [
+        process for process, words in named if words.startswith("ray::Bundle")
+    ]
+
+
+def actor(index: int) -> psutil.Process | None:
+    """The living process of an actor; the engine's process that has started it is its parent."""
+    named = (
+        process for process in psutil.process_iter() if f"actor-{index}.json" in " ".join(words_of(process))
+    )
+    return next(filter(alive, named), None)
+
+
+def another(index: int, before: psutil.Process) -> psutil.Process | None:
+    found = actor(index)
+    return found if found not in (None, before) else None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"arch": "seed", "deterministic": True}, {"arch": "impala", "lag": 0}],
+    ids=["seed, deterministic", "impala, in lockstep"],
+)
+def test_the_cluster_changes_nothing_that_is_computed(
+    settings: dict[str, Any], cluster: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs = {
+        place: train(tiny("toy:catch", tmp_path / place, **settings, frames=1_200, on=place)).to_json()
+        for place in ("here", "ray")
+    }
+    assert "actors 2 of 2 placed" in capfd.readouterr().out
+    assert runs["ray"]["params_sha256"] == runs["here"]["params_sha256"]
+    assert runs["ray"]["agent_steps"] == runs["here"]["agent_steps"] >= 1_200
+    assert runs["ray"]["actor_restarts"] == 0 and balanced(runs["ray"])
+    host = ray.util.get_node_ip_address()
+    assert (tmp_path / "ray" / "certificate.pem").exists() == (not host.startswith("127.")), (
+        "the network is encrypted"
+    )
+    assert not (tmp_path / "here" / "certificate.pem").exists()
+    assert not ours()
+
+
+def test_what_is_lost_is_replaced_and_the_books_balance(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "sleepy.py").write_text(SLEEPY)
+    words = flags(
+        "sleepy:World", "run", frames=10**9, on="ray", begin_or_resume=True, checkpoint_minutes=0.02
+    )
+    with Command(*words, cwd=tmp_path) as driver:
+        driver.says("actors 2 of 2 placed")
+        learned(tmp_path / "run")
+        first, second = (until(lambda index=index: actor(index), f"actor {index}") for index in (0, 1))
+
+        first.kill()
+        driver.says("actor 0: killed by signal 9; restart 1 of 3")
+        first = until(lambda: another(0, first), "another actor 0")
+
+        second.parent().kill()  # the engine's process, with its guard nobody's child
+        before, second = second, until(lambda: another(1, second), "another actor 1")
+        until(lambda: not alive(before), "the end of the one before", 20)
+
+        raylet = first.parent().ppid()
+        (node,) = (each for each in cluster.nodes if raylet in pids(each))
+        cluster.remove(node, allow_graceful=False)
+        until(lambda: not alive(first), "the end of the actor of a lost machine", 20)
+        driver.says("actors 1 of 2 placed (1 waits for machines)")
+        updates = learned(tmp_path / "run")
+        until(lambda: learned(tmp_path / "run") > updates, "updates with the actor that is left")
+        cluster.nodes[cluster.nodes.index(node)] = cluster.add(num_cpus=1, **SMALL)
+        until(lambda: another(0, first), "actor 0 on another machine")
+        until(lambda: driver.output.count("actors 2 of 2 placed") == 2, "the line that says so")
+
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.wait() == Status.EXECUTE_AGAIN, driver.output
+    found = summary(tmp_path / "run")
+    assert found["actor_restarts"] == 1, "lost machines are no faults of actors"
+    assert balanced(found) and found["steps_dropped"] > 0
+    assert int(checkpoints(tmp_path / "run")[-1].name) == found["weights_version"]
+    assert "Traceback" not in driver.output and "raylet" not in driver.output
+    until(lambda: not ours(), "the end of all", 20)
+
+    with Command(*words, cwd=tmp_path) as driver:
+        driver.says("resumed from")
+        driver.says("actors 2 of 2 placed")
+        updates = learned(tmp_path / "run")
+        until(lambda: learned(tmp_path / "run") > updates, "updates of the second session")
+        driver.process.kill()
+        driver.wait()
+        until(lambda: not ours(), "the end of all", 30)
+
+
+def pids(node: Any) -> set[int]:
+    """Process ids of a node of the engine."""
+    return {info.process.pid for infos in node.all_processes.values() for info in infos}
+
+
+def test_without_a_cluster_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address, reason in (
+        ("127.0.0.1:9", r"there is no Ray cluster at '127\.0\.0\.1:9' .*: start one by 'ray start --head'"),
+        ("ray://127.0.0.1:10001", "the learner has to run inside of the cluster"),
+    ):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ConfigError, match=re.compile(reason, re.DOTALL)):
+            train(tiny("toy:catch", tmp_path / "run", on="ray", frames=100))
+        assert not (tmp_path / "run").exists()
