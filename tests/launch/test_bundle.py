@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
@@ -51,6 +52,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
         str(tmp_path / "run"),
         str(tmp_path),
         {"OMP_NUM_THREADS": None},
+        os.getpriority(os.PRIO_PROCESS, 0) + 3,
     )
 
 
@@ -61,13 +63,14 @@ def faults(bundle: Bundle) -> dict[int, str | None]:
 def test_a_bundle_starts_all_reports_ends_and_leaves_nothing(plan: Plan, tmp_path: Path) -> None:
     with closing(Bundle(plan, "another node")) as bundle:
         assert Path.cwd() == tmp_path
-        first = bundle._processes[4]._process.pid
+        first = bundle._processes[4].pid
         until(lambda: faults(bundle)[5], "the end of 5")
         assert faults(bundle) == {4: None, 5: "ValueError: number 5"}
         until(lambda: b"learner.example" in bundle.tail(4), "what 4 prints")
         assert bundle.report().shares_folder
         assert (tmp_path / "run" / "logs" / "actor-4.log").exists()
         assert "OMP_NUM_THREADS" not in psutil.Process(first).environ()
+        assert psutil.Process(first).nice() == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)
         life = bundle.report().lives[4][0]
         for late in (bundle.start, bundle.kill, bundle.ask_to_end):
             late(4, "of a process before")
@@ -77,7 +80,7 @@ def test_a_bundle_starts_all_reports_ends_and_leaves_nothing(plan: Plan, tmp_pat
         bundle.start(4, life)
         bundle.start(4, life)  # once more, by mistake
         assert bundle.report().lives[4][0] != life
-        second = psutil.Process(bundle._processes[4]._process.pid)
+        second = psutil.Process(bundle._processes[4].pid)
         assert alive(second)
     assert not alive(second)
     bundle.kill(4, life)

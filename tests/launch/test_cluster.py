@@ -26,6 +26,7 @@ from harness import (
     words_of,
 )
 
+from seedbed.cli.logs import log_of
 from seedbed.cli.status import Status
 from seedbed.errors import ConfigError
 from seedbed.launch.train import train
@@ -59,6 +60,7 @@ def cluster() -> Iterator[Any]:
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         patch.setenv("PYTHONPATH", path)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # a busy machine would let them starve
         found = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **SMALL}
         )
@@ -125,6 +127,14 @@ def test_what_is_lost_is_replaced_and_the_books_balance(cluster: Any, tmp_path: 
     with Command(*words, cwd=tmp_path) as driver:
         driver.says("actors 2 of 2 placed")
         learned(tmp_path / "run")
+        (tmp_path / "run/logs/actor-1.log").write_text("heard\n")
+        assert log_of(str(tmp_path / "run"), "actor-1") == b"heard\n"
+        (tmp_path / "run/logs/actor-1.log").rename(tmp_path / "elsewhere.log")
+        with pytest.raises(
+            ConfigError, match=r"there is no log of actor-7 in .*run, and no machine has actor-7"
+        ):
+            log_of(str(tmp_path / "run"), "actor-7")
+        assert log_of(str(tmp_path / "run"), "actor-1") == b"", "asked of its machine, which has none either"
         first, second = (until(lambda index=index: actor(index), f"actor {index}") for index in (0, 1))
 
         first.kill()

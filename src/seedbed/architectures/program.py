@@ -17,6 +17,7 @@ from seedbed.instances import START_SECONDS
 from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
+from seedbed.transport.tls import within_machine
 
 if TYPE_CHECKING:
     import threading
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from seedbed.config.settings import RunConfig
     from seedbed.types import Agent, EnvSpec
 
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS, _REACH_SECONDS = 0.5, 20.0
+"""Seconds for one attempt to reach an instance on this machine, and on another one (certificate and proof included)."""
 Unit = Literal["step", "unroll", "update", "gradient"]
 """The unit in which traffic is counted: one environment's step, one environment's unroll, an update of the weights (for
 each instance), or a gradient (of one instance)."""
@@ -279,11 +281,10 @@ class Context:
           ConnectionLost: the instance does not listen in time, or this one is to end.
         """
         address, deadline = self.address_of(role), time.monotonic() + self.task.patience
+        timeout = min(_LOOK_SECONDS, self.task.patience) if within_machine(address) else _REACH_SECONDS
         while True:
             try:
-                return connect(
-                    address, timeout=min(_LOOK_SECONDS, self.task.patience), invitation=self.invitation
-                )
+                return connect(address, timeout=timeout, invitation=self.invitation)
             except ConnectionLost:
                 if self.over.is_set() or time.monotonic() > deadline:
                     raise

@@ -43,6 +43,7 @@ class Plan:
       run: run folder, which other machines may share.
       folder: current folder of the head, where modules of the user's own are looked for.
       variables: environment variables that are to be as they are for the head; None for one that is not set there.
+      niceness: the head's niceness, which the engine has raised for its own processes.
     """
 
     tasks: tuple[Task, ...]
@@ -53,6 +54,7 @@ class Plan:
     run: str
     folder: str
     variables: Mapping[str, str | None]
+    niceness: int
 
     def on(self, node: str) -> tuple[Task, ...]:
         """Returns the tasks for a node of the engine: on the head's own, shared memory takes the network's place."""
@@ -123,7 +125,10 @@ class Bundle:
     def _begin(self, index: int) -> None:
         self._lives[index], self._faults[index] = next(self._words), None
         beside = {**ON_PROCESSOR, **entry.secrets(self._plan.invitation, self._plan.claim)}
-        self._processes[index] = start_task(self._tasks[index], self._logs, self._logs, self._guard, beside)
+        process = start_task(self._tasks[index], self._logs, self._logs, self._guard, beside)
+        self._processes[index] = process
+        with contextlib.suppress(OSError):  # that may take rights
+            os.setpriority(os.PRIO_PROCESS, process.pid, self._plan.niceness)
 
     def report(self) -> Report:
         """Returns the state of all instances; keeps the guard in its place, and logs within bounds."""

@@ -16,6 +16,7 @@ restarts. Steps, unrolls and weights travel as they do on one machine; none of t
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import signal
@@ -48,6 +49,7 @@ _MISSED_SECONDS = 3.0
 _DEATHS = 3
 """Answers in a row that a bundle is dead, after which it is: one that is begun anew has none meanwhile."""
 _CALLS_AT_ONCE = 4
+_NAMESPACE = "seedbed"
 _AS_HERE = ("OMP_NUM_THREADS", "XLA_FLAGS")
 """Environment variables on which results may depend, and of which Ray sets some."""
 
@@ -130,7 +132,7 @@ class _Held:
     _deaths: int = 0
 
     def begin(self, plan: Plan) -> None:
-        """Has the engine find a machine for it.
+        """Has the engine find a machine for it, under a name by which other commands find it.
 
         Under an exact lag (a role without restarts) a lost machine ends the run, so the engine looks for no other.
         """
@@ -140,6 +142,8 @@ class _Held:
             max_task_retries=0,
             max_concurrency=_CALLS_AT_ONCE,
             scheduling_strategy="SPREAD",
+            name=f"{_title(plan.run)} {' '.join(name_of(self.role.name, index) for index in self.tasks)}",
+            namespace=_NAMESPACE,
         )
         self.handle, self._asked, self._deaths = remote.remote(plan), None, 0
 
@@ -329,6 +333,7 @@ class ClusterLauncher:
             str(self._folder.path),
             str(Path.cwd()),
             {name: os.environ.get(name) for name in _AS_HERE},
+            os.getpriority(os.PRIO_PROCESS, 0),
         )
 
     def look_after(self) -> Sequence[str]:
@@ -375,6 +380,37 @@ class ClusterLauncher:
             self._here.close()
 
 
+def tail_of(folder: RunFolder, name: str) -> bytes:
+    """Returns the end of the log of an instance whose machine does not share the run folder, while the run goes on.
+
+    Args:
+      folder: run folder.
+      name: name of the instance: ``actor-3``.
+
+    Raises:
+      ConfigError: it is on no machine, or there is no cluster.
+    """
+    ray, own = _connected()
+    try:
+        titles = [title.split() for title in ray.util.list_named_actors(all_namespaces=False)]
+        for title in titles:
+            if title[0] == _title(str(folder.path)) and name in title[1:]:
+                bundle = ray.get_actor(" ".join(title), namespace=_NAMESPACE)
+                tail: bytes = ray.get(bundle.tail.remote(int(name.rpartition("-")[2])), timeout=GRACE_SECONDS)
+                return tail
+    except (ray.exceptions.RayError, ValueError) as error:
+        raise ConfigError(f"no log of {name}: {_cause(error)}") from error
+    finally:
+        if own:
+            ray.shutdown()
+    raise ConfigError(f"there is no log of {name} in {folder.given}, and no machine has {name} now")
+
+
+def _title(run: str) -> str:
+    """Returns the first word of the names of a run's bundles."""
+    return hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
+
+
 def _connected() -> tuple[Any, bool]:
     """Returns Ray's module, connected to a cluster, and whether the connection was made here.
 
@@ -402,7 +438,7 @@ def _connected() -> tuple[Any, bool]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ray.init(address=address, namespace="seedbed", log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"on is ray, and there is no Ray cluster at {address!r} ({_cause(error)}): start one by 'ray start "

@@ -174,6 +174,11 @@ class ProcessInstance:
             )
         self.begun = time.monotonic()
 
+    @property
+    def pid(self) -> int:
+        """Number of the process, and of its group."""
+        return self._process.pid
+
     def ended(self) -> Fault | None:
         """See :class:`~seedbed.instances.Instance`."""
         code = self._process.poll()
