@@ -7,7 +7,6 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -33,7 +32,6 @@ from seedbed.launch.train import train
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
-SMALL = {"object_store_memory": 80_000_000}
 SLEEPY = """
 import time, gymnasium, numpy
 class World(gymnasium.Env):
@@ -51,26 +49,47 @@ class World(gymnasium.Env):
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A head without cores, and two nodes with one core each: every actor has a node of its own."""
-    from ray.cluster_utils import Cluster
+class Nodes:
+    """A cluster of two nodes with one core each: each of two actors has a node of its own, one the learner's."""
 
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster()
+        self.home = self.add(include_dashboard=False)
+        self.other = self.add()
+
+    def add(self, **more: Any) -> Any:
+        """Adds a node; a busy machine may take longer than the engine waits for one."""
+        for left in (2, 1, 0):
+            try:
+                return self.cluster.add_node(num_cpus=1, object_store_memory=80_000_000, wait=False, **more)
+            except Exception as error:
+                if not left or "timed out" not in str(error):
+                    raise
+        return None
+
+    def lose_the_other(self) -> None:
+        """Kills the raylet of the node where no learner is."""
+        self.cluster.remove_node(self.other, allow_graceful=False)
+
+    def find_another(self) -> None:
+        """Adds a node in the place of the lost one."""
+        self.other = self.add()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
     with pytest.MonkeyPatch.context() as patch:
-        path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-        patch.setenv("PYTHONPATH", path)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # a busy machine would let them starve
-        found = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **SMALL}
-        )
+        found = Nodes()
         try:
-            nodes = [found.add_node(num_cpus=1, wait=False, **SMALL) for _ in range(2)]
-            found.wait_for_nodes()
-            patch.setenv("RAY_ADDRESS", found.address)
-            yield SimpleNamespace(nodes=nodes, add=found.add_node, remove=found.remove_node)
+            patch.setenv("RAY_ADDRESS", found.cluster.address)
+            yield found
         finally:
-            found.shutdown()
+            found.cluster.shutdown()
     assert not ours()
 
 
@@ -101,7 +120,7 @@ def another(index: int, before: psutil.Process) -> psutil.Process | None:
     ids=["seed, deterministic", "impala, in lockstep"],
 )
 def test_the_cluster_changes_nothing_that_is_computed(
-    settings: dict[str, Any], cluster: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    settings: dict[str, Any], nodes: Nodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runs = {
         place: train(tiny("toy:catch", tmp_path / place, **settings, frames=1_200, on=place)).to_json()
@@ -119,7 +138,7 @@ def test_the_cluster_changes_nothing_that_is_computed(
     assert not ours()
 
 
-def test_what_is_lost_is_replaced_and_the_books_balance(cluster: Any, tmp_path: Path) -> None:
+def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "sleepy.py").write_text(SLEEPY)
     words = flags(
         "sleepy:World", "run", frames=10**9, on="ray", begin_or_resume=True, checkpoint_minutes=0.02
@@ -143,17 +162,18 @@ def test_what_is_lost_is_replaced_and_the_books_balance(cluster: Any, tmp_path: 
 
         second.parent().kill()  # the engine's process, with its guard nobody's child
         before, second = second, until(lambda: another(1, second), "another actor 1")
-        until(lambda: not alive(before), "the end of the one before", 20)
+        until(lambda: not alive(before), "the end of the one before")
 
-        raylet = first.parent().ppid()
-        (node,) = (each for each in cluster.nodes if raylet in pids(each))
-        cluster.remove(node, allow_graceful=False)
-        until(lambda: not alive(first), "the end of the actor of a lost machine", 20)
+        far, near = sorted((0, 1), key=lambda index: raylet_of(index) in pids(nodes.home))
+        assert raylet_of(far) in pids(nodes.other) and raylet_of(near) in pids(nodes.home)
+        lost = [first, second][far]
+        nodes.lose_the_other()
+        until(lambda: not alive(lost), "the end of the actor of a lost machine")
         driver.says("actors 1 of 2 placed (1 waits for machines)")
         updates = learned(tmp_path / "run")
         until(lambda: learned(tmp_path / "run") > updates, "updates with the actor that is left")
-        cluster.nodes[cluster.nodes.index(node)] = cluster.add(num_cpus=1, **SMALL)
-        until(lambda: another(0, first), "actor 0 on another machine")
+        nodes.find_another()
+        until(lambda: another(far, lost), "the actor on another machine")
         until(lambda: driver.output.count("actors 2 of 2 placed") == 2, "the line that says so")
 
         driver.process.send_signal(signal.SIGTERM)
@@ -163,7 +183,7 @@ def test_what_is_lost_is_replaced_and_the_books_balance(cluster: Any, tmp_path: 
     assert balanced(found) and found["steps_dropped"] > 0
     assert int(checkpoints(tmp_path / "run")[-1].name) == found["weights_version"]
     assert "Traceback" not in driver.output and "raylet" not in driver.output
-    until(lambda: not ours(), "the end of all", 20)
+    until(lambda: not ours(), "the end of all")
 
     with Command(*words, cwd=tmp_path) as driver:
         driver.says("resumed from")
@@ -172,7 +192,14 @@ def test_what_is_lost_is_replaced_and_the_books_balance(cluster: Any, tmp_path: 
         until(lambda: learned(tmp_path / "run") > updates, "updates of the second session")
         driver.process.kill()
         driver.wait()
-        until(lambda: not ours(), "the end of all", 30)
+        until(lambda: not ours(), "the end of all")
+
+
+def raylet_of(index: int) -> int:
+    """Process id of the node where an actor is: its own parent is the engine's process that started it."""
+    found = actor(index)
+    assert found is not None
+    return int(found.parent().ppid())
 
 
 def pids(node: Any) -> set[int]:
