@@ -46,6 +46,7 @@ from seedbed.transport.framing import (
     Frame,
     Inbox,
     Kind,
+    Limits,
     encode_reason,
     header,
     limits_down,
@@ -226,7 +227,7 @@ class _Conversation(Conversation, asyncio.Protocol):
         self._inbox = Inbox({Kind.PROOF: PROOF_BYTES})
         self._most_unread = _MAX_UNREAD_BYTES
         self._stranger = server.gate is not None
-        self._heard = False  # of a stranger: one proof, right or wrong
+        self._heard = False  # a wrong proof
 
     # -- asyncio.Protocol, in the server's thread --
 
@@ -245,12 +246,10 @@ class _Conversation(Conversation, asyncio.Protocol):
             return
         try:
             for frame in self._inbox.feed(data):
-                if self._stranger:
-                    self._admit(bytes(frame.body))
-                    if self._heard:
-                        return
-                else:
+                if not self._stranger:
                     self.take(frame)
+                elif not self._admit(bytes(frame.body)):
+                    return
         except ProtocolError as error:
             self.end(Ending.MALFORMED, str(error))
 
@@ -260,7 +259,8 @@ class _Conversation(Conversation, asyncio.Protocol):
         self._leave()
         self._server.forget(self)
 
-    def _admit(self, proof: bytes) -> None:
+    def _admit(self, proof: bytes) -> bool:
+        """Returns whether a stranger is let in; one that is not is told so after a while, and read no further."""
         gate = self._server.gate
         assert gate is not None, "only strangers prove"
         try:
@@ -271,10 +271,11 @@ class _Conversation(Conversation, asyncio.Protocol):
             if line := self._server.refusals.note(self.name, str(refusal)):
                 _log.warning("%s: %s", self._server.address, line)
             self._server.loop.call_later(REFUSAL_SECONDS, self.end, Ending.REFUSED, str(refusal))
-            return
+            return False
         self._stranger = False
         self._transport.write(pack(Kind.ADMITTED, 0, answer))
         self._become_peer()
+        return True
 
     def _become_peer(self) -> None:
         # As long a step as a question, until the layouts say how long.
@@ -405,7 +406,7 @@ class SocketClient(Caller):
         super().__init__(address)
         self._longest = max_message_bytes
         # A challenge that nobody expects is answered by an error that says so.
-        challenged = {Kind.CHALLENGE: CHALLENGE_BYTES, Kind.ADMITTED: ANSWER_BYTES}
+        challenged: Limits = {Kind.CHALLENGE: CHALLENGE_BYTES, Kind.ADMITTED: ANSWER_BYTES}
         self._inbox = Inbox({**limits_down(max_message_bytes), **challenged})
         self._frames: deque[Frame] = deque()
         self._reading = threading.RLock()

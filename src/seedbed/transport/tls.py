@@ -109,11 +109,11 @@ class Identity:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         # Python reads certificates from files only; the folder is this user's own, and gone afterwards.
         with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
-            files = [Path(folder, name) for name in ("certificate", "key")]
-            for file, content in zip(files, (self.certificate, self.key), strict=True):
+            certificate, key = Path(folder, "certificate"), Path(folder, "key")
+            for file, content in ((certificate, self.certificate), (key, self.key)):
                 file.touch(0o600)
                 file.write_bytes(content)
-            context.load_cert_chain(*files)
+            context.load_cert_chain(certificate, key)
         return context
 
 
