@@ -370,7 +370,7 @@ static int sb_hear(seedbed *run, int *kind, uint32_t *lane, uint64_t *length) {
 }
 static int sb_expect(seedbed *run, int kind, void *body, uint64_t length) {
     int found;
-    uint32_t lane;
+    uint32_t lane = 0;
     uint64_t size;
     if (sb_hear(run, &found, &lane, &size)) return -1;
     if (found != kind || size != length) return sb_fail(run, "a frame of kind %d in place of %d", found, kind);
@@ -378,9 +378,9 @@ static int sb_expect(seedbed *run, int kind, void *body, uint64_t length) {
 }
 /* Asks, and returns the answer, to be freed; OPENED, which may come before it, is read into the lanes. */
 static char *sb_ask(seedbed *run, const char *question) {
-    int kind;
-    uint32_t lane;
-    uint64_t length;
+    int kind = 0;
+    uint32_t lane = 0;
+    uint64_t length = 0;
     char *body;
     if (sb_say(run, SB_ASK, 0, question, strlen(question))) return NULL;
     for (;;) {
@@ -480,7 +480,7 @@ static int sb_prove(seedbed *run, const char *token, const uint8_t *binding, siz
 static int sb_join(seedbed *run, const seedbed_options *options) {
     const char *place = options->address ? options->address : "", *join = options->join, *token, *seed, *spec;
     char question[512], envs[16], *answer, *ready;
-    uint8_t binding[32];
+    uint8_t binding[32] = {0};
     size_t digits, size;
     int local, encrypted;
     if (!strncmp(place, "socket:", 7)) place += 7;
@@ -583,9 +583,9 @@ int seedbed_send(seedbed *run, int lane) {
     return sb_say(run, SB_STEP, lane, run->lane[lane].step, run->lane[lane].up.nbytes);
 }
 int seedbed_receive(seedbed *run) {
-    int kind;
-    uint32_t lane;
-    uint64_t length;
+    int kind = 0;
+    uint32_t lane = 0;
+    uint64_t length = 0;
     if (*run->error || sb_hear(run, &kind, &lane, &length)) return -1;
     if (kind != SB_REPLY || lane >= (uint32_t)run->lanes || !run->lane[lane].owed ||
         length != run->lane[lane].down.nbytes)
