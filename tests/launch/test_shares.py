@@ -51,6 +51,8 @@ def test_what_is_advised_passes(settings: dict[str, Any], hosts: int) -> None:
 
 
 def test_it_is_said_before_anything_is_started(tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match=r"32 unrolls .* 3 training devices \(1 on each of 3 hosts\): use --batch"):
+    with pytest.raises(
+        ConfigError, match=r"32 unrolls .* 3 training devices \(1 on each of 3 hosts\): use --batch"
+    ):
         train(run(hosts=3, run_dir=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

@@ -215,7 +215,9 @@ def draw_without_a_screen() -> None:
     """Sets the variables by which libraries draw without a screen, unless they are set."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        os.environ.setdefault("MUJOCO_GL", "osmesa" if find_library("OSMesa") and not find_library("EGL") else "egl")
+        os.environ.setdefault(
+            "MUJOCO_GL", "osmesa" if find_library("OSMesa") and not find_library("EGL") else "egl"
+        )
 
 
 def _even(picture: Any, env_id: str) -> Any:
