@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "other-packages.md").read_text()
 ROWS = re.findall(r"^\| `([^`]+)` \| `seedbed (train [^`]+)` \|", PAGE, re.M)
 FOR_A_MOMENT = (
     "--preset none --agent ppo --unroll-length 16 --batch-size 4 --minibatches 2 --reuse 1 --frames 128 "
-    "--transport inproc --actors 1 --envs-per-actor 4 --no-video --run-dir run"
+    "--transport inproc --actors 1 --envs-per-actor 4 --env-timeout 600 --no-video --run-dir run"
 )
 
 

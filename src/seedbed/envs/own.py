@@ -26,8 +26,8 @@ from seedbed.plugins import load
 from seedbed.types import EnvSpec
 
 _AS_GYM = (
-    ". It has reset() and step(), as environments of gym had before Gymnasium: call it from a gymnasium.Env of your own, "
-    "whose reset(seed=…, options=…) returns two values and whose step returns five"
+    ". It has reset() and step(), as environments of gym had before Gymnasium: call it from a gymnasium.Env of your "
+    "own, whose reset(seed=…, options=…) returns two values and whose step returns five"
 )
 _PROTOCOL = ("spec", "num_envs", "reset", "send", "receive", "close")
 
