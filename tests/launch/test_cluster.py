@@ -56,18 +56,13 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster()
-        self.home = self.add(include_dashboard=False)
+        self.home = self.add(include_dashboard=False, no_monitor=True)
         self.other = self.add()
 
     def add(self, **more: Any) -> Any:
-        """Adds a node; a busy machine may take longer than the engine waits for one."""
-        for left in (2, 1, 0):
-            try:
-                return self.cluster.add_node(num_cpus=1, object_store_memory=80_000_000, wait=False, **more)
-            except Exception as error:
-                if not left or "timed out" not in str(error):
-                    raise
-        return None
+        """Adds a node, with as few processes of the engine's own as there can be."""
+        small = {"object_store_memory": 80_000_000, "include_log_monitor": False}
+        return self.cluster.add_node(num_cpus=1, wait=False, **small, **more)
 
     def lose_the_other(self) -> None:
         """Kills the raylet of the node where no learner is."""

@@ -25,12 +25,14 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from seedbed import regular_files
 from seedbed.architectures.program import Role, Task
-from seedbed.errors import ConfigError, extra_line
+from seedbed.errors import ConfigError
+from seedbed.installation import extra_line
 from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS, Instance
 from seedbed.launch.bundle import Bundle, Plan, Report
@@ -438,6 +440,7 @@ def _connected() -> tuple[Any, bool]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            _hush()
             ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(
@@ -448,6 +451,17 @@ def _connected() -> tuple[Any, bool]:
         if in_main:
             signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the run without a checkpoint
     return ray, True
+
+
+def _hush() -> None:
+    """Has what Ray says about lost processes and machines go into the log of the run, in one line.
+
+    It would print pages into the run's display, and has no setting for that. The name is private to Ray: where it is
+    gone, nothing changes.
+    """
+    worker = import_module("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda data, **_: _log.info("Ray: %s", " ".join(data["lines"])[:300])
 
 
 def _cause(error: BaseException) -> str:
