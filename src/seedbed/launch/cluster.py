@@ -32,8 +32,8 @@ from typing import Any
 from seedbed import regular_files
 from seedbed.architectures.program import Role, Task
 from seedbed.errors import ConfigError
-from seedbed.installation import extra_line
 from seedbed.faults import Fault
+from seedbed.installation import extra_line
 from seedbed.instances import GRACE_SECONDS, Instance
 from seedbed.launch.bundle import Bundle, Plan, Report
 from seedbed.launch.folder import RunFolder
