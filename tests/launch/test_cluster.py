@@ -115,7 +115,7 @@ class Actors:
         named = (process for process in psutil.process_iter() if task in words_of(process) and alive(process))
         return next((process for process in named if process != before), None)
 
-    def actor.raylet_of(self, index: int) -> int:
+    def raylet_of(self, index: int) -> int:
         """Process id of the node where an actor is: its own parent is the engine's process that started it."""
         found = self(index)
         assert found is not None
@@ -175,15 +175,16 @@ def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: 
 
         far, near = sorted((0, 1), key=lambda index: actor.raylet_of(index) in pids(nodes.home))
         assert actor.raylet_of(far) in pids(nodes.other) and actor.raylet_of(near) in pids(nodes.home)
-        lost = [first, second][far]
+        lost, told = [first, second][far], len(driver.output)
         nodes.lose_the_other()
         until(lambda: not alive(lost), "the end of the actor of a lost machine")
-        driver.says("actors 1 of 2 placed (1 waits for machines)")
+        waits = "actors 1 of 2 placed (1 waits for machines)"
+        until(lambda: waits in driver.output[told:], "the line that says so")
         updates = learned(tmp_path / "run")
         until(lambda: learned(tmp_path / "run") > updates, "updates with the actor that is left")
         nodes.find_another()
         until(lambda: actor(far, lost), "the actor on another machine")
-        until(lambda: driver.output.count("actors 2 of 2 placed") == 2, "the line that says so")
+        until(lambda: "actors 2 of 2 placed" in driver.output[told:], "the line that says so")
 
         driver.process.send_signal(signal.SIGTERM)
         assert driver.wait() == Status.EXECUTE_AGAIN, driver.output
