@@ -459,7 +459,7 @@ def _hush() -> None:
     It would print pages into the run's display, and has no setting for that. The name is private to Ray: where it is
     gone, nothing changes.
     """
-    worker = import_module("ray._private.worker")
+    worker: Any = import_module("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
         worker.print_to_stdstream = lambda data, **_: _log.info("Ray: %s", " ".join(data["lines"])[:300])
 
