@@ -164,6 +164,7 @@ class ActorThread:
         self._timestep: TimeStep
         self._script: Script | None = None
         self._error: BaseException | None = None
+        self.begun = time.monotonic()
         if (kept := threads.resumable.pop(index, None)) is not None:
             self.steps, self.rounds = kept["steps"], kept["rounds"]
             self._script = Script(kept["actions"], kept["digest"])

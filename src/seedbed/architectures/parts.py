@@ -225,7 +225,7 @@ def make_parts(
         failure=failure,
         beginning=beginning,
         hand_over=into(memory, count or books.count),
-        assignment=assignment or assignment_of(config, agent, spec, setup.token),
+        assignment=assignment or assignment_of(config, agent, spec, setup.token, claim=setup.claim),
     )
 
 
@@ -254,7 +254,7 @@ def restored_tables(parts: Parts, like: Callable[[], dict[str, Tree]]) -> dict[s
 
 
 def assignment_of(
-    config: RunConfig, agent: Agent, spec: EnvSpec, token: str, *, envs: int | None = None
+    config: RunConfig, agent: Agent, spec: EnvSpec, token: str, *, claim: str = "", envs: int | None = None
 ) -> Assignment:
     """Returns the assignment for the actors of a host.
 
@@ -263,6 +263,7 @@ def assignment_of(
       agent: the agent.
       spec: spec of the environments.
       token: secret by which actors are admitted over a transport.
+      claim: secret by which actors on other machines take an index of the run's own; empty if none may.
       envs: number of environments of each actor; None to take it from the settings.
     """
     place = config.placement
@@ -278,6 +279,7 @@ def assignment_of(
         overlap=agent.data.overlap,
         evaluating=place.eval_envs if of_actors else 0,
         token=token,
+        claim=claim,
         keep_log=config.deterministic,
         lockstep=config.lag.exact,
         host=config.cluster.host,

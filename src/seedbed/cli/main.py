@@ -20,6 +20,7 @@ VERBS = {
     "export": "write a trained policy as one file for programs without Seedbed",
     "serve": "serve a trained policy to programs that step their own environments",
     "collect": "write a data set of what a trained agent does",
+    "logs": "print the log of an instance of a run",
     "actor": "step environments for a learner that runs elsewhere",
     "bench": "time every stage and the whole, and name the bottleneck",
     "compatibility": "show which agent runs under which architecture, and why not",

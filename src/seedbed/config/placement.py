@@ -152,6 +152,8 @@ class NetworkSettings(Group):
 class RemoteSettings(EnvironmentSettings, NetworkSettings):
     """Actors that join from other machines."""
 
+    on: Literal["here", "ray"] = "here"
+    """Place of the run's own actors: this machine, or the machines of a Ray cluster."""
     listen: tuple[str, ...] = ()
     """Addresses for actors from elsewhere: HOST:PORT (port 0: a free one), by gRPC; socket:… without."""
     max_envs: int | None = field(default=None, metadata={BESIDE: "listen"})
@@ -261,7 +263,7 @@ class HostSettings(NetworkSettings):
     """Hosts that train one agent, each with actors and devices of its own and its share of every batch."""
     host: int = field(default=0, metadata={BESIDE: "hosts"})
     """Number of this host; 0 is the one that the others connect to."""
-    coordinator: str | None = None
+    coordinator: str | None = field(default=None, metadata={BESIDE: "hosts"})
     """HOST:PORT of host 0, reachable for the others; None: all hosts are started on this machine."""
     host_timeout: float = field(default=30.0, metadata={BESIDE: "hosts"})
     """Seconds without a sign of life after which a host counts as gone, and the run ends."""

@@ -129,6 +129,27 @@ class RunConfig:
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
             )
 
+        if self.on != "here":
+            self._require_processes()
+
+    def _require_processes(self) -> None:
+        """Refuses settings whose actors cannot stand on other machines."""
+        if self.cluster.hosts > 1:
+            raise ConfigError(
+                f"on is {self.on} and hosts is {self.cluster.hosts}: a learner of several hosts has its actors on "
+                "those; leave one of them out"
+            )
+        if self.placement.transport == "inproc":
+            raise ConfigError(
+                f"on is {self.on}, and transport inproc makes actors threads of this process: use --transport shm or "
+                "grpc"
+            )
+
+    @property
+    def on(self) -> str:
+        """Place of the run's own actors: here, or a cluster; here where the architecture has none that may leave."""
+        return self.placement.on if isinstance(self.placement, RemoteSettings) else "here"
+
     @property
     def lag(self) -> Lag:
         """The lag of the weights that act; a deterministic run has an exact one."""

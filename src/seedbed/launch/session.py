@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,8 +26,7 @@ from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
-from seedbed.launch.launcher import Launcher
-from seedbed.launch.local import LocalLauncher
+from seedbed.launch.launcher import Launch, launcher_on
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
 from seedbed.launch.outcome import curves_of, invitations, observations_of, resumption_of, summary_of
@@ -61,7 +61,7 @@ class Session:
       checkpoint: checkpoint from which to go on; None to begin.
       resumed: whether the run was begun before, also if it has no checkpoint.
       hosts: the hosts of the run, as this one sees them; None if it is alone.
-      launch: function that makes the launcher of the run's instances from the run folder and the name of the carrier.
+      launch: function that makes the launcher of the run's instances; None for the one in the settings.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Session:
         *,
         resumed: bool = False,
         hosts: Hosts | None = None,
-        launch: Callable[[RunFolder, str], Launcher] = LocalLauncher,
+        launch: Launch | None = None,
     ) -> None:
         self.config = config
         self.hosts = hosts or Hosts()
@@ -82,7 +82,7 @@ class Session:
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
         self.program = self.architecture.program(self.placed, agent, spec)
-        self.launcher = launch(folder, carrier_of(self.placed))
+        self.launcher = (launch or launcher_on(config.on))(folder, carrier_of(self.placed))
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -97,6 +97,7 @@ class Session:
             beside=not config.deterministic,
             saved_version=checkpoint.step if checkpoint else nothing,
             note=self._note,
+            overtaken=folder.overtaken,
         )
         self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
         self.session = 0
@@ -108,7 +109,10 @@ class Session:
         self.supervisor: Supervisor | None = None
         place = self.placed.placement
         listens = place if isinstance(place, RemoteSettings) else None
-        self.gate = folder.gate(listens, folder.addresses(listens.listen)) if listens else None
+        wanted = [*self.launcher.listens, *folder.addresses(listens.listen)] if listens else []
+        self.gate = folder.gate(listens, wanted) if listens else None
+        # Of this session only: what an earlier one has started knows another.
+        self.claim = secrets.token_hex(16)
 
     def run(self) -> Summary:
         """Trains until there is a reason to stop; writes checkpoints, the summary and the learning curve.
@@ -175,6 +179,7 @@ class Session:
             self.agent,
             self.spec,
             token=self.folder.token(),
+            claim=self.claim,
             gate=self.gate,
             log=self.folder.log,
             checkpoint=self.checkpoint,
@@ -255,7 +260,12 @@ class Session:
         taken: Contents | None,
         failure: SeedbedError | None,
     ) -> Summary:
-        """Writes the last checkpoint and the summary; raises ``failure``, or the error of the writing."""
+        """Writes the last checkpoint and the summary; raises ``failure``, or the error of the writing.
+
+        A session that another one has overtaken writes neither.
+        """
+        if (overtaken := self.folder.overtaken()) is not None:
+            raise RunFailed(overtaken) from failure
         unsaved = self._save_at_the_end(arch, taken, failure)
         if unsaved and not failure:
             failure = RunFailed(unsaved)
@@ -335,7 +345,7 @@ class Session:
         supervisor = self.supervisor = self._supervised(arch)
         addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
-        supervisor.start(self.program.after, addresses[:1])
+        supervisor.start(self.program.after, addresses)
         self.recorder.begin()
         self.saver.saved_at = time.monotonic()
         if not self.program.has_instances:
@@ -392,12 +402,15 @@ class Session:
         local = self.launcher.address(self.program[self.program.head], 0)
         if not isinstance(place, RemoteSettings) or self.gate is None:
             return arch.open([local], dialled)
-        wanted = self.folder.addresses(place.listen)
-        addresses = arch.open([local, *wanted], dialled)
-        self.folder.keep_addresses(place.listen, addresses[1:])
-        for line in invitations(self.config, self.gate, addresses[1:]):
+        own, wanted = self.launcher.listens, self.folder.addresses(place.listen)
+        opened = arch.open([local, *own, *wanted], dialled)
+        ours, others = opened[1 : 1 + len(own)], opened[1 + len(own) :]
+        if ours:
+            self.launcher.meet(ours, self.gate.invitation(ours[0]), self.claim)
+        self.folder.keep_addresses(place.listen, others)
+        for line in invitations(self.config, self.gate, others):
             self.display.note(line)
-        return addresses
+        return opened[:1]
 
     def _supervised(self, arch: Run) -> Supervisor:
         """Returns the supervisor of the run's instances; none is started yet."""

@@ -31,7 +31,7 @@ class _Watched:
     """One instance, with the history of earlier ones that had the same index.
 
     Attributes:
-      begun: time (monotonic, s) of its start.
+      begun: time (monotonic, s) at which it was started, or at which it began to run on a machine.
       heard: time (monotonic, s) since which it owed something, or at which it owed nothing, when the head knew it last;
         without meaning if that is before its start.
     """
@@ -173,7 +173,8 @@ class Supervisor:
             while not self._stopping.is_set():
                 self._start_what_is_due()
                 self._watch()
-                self._launcher.look_after()
+                for line in self._launcher.look_after():
+                    self._note(line)
                 self._stopping.wait(WATCH_SECONDS)
         except BaseException as error:
             self._on_failure(error)
@@ -229,6 +230,9 @@ class Supervisor:
         # An instance that starts may first have to wait for the roles that it dials.
         starting = max(role.silent_after, role.starts_within + role.patience)
         for index, each in self._watched[role.name].items():
+            if each.instance.begun is None:  # no machine has room for it
+                continue
+            each.begun = max(each.begun, each.instance.begun)
             silent = each.silent(owes, now)
             if not stood_still and silent > (role.silent_after if each.there else starting):
                 late[index] = silent

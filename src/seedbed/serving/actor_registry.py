@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from seedbed.errors import Refused
 from seedbed.instances import START_SECONDS
 from seedbed.serving.service import Service
 from seedbed.serving.specs import require_spec
-from seedbed.transport.admission import require_admission
+from seedbed.transport.admission import equal, require_admission
 from seedbed.transport.interface import RUN_IS_OVER, Peer
 
 
@@ -154,7 +154,7 @@ class ActorRegistry:
         with self._lock:
             if peer in self._joined:
                 raise Refused("'join' comes once")
-            index = self._index_for(message.get("index"), elsewhere=message.get("elsewhere") is True)
+            index = self._index_for(message)
             envs = self._envs_for(index, message.get("envs"))
             self._replace(index)
             epoch = self._epoch_of(index)
@@ -199,7 +199,8 @@ class ActorRegistry:
                     joined.heard, joined.acts = now, True
         return {}
 
-    def _index_for(self, asked: Any, *, elsewhere: bool) -> int:
+    def _index_for(self, message: Mapping[str, Any]) -> int:
+        asked = message.get("index")
         if asked is not None and (type(asked) is not int or not 0 <= asked < 1 << 20):
             raise Refused(f"actor index {asked!r}: must be a whole number from 0 to {(1 << 20) - 1}")
         if self.assignment.lockstep and asked not in self._planned:
@@ -207,12 +208,22 @@ class ActorRegistry:
                 "this run has an exact lag, which only its own actors keep: start it with --lag free and "
                 "without --deterministic"
             )
-        if elsewhere and asked in self._planned:
-            raise Refused(f"actor index {asked}: it is one of the run's own actors; join without an index")
+        if message.get("elsewhere") is True and asked in self._planned:
+            self._require_claim(asked, message.get("claim"))
         if asked is not None:
             return int(asked)
         taken = {joined.member.index for joined in self._joined.values()} | set(self._planned)
         return next(index for index in range(1 << 20) if index not in taken)
+
+    def _require_claim(self, index: int, claim: Any) -> None:
+        """Refuses a peer on another machine that was not started by this session; one of an earlier session is none."""
+        if not claim:
+            raise Refused(f"actor index {index}: it is one of the run's own actors; join without an index")
+        if not (self.assignment.claim and equal(claim, self.assignment.claim)):
+            raise Refused(
+                f"actor index {index}: another session of this run has started this actor, and is over; the present "
+                "one has started another in its place"
+            )
 
     def _epoch_of(self, index: int) -> int:
         """Returns the next epoch at ``index``.

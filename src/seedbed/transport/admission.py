@@ -280,8 +280,13 @@ def require_admission(message: Mapping[str, Any], token: str) -> None:
             f"the other side speaks protocol {message.get('protocol')!r}, and this one {PROTOCOL}: "
             "install the same version of Seedbed on both machines"
         )
-    if not hmac.compare_digest(_bytes(message.get("token", "")), _bytes(token)):
+    if not equal(message.get("token", ""), token):
         raise Refused(_WRONG)
+
+
+def equal(given: Any, secret: str) -> bool:
+    """Returns whether a word of a peer is ``secret``, in a time that tells nothing about it."""
+    return hmac.compare_digest(_bytes(given), _bytes(secret))
 
 
 def _read_private(path: Path) -> str:
