@@ -371,7 +371,7 @@ class Anakin:
             # Counts are those of one agent; of several agents, their mean. The total is rounded, not each call, so that
             # counts do not depend on the number of batches in a call.
             before = self._resets // len(self._variants)
-            self._resets += int(np.sum(seen.resets, dtype=np.int64))
+            self._resets += int(np.asarray(seen.resets).sum(dtype=np.int64))
             self._book(count, self._resets // len(self._variants) - before)
             self._spoilt.hear(np.max(np.atleast_2d(seen.spoilt), axis=0))
             require_finite(

@@ -86,7 +86,8 @@ class Player:
         root = key(seed, "evaluation", begun)
         step = 0
         while True:
-            output, state = self.policy.decide(jax.random.fold_in(root, step), step_arrays(timestep), state)
+            keys = jax.random.split(jax.random.fold_in(root, step), environment.num_envs)
+            output, state = self.policy.decide(keys, step_arrays(timestep), state)
             step += 1
             yield timestep, output
             environment.send(np.asarray(output.action))
