@@ -124,14 +124,18 @@ def _convolutions() -> Finding:
     return "convolutions on this CPU", str(found), found.advice
 
 
-def convolving() -> str:
-    """Returns the library of this process's convolutions: XLA, or oneDNN with its version and dtypes."""
+def convolving(*, advised: bool = True) -> str:
+    """Returns the library of this process's convolutions: XLA, or oneDNN with its version and dtypes.
+
+    Args:
+      advised: whether to add how to get a faster one, which names paths of this machine.
+    """
     import jax
 
     if jax.default_backend() != "cpu":
         return "XLA"
     _, found, advice = _convolutions()
-    return f"{found} ({advice})" if advice else found
+    return f"{found} ({advice})" if advice and advised else found
 
 
 def _environments() -> Iterator[Finding]:
