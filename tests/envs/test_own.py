@@ -125,6 +125,9 @@ def test_a_fault_names_environment_method_and_cause_in_one_line():
     [
         ("nowhere:make", {}, "module 'nowhere' cannot be imported: ModuleNotFoundError.*looked in"),
         ("broken_world:make", {}, "ModuleNotFoundError: No module named 'a_package_that_is_missing'"),
+        ("my_world.py:Nested", {}, "write my_world:Nested, in the folder of my_world.py"),
+        ("./worlds/my_world.py:Nested", {}, "write my_world:Nested, in the folder of my_world.py"),
+        ("__main__:Nowhere", {}, "write Nowhere to a file"),
         ("my_world:Nestd", {}, "unknown name in my_world 'Nestd': did you mean Nested"),
         ("my_world:number", {}, "number is a int; it must be a function or a class"),
         ("my_world:nothing", {}, r"returned a int; it must return a gymnasium.Env.*close\)$"),

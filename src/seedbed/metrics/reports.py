@@ -62,6 +62,11 @@ class Summary:
     stopped_because: str
     more: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def run_dir(self) -> str | None:
+        """The run folder; None in a summary of a version that did not keep it."""
+        return self.more.get("run_dir")
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; numbers that are not finite are None."""
         values = asdict(self)
