@@ -53,6 +53,10 @@ EXTRAS = {
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
     "onnx": Extra("jax2onnx"),
     "onednn": Extra("onednn-cpu-gomp"),
+    "sweep": Extra("optuna"),
+    "watch": Extra("starlette"),
+    "wandb": Extra("wandb"),
+    "mlflow": Extra("mlflow-skinny"),
 }
 
 
