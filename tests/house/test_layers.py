@@ -49,9 +49,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "architectures": _LOOP | {"registry", "config"},
     "launch": _LOOP | {"registry", "plugins", "config", "architectures", "atomic_folder"},
     "evaluation": _LOOP | {"registry", "config", "architectures", "launch", "atomic_folder"},
+    "watching": _LOOP | {"registry", "config", "architectures", "launch"},
+    "search": _LOOP | {"registry", "config", "architectures", "launch", "watching"},
     "timing": _LOOP | {"registry", "config", "architectures", "launch"},
     "testing": _LOOP | {"registry", "config", "architectures", "launch"},
-    "cli": _LOOP | {"registry", "config", "architectures", "launch", "testing", "timing", "evaluation"},
+    "cli": _LOOP
+    | {
+        "registry",
+        "config",
+        "architectures",
+        "launch",
+        "testing",
+        "timing",
+        "evaluation",
+        "watching",
+        "search",
+    },
     "__main__": {"cli"},
 }
 EVERY_MODULE = sorted(SOURCE.rglob("*.py"))

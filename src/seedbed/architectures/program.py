@@ -7,7 +7,7 @@ these knows any architecture.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -194,6 +194,20 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         """Returns the program as JSON values."""
         return {"head": self.head, "hosts": self.hosts, "roles": [asdict(role) for role in self.roles]}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Program:
+        """Makes a program of the values of :meth:`to_json`; raises :class:`ConfigError` if they are of none."""
+        try:
+            roles = tuple(_role(**role) for role in value["roles"])
+            return Program(roles, value["head"], value["hosts"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"these are not the values of a program: {error!r}") from error
+
+
+def _role(*, needs: Mapping[str, Any], dials: Sequence[Mapping[str, Any]], **rest: Any) -> Role:
+    edges = tuple(Edge(edge["to"], tuple(Traffic(**each) for each in edge["traffic"])) for edge in dials)
+    return Role(**rest, needs=Resources(**needs), dials=edges)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ class RunConfig:
     """Folder of the run; None for a new one under runs/."""
     begin_or_resume: bool = False
     """Go on with the run in --run-dir if there is one, so that the same command may be executed again."""
+    log: tuple[str, ...] = ()
+    """Services that the metrics go to as well: wandb, mlflow (extras), or module:NAME of your own."""
     json: bool = False
     """Print the summary as the last line."""
     video: bool = True

@@ -55,6 +55,8 @@ class RunFolder:
         self.curve = path / "curve.png"
         self.video = path / "video.mp4"
         self.summary = path / "summary.json"
+        self.live = path / "live.json"
+        self.program = path / "program.json"
         self._config = path / "config.json"
         self._signature = path / "signature"
         self._unsigned = False
@@ -156,6 +158,10 @@ class RunFolder:
         """Keeps the spec of the run's environments, for policies that are loaded without one."""
         self._write(self._spec, json.dumps(spec.to_json(), indent=2) + "\n")
 
+    def keep_program(self, program: dict[str, Any]) -> None:
+        """Keeps the program of the run as JSON values, for programs that watch it."""
+        self._write(self.program, json.dumps(program, indent=2) + "\n")
+
     def spec(self) -> EnvSpec | None:
         """Returns the spec of the run's environments; None for a run that kept none."""
         try:
@@ -216,7 +222,7 @@ class RunFolder:
           ConfigError: it is damaged, a module stands in it that the user did not name, or a folder of a run that is not
             this user's is a link.
         """
-        record = self._record()
+        record = self.record()
         if not self._is_signed(record):
             self._require_no_links()
             if unknown := untrusted(foreign_names(record), trust):
@@ -235,7 +241,7 @@ class RunFolder:
         return self._names(own=False)
 
     def _names(self, *, own: bool) -> set[str]:
-        record = self._record() if self.begun else {}
+        record = self.record() if self.begun else {}
         return foreign_names(record) if self._is_signed(record) is own else set()
 
     def newest(self, *more: str) -> Checkpoint:
@@ -250,7 +256,12 @@ class RunFolder:
                 raise CheckpointError(f"{where} is not of a run: its {name} is {value!r}")
         return checkpoint
 
-    def _record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
+        """Returns the recorded settings by name; nothing that they name is imported.
+
+        Raises:
+          ConfigError: the record is damaged, or there is none.
+        """
         try:
             return regular_files.read_object(self._config)
         except OSError as error:
@@ -370,6 +381,8 @@ class RunFolder:
             self._addresses,
             self._session,
             self._spec,
+            self.live,
+            self.program,
         )
         for file in (*small, self.metrics, self.log):
             with contextlib.suppress(OSError):  # there is none, or it cannot be removed

@@ -54,6 +54,10 @@ EXTRAS = {
     "onnx": Extra("jax2onnx"),
     "ray": Extra("ray"),
     "onednn": Extra("onednn-cpu-gomp"),
+    "sweep": Extra("optuna"),
+    "watch": Extra("starlette"),
+    "wandb": Extra("wandb"),
+    "mlflow": Extra("mlflow-skinny"),
 }
 
 

@@ -27,11 +27,13 @@ from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
 from seedbed.launch.launcher import Launch, launcher_on
+from seedbed.launch.live import LiveFile
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
 from seedbed.launch.outcome import curves_of, invitations, observations_of, resumption_of, summary_of
 from seedbed.launch.recorder import Recorder, TrainingTime
 from seedbed.launch.saver import Saver
+from seedbed.launch.services import makers, sinks
 from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.launch.stopping import Stopping
 from seedbed.launch.supervisor import Supervisor
@@ -40,6 +42,7 @@ from seedbed.learning.run import Run
 from seedbed.metrics.console import display
 from seedbed.metrics.reports import Summary, draw_curve, title
 from seedbed.metrics.say import say
+from seedbed.metrics.services import Recorded
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.types import Agent, EnvSpec
 
@@ -103,6 +106,7 @@ class Session:
         self.session = 0
         self.interrupted = Interruption()
         self.stopping = Stopping(config.stop, self.clock, self.interrupted)
+        self.services = {} if config.cluster.host else makers(config.log)
         # The run is ended by its own thread, or, if that is blocked, by the thread that learns of a lost host.
         self.back, self.ending = threading.Event(), threading.Lock()
         self.arch: Run | None = None
@@ -131,16 +135,21 @@ class Session:
         seeds = sorted({variant.seed for variant in self.variants})
         heading = title(env, config.arch, config.agent, seeds)
         with heeding_signals(self.interrupted), logging_to(folder.log):
-            files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events, resumed=self.resumed)]
+            files: list[Sink] = [
+                JsonLines(folder.metrics),
+                TensorBoard(folder.events, resumed=self.resumed),
+                LiveFile(folder.live, self._instances),
+                *sinks(self.services, Recorded(folder.path, to_json(config), heading)),
+            ]
             self.display = display(heading, self.stopping.budget)
             with (
-                contextlib.closing(Record([self.display, *files], self.display.note)) as sinks,
+                contextlib.closing(Record([self.display, *files], self.display.note)) as record,
                 showing_notes(self.display.note) as self.notes,
                 contextlib.ExitStack() as stack,
             ):
                 self._announce()
                 self.session = self._count_session()
-                self.recorder = stack.enter_context(contextlib.closing(self._recorder(sinks)))
+                self.recorder = stack.enter_context(contextlib.closing(self._recorder(record)))
                 self.hosts.watch(self._end_without)
                 arch = self.arch = self._build()
                 try:
@@ -154,10 +163,10 @@ class Session:
             self.display.note(f"no curve: {cause_of(error)}")
         return summary
 
-    def _recorder(self, sinks: Record) -> Recorder:
+    def _recorder(self, record: Record) -> Recorder:
         return Recorder(
             self.folder,
-            sinks,
+            record,
             self.display.note,
             self.clock,
             session=self.session,
@@ -171,7 +180,11 @@ class Session:
         number = max(int(each["session"]) for each in told)
         self.folder.keep_session(number)
         self.folder.keep_spec(self.spec)
+        self.folder.keep_program(self.program.to_json())
         return number
+
+    def _instances(self) -> list[dict[str, Any]]:
+        return self.supervisor.standing() if self.supervisor else []
 
     def _build(self) -> Run:
         setup = Setup(

@@ -163,6 +163,24 @@ class Supervisor:
         if roles is None:
             self._launcher.close()
 
+    def standing(self) -> list[dict[str, Any]]:
+        """Returns the instances as JSON values: role, index, state, restarts, last fault, log; from any thread.
+
+        The state is ``starting`` until the head has heard of an instance, where it knows its debts; else ``running``.
+        """
+        return [
+            {
+                "role": each.role.name,
+                "index": each.index,
+                "state": "starting" if each.role.silent_after and not each.there else "running",
+                "restarts": len(each.restarts),
+                "fault": None if each.fault is None else str(each.fault),
+                "log": each.instance.log,
+            }
+            for watched in self._watched.values()
+            for each in list(watched.values())
+        ]
+
     def _of(self, role: Role) -> Instances:
         return self._known.get(role.name, Instances())
 
@@ -273,7 +291,9 @@ class Supervisor:
         history.append(now)
         watched.fault = reason
         self.restarts += 1
-        self._note(f"{watched}: {reason}; restart {len(history)} of {role.restarts}")
+        line = f"{watched}: {reason}; restart {len(history)} of {role.restarts}"
+        _log.warning("%s (log: %s)", line, watched.instance.log)
+        self._note(line)
         if (standing := self._launcher.standing(role, watched.index)) is not None:
             self._note(f"{watched} {standing}; the others have come to {self._version()}")
         _log.info("%s starts again", watched)

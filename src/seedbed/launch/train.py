@@ -113,7 +113,9 @@ def resume(
         return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
 
 
-CHANGEABLE = frozenset({"frames", "minutes", "until_return", "actors", "on", "listen", "host", "coordinator"})
+CHANGEABLE = frozenset(
+    {"frames", "minutes", "until_return", "actors", "on", "listen", "host", "coordinator", "log"}
+)
 """Settings that may be others when a run is resumed."""
 _OF_THE_COMMAND = frozenset({"run_dir", "json", "video", "begin_or_resume"})
 """Settings of a command and not of what is computed."""
