@@ -29,9 +29,10 @@ import numpy as np
 
 from seedbed import __version__, regular_files
 from seedbed.acting.unrolls import step_fields, timestep_of
-from seedbed.errors import ConfigError, extra_line
+from seedbed.errors import ConfigError
 from seedbed.evaluation.playable import write_playable
 from seedbed.evaluation.policy import Policy, load
+from seedbed.installation import extra_line
 from seedbed.launch.surroundings import held
 from seedbed.nets.cpu import library
 from seedbed.types import Agent, EnvSpec, Tree, leaves, rebuild

@@ -398,7 +398,7 @@ def provenance() -> dict[str, Any]:
             "processor": _processor(),
             "cores": _cores(),
             "devices": [device.device_kind for device in jax.local_devices()],
-            "convolutions": convolving(),
+            "convolutions": convolving(advised=False),
             "load_before": os.getloadavg()[0],
         },
         "commit": _commit(),
