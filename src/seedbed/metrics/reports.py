@@ -117,9 +117,14 @@ def many_skipped(skipped: int, updates: int) -> str | None:
     )
 
 
+_SEEDS_OF_A_TITLE = 5
+
+
 def title(env: str, arch: str, agent: str, seeds: Sequence[int]) -> str:
     """The title of a curve: ``"ALE/Pong-v5 · vtrace agent · seed architecture · seed 1"``."""
     numbers = ", ".join(map(str, seeds))
+    if len(seeds) > _SEEDS_OF_A_TITLE:
+        numbers = f"{min(seeds)} … {max(seeds)} ({len(seeds)})"
     return f"{env} · {agent} agent · {arch} architecture · seed{'s' if len(seeds) > 1 else ''} {numbers}"
 
 
