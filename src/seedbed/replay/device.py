@@ -1,7 +1,7 @@
 """A replay on an accelerator behind the interface of the host's: steps stay there, and a sample is one program.
 
-What the host knows is who has to wait (:class:`~seedbed.replay.limiter.RateLimiter`) and which stream each environment
-is in; everything else is in the arrays of a :class:`~seedbed.replay.ring.Ring`.
+The host has the flow control (:class:`~seedbed.replay.limiter.RateLimiter`) and the stream of each environment;
+everything else is in the arrays of a :class:`~seedbed.replay.ring.Ring`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DeviceReplay:
     """
 
     own_priorities = True
-    """Whether it computes the first priorities of items itself."""
+    """True if it computes the first priorities of items itself."""
 
     def __init__(
         self,

@@ -166,7 +166,7 @@ class Replay:
     """
 
     own_priorities = False
-    """Whether it computes the first priorities of items itself."""
+    """True if it computes the first priorities of items itself."""
 
     def __init__(
         self,

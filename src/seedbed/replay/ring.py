@@ -1,16 +1,16 @@
 """A replay on an accelerator: a ring of chunks for each environment, and pure functions that can be compiled anywhere.
 
-Every environment has a column of as many chunks of T places as all others, overwritten in turn; what a place holds is
-said in :mod:`seedbed.replay.chunks`, and items are numbered chunk by chunk, environment by environment. Unrolls that
+Every environment has a column of as many chunks of T places as all others, overwritten in turn. Places hold the same
+as in :mod:`seedbed.replay.chunks`, and items are numbered chunk by chunk, environment by environment. Unrolls that
 continue their streams are written over the chunk that is due, together with their overlap, which is there already.
 
 Priorities are leaves ``[chunks, E, items]``. A draw is a point on the line on which they lie one after the other: sums
 of blocks of leaves tell its block, and sums within the block tell its leaf. So a sample costs one pass over the leaves
 and a row of them for each item, without a tree and its many small steps.
 
-:class:`~seedbed.replay.replay.Replay` does the same on the host, and is what this is compared with. Alternatives
-weighed: a sum tree on the device (log N dependent steps for each change), and one cumulative sum over all leaves (less
-exact in float32, and no faster).
+:class:`~seedbed.replay.replay.Replay` does the same on the host, and tests compare the two. Alternatives weighed: a sum
+tree on the device (log N dependent steps for each change), and one cumulative sum over all leaves (less exact in
+float32, and no faster).
 """
 
 from __future__ import annotations
