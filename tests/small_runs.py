@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from seedbed.config.resolve import configure
+from seedbed.envs.make import make
 from seedbed.launch.train import train
 from seedbed.learning.checkpoint import load_latest
 from seedbed.metrics.reports import Summary
+from seedbed.replay.dataset import Decided, write
 
 ENVS, STEPS = 8, 10
 AGENTS: dict[str, dict[str, Any]] = {
@@ -68,3 +72,19 @@ def run(folder: Path, batches: int = 6, **settings: Any) -> Summary:
 def params(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     kept = load_latest(folder / "checkpoints")._load("train.safetensors")
     return {name: leaf for name, leaf in kept.items() if name.startswith("params")}
+
+
+def write_catch(path: Path) -> Path:
+    """Writes a data set: what a policy that always takes the same action did in toy:catch."""
+    environment = make("toy:catch", 4)
+
+    def steps() -> Iterator[Decided]:
+        timestep = environment.reset(0)
+        while True:
+            action = np.full(4, 2, np.int32)
+            yield Decided(timestep, action, {})
+            environment.send(action)
+            timestep = environment.receive()
+
+    write(path, environment.spec, islice(steps(), 301), dict)
+    return path

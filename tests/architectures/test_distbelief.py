@@ -11,15 +11,15 @@ import numpy as np
 import optax
 import pytest
 from harness import Command, alive, balanced, flags, refusal, rows, summary, tiny, until
-from small_runs import params
+from small_runs import params, write_catch
 
 import seedbed
-from seedbed.envs.make import make, spec_of
+from seedbed.envs.make import spec_of
 from seedbed.errors import DatasetError
 from seedbed.launch.build import build_agent
 from seedbed.launch.train import resume, train
 from seedbed.learning.checkpoint import load_latest
-from seedbed.replay.dataset import Dataset, Decided, write
+from seedbed.replay.dataset import Dataset
 from seedbed.seeding import key
 
 BC: dict[str, Any] = {"agent": "bc", "arch": "distbelief", "batch_size": 4}
@@ -28,20 +28,7 @@ STEPS_A_BATCH = 4 * 5
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a policy that always takes the same action did in toy:catch."""
-    path = tmp_path_factory.mktemp("data") / "set"
-    environment = make("toy:catch", 4)
-
-    def steps() -> Any:
-        timestep = environment.reset(0)
-        while True:
-            action = np.full(4, 2, np.int32)
-            yield Decided(timestep, action, {})
-            environment.send(action)
-            timestep = environment.receive()
-
-    write(path, environment.spec, islice(steps(), 301), dict)
-    return path
+    return write_catch(tmp_path_factory.mktemp("data") / "set")
 
 
 def settings(data: Path, **changes: Any) -> dict[str, Any]:

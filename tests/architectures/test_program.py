@@ -5,17 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from harness import balanced, rows, tiny
-from small_runs import params
+from small_runs import params, write_catch
 
+from seedbed.acting.example import example_unroll
 from seedbed.architectures.program import Edge, Program, Role, Traffic
 from seedbed.architectures.roles import carrier_of
 from seedbed.cli.program import declared
+from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
+from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.train import train
+from seedbed.learning.update import Update
 from seedbed.testing.launcher import ThreadLauncher
 
 REPLAY: dict[str, Any] = {
@@ -33,7 +38,14 @@ CASES: dict[str, dict[str, Any]] = {
     "apex": {"arch": "apex", **REPLAY, **EXACT, "replay_ratio": 0.25},
     "rapid": {"arch": "rapid", "forward_servers": 2, **EXACT},
     "gorila": {"arch": "gorila", **REPLAY, "frames": 2_000, "shards": 2},
+    "distbelief": {"arch": "distbelief", "agent": "bc", "batch_size": 4, "frames": 2_000, "shards": 2},
 }
+
+
+def settings_of(arch: str, folder: Path) -> dict[str, Any]:
+    """The settings of a case; an agent that imitates gets a data set in the folder."""
+    case = CASES[arch]
+    return {**case, "dataset": str(write_catch(folder / "data"))} if case.get("agent") == "bc" else case
 
 
 def test_a_program_names_roles_that_there_are() -> None:
@@ -56,7 +68,7 @@ def test_bytes_of_an_edge_are_a_formula() -> None:
 def test_declared_bytes_are_those_that_travel(
     arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny("toy:catch", tmp_path / "run", **CASES[arch])
+    config = tiny("toy:catch", tmp_path / "run", **settings_of(arch, tmp_path))
     program = declared(config)
     if arch == "rapid":
         # Servers tell what they have served now and then: more often here, and so in this process.
@@ -79,7 +91,39 @@ def test_declared_bytes_are_those_that_travel(
         assert told == pytest.approx(last[metric], rel=0.05), direction
 
 
-@pytest.mark.parametrize("arch", ["seed", "impala", "rapid", "gorila", "apex"])
+@pytest.mark.parametrize("arch", ["seed", "impala", "rapid", "sebulba", "anakin"])
+def test_hosts_reduce_the_bytes_that_are_declared(arch: str, tmp_path: Path) -> None:
+    """Collectives of JAX count nothing: what one update adds up over the hosts is read from its program."""
+    env = "gymnax:CartPole-v1" if arch == "anakin" else "toy:catch"
+    config = tiny(env, tmp_path / "run", arch=arch, agent="ppo", hosts=2, hidden=(64,))
+    spec = spec_of(env)
+    agent = build_agent(config, spec)
+    update = Update(agent, jax.devices()[:1])
+    state = jax.eval_shape(update.begin, jax.random.key(0))
+    batch = example_unroll(agent, spec, agent.data.trained_length, agent.data.batch_size)
+    step = jax.make_jaxpr(update.passes)(state, batch)
+    reduced = _added_up(step.jaxpr)
+    (told,) = [
+        each.bytes
+        for _, edge in declared(config).edges
+        for each in edge.traffic
+        if each.what == "gradient, all-reduced"
+    ]
+    assert told == pytest.approx(reduced, rel=0.05)
+
+
+def _added_up(jaxpr: Any) -> int:
+    """The bytes that a traced program adds up over its devices, each place in it counted once."""
+    found = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name.startswith("psum"):
+            found += sum(each.aval.size * each.aval.dtype.itemsize for each in equation.invars)
+        for part in jax.tree.leaves(equation.params, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            found += _added_up(getattr(part, "jaxpr", part)) if hasattr(part, "eqns") else 0
+    return found
+
+
+@pytest.mark.parametrize("arch", CASES)
 def test_the_same_program_runs_in_threads(arch: str, tmp_path: Path) -> None:
     """Every role's entry, with another launcher; the engine does not change what is computed."""
     launchers: list[ThreadLauncher] = []
@@ -88,7 +132,7 @@ def test_the_same_program_runs_in_threads(arch: str, tmp_path: Path) -> None:
         launchers.append(ThreadLauncher(folder, transport))
         return launchers[-1]
 
-    settings = {**CASES[arch], "frames": 1_000}
+    settings = {**settings_of(arch, tmp_path), "frames": 1_000}
     config = tiny("toy:catch", tmp_path / "threads", **settings, transport="shm")
     run = train(config, launch=launch).to_json()
     assert balanced(run)

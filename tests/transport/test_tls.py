@@ -43,7 +43,7 @@ def ask(address: str, invitation: Invitation | None, timeout: float = PATIENCE) 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_REFUSAL_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "REFUSAL_SECONDS", 0.0)
 
 
 class Recorder:
@@ -216,7 +216,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 @pytest.mark.parametrize("first", [b"", HTTP2], ids=["silent", "nothing but a greeting"])
 def test_idle_connections_are_closed(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(streams, "STRANGER_SECONDS", 0.5)
     with serving("127.0.0.1:0") as address:
         host, port = address.rsplit(":", 1)
         # Sooner than by pings that nobody answers.
@@ -235,7 +235,7 @@ def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "most_connections", lambda: 5)
-    monkeypatch.setattr(streams, "_STRANGER_SECONDS", 3 * PATIENCE)
+    monkeypatch.setattr(streams, "STRANGER_SECONDS", 3 * PATIENCE)
     with serving(address) as reached, ExitStack() as stack:
         invitation = JOIN if address[0] == "0" else Invitation(TOKEN)
         client = stack.enter_context(closing(connect(reached, timeout=PATIENCE, invitation=invitation)))

@@ -528,7 +528,7 @@ class Anakin:
             # Counts are those of one agent; of several agents, their mean. The total is rounded, not each call, so that
             # counts do not depend on the number of batches in a call.
             before = self._resets // len(self._variants)
-            self._resets += int(np.sum(seen.resets, dtype=np.int64))
+            self._resets += int(np.asarray(seen.resets).sum(dtype=np.int64))
             self._book(count, self._resets // len(self._variants) - before, seen.trained)
             self._spoilt.hear(np.max(np.atleast_2d(seen.spoilt), axis=0))
             require_finite(
@@ -581,7 +581,7 @@ class Anakin:
         """Books transitions that were sampled for the first time, or lost before; of several agents, the mean."""
         assert self._carry.kept is not None
         agents = len(self._variants)
-        fresh = self._fresh + int(np.sum(trained.fresh, dtype=np.int64))
+        fresh = self._fresh + int(np.asarray(trained.fresh).sum(dtype=np.int64))
         dropped = transitions_dropped(self._carry.kept.ring)
         self.books.ledger.train(fresh // agents - self._fresh // agents)
         self.books.ledger.drop(queued_steps=dropped // agents - self._dropped // agents)

@@ -18,6 +18,7 @@ VERBS = {
     "eval": "play episodes with a trained agent: mean, interquartile mean, 95% interval",
     "record": "make a video of a trained agent",
     "export": "write a trained policy as one file for programs without Seedbed",
+    "serve": "serve a trained policy to programs that step their own environments",
     "collect": "write a data set of what a trained agent does",
     "actor": "step environments for a learner that runs elsewhere",
     "bench": "time every stage and the whole, and name the bottleneck",

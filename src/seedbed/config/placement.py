@@ -156,7 +156,7 @@ class RemoteSettings(EnvironmentSettings, NetworkSettings):
     """Actors that join from other machines."""
 
     listen: tuple[str, ...] = ()
-    """Addresses (HOST:PORT, port 0 for a free one) where actors of other machines may join by gRPC."""
+    """Addresses for actors from elsewhere: HOST:PORT (port 0: a free one), by gRPC; socket:… without."""
     max_envs: int | None = field(default=None, metadata={BESIDE: "listen"})
     """Most environments that inference keeps slots for; None for this run's own plus 256."""
 

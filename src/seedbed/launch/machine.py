@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 
 from seedbed import __version__
-from seedbed.errors import ConfigError, SeedbedError, extra_line
+from seedbed.errors import ConfigError, SeedbedError
+from seedbed.installation import extra_line, whole_line
 from seedbed.launch.surroundings import require_devices
 
 _NEEDED_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio")
@@ -82,7 +83,7 @@ def _python_advice() -> str:
 def _packages() -> Iterator[Finding]:
     for name in _NEEDED_PACKAGES:
         version = _version(name)
-        yield name, version or "not installed", "" if version else "needed: make install"
+        yield name, version or "not installed", "" if version else f"needed: {whole_line()}"
     for extra in EXTRAS.values():
         if version := _version(extra.package):
             yield extra.package, version, ""

@@ -140,4 +140,4 @@ class Sampling:
 
 def transitions_dropped(held: Held) -> int:
     """Returns the transitions so far that were overwritten unsampled, or could never be sampled."""
-    return int(np.sum(jax.device_get(held.dropped), dtype=np.int64))
+    return int(np.asarray(held.dropped).sum(dtype=np.int64))

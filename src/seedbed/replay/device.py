@@ -123,7 +123,7 @@ class DeviceReplay:
     def take_dropped(self) -> int:
         """Transitions that were overwritten unsampled, or could never be sampled, since this was last asked."""
         with self._changed:
-            dropped = int(np.sum(np.asarray(self._held.dropped), dtype=np.int64))
+            dropped = int(np.asarray(self._held.dropped).sum(dtype=np.int64))
             news, self._told = dropped - self._told, dropped
         return news
 

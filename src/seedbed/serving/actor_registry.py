@@ -15,12 +15,12 @@ from seedbed.acting.assignment import Assignment, half_seeds, lanes_of
 from seedbed.acting.lanes import Lane, Member
 from seedbed.acting.notes import notes_of
 from seedbed.envs.episodes import EpisodeMeter
-from seedbed.errors import Refused, SpecError
+from seedbed.errors import Refused
 from seedbed.instances import START_SECONDS
 from seedbed.serving.service import Service
+from seedbed.serving.specs import require_spec
 from seedbed.transport.admission import require_admission
 from seedbed.transport.interface import RUN_IS_OVER, Peer
-from seedbed.types import EnvSpec
 
 
 @dataclass
@@ -165,6 +165,7 @@ class ActorRegistry:
         return {
             "env": self.assignment.env,
             "options": self.assignment.options,
+            "spec": self.assignment.spec.to_json(),
             "index": index,
             "rows": rows,
             "unroll_length": self.assignment.unroll_length,
@@ -243,7 +244,7 @@ class ActorRegistry:
             joined = self._joined.get(peer)
             if joined is None or joined.lanes:
                 raise Refused("'ready' comes once, after 'join'")
-            self._check_spec(message)
+            require_spec(message, self.assignment.spec)
             service = self.services[joined.service]
             lanes, rows = lanes_of(joined.envs)
             self._take_slots(joined, service, rows)
@@ -256,17 +257,6 @@ class ActorRegistry:
         peer.open(service.layouts(rows, lanes))
         self._on_join(joined.member)
         return service.introduction(joined.lanes)
-
-    def _check_spec(self, message: dict[str, Any]) -> None:
-        try:
-            given = EnvSpec.from_json(message["spec"])
-        except (KeyError, SpecError) as error:
-            raise Refused(f"the actor's environment spec cannot be read: {error}") from error
-        if given != self.assignment.spec:
-            raise Refused(
-                f"the actor made {given}, the learner needs {self.assignment.spec}: "
-                "install the same version of the environment on both machines"
-            )
 
     def _take_slots(self, joined: _Joined, service: Service[Any], rows: int) -> None:
         if joined.member.index in self._planned:
