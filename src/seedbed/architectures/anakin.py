@@ -340,8 +340,9 @@ class Anakin:
         key, count = jax.random.wrap_key_data(own.acting), agent.data.overlap
         after, steps, (sums, ended) = self._steps(key, train.params, train.updates, acting, count)
         kept = Kept(self._sampling(agent, update).ring.empty(self._num_envs), steps)
-        first = memory if count else None
-        return Carry(train, after._replace(first=first), finish(last, sums, ended), kept)
+        if not count:
+            return Carry(train, acting, last, kept)
+        return Carry(train, after._replace(first=memory), finish(last, sums, ended), kept)
 
     def _decide(self, key: Any, params: Tree, acting: Acting) -> tuple[ActOutput, Tree]:
         keys = row_keys(key, acting.slot, jnp.full_like(acting.slot, self._epoch), acting.step)
