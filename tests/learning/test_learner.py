@@ -397,12 +397,12 @@ def test_weights_and_priorities_are_those_of_each_item() -> None:
     learner = towards_a_target()
     unroll = batch()
     weight = np.zeros(BATCH, np.float32)
-    weight[2] = BATCH
+    weight[2] = 7.0  # relative to the greatest
     learner.update(learner.put(unroll._replace(weight=weight)))
     errors = 1.0 + unroll.timestep.observation["x"][0]
     np.testing.assert_allclose(learner.priorities, np.abs(errors), rtol=1e-5)
     # The only item that counts; the others have a weight of 0.
-    assert float(learner.state.params["w"]) == pytest.approx(1.0 + 0.2 * errors[2], rel=1e-5)
+    assert float(learner.state.params["w"]) == pytest.approx(1.0 + 0.2 * errors[2] / BATCH, rel=1e-5)
 
 
 IN_ORDER = """

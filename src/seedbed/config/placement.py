@@ -1,7 +1,8 @@
 """Groups of settings of which architectures are composed: an architecture's ``Settings`` derive from the ones it reads.
 
-A group knows no architecture. A field with :data:`FOR_QUEUES` or :data:`FOR_EXPLORERS` as metadata has a meaning for
-some agents only: it is shown, and may be given, where the agent's ``Settings`` have the same values.
+A group knows no architecture. A field with :data:`FOR_QUEUES`, :data:`FOR_REPLAYS` or :data:`FOR_EXPLORERS` as
+metadata has a meaning for some agents only: it is shown, and may be given, where the agent's ``Settings`` have the same
+values.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from seedbed.errors import ConfigError
 
 FOR_QUEUES = {"memory": "queue"}
 """Metadata of a setting for agents whose batches come from a queue."""
+FOR_REPLAYS = {"memory": "replay"}
+"""Metadata of a setting for agents whose batches come from a replay."""
 FOR_EXPLORERS = {"explores": True}
 """Metadata of a setting for agents that explore by chance."""
 _REMOTE_BATCH = 64
