@@ -51,6 +51,7 @@ EXTRAS = {
     "brax": Extra("brax", ("brax:inverted_pendulum",)),
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
     "onnx": Extra("jax2onnx"),
+    "minari": Extra("minari"),
     "onednn": Extra("onednn-cpu-gomp"),
 }
 

@@ -33,11 +33,11 @@ from seedbed.transport.interface import MAX_PEERS, PROTOCOL, Handler, Peer
 from seedbed.transport.tls import Identity, needs_tls, within_machine
 
 CHALLENGE_SECONDS = 10.0
-"""How long a client may think about a challenge."""
+"""Seconds for which a client may think about a challenge."""
 STRANGER_SECONDS = 10.0
-"""How long a connection stays on which nobody is let in."""
+"""Seconds for which a connection of a stranger stays."""
 REFUSAL_SECONDS = 1.0
-"""How long a client that is not let in waits to be told."""
+"""Seconds for which a client that is not let in waits for its refusal."""
 _LEAST_TOKEN_CHARACTERS = 16
 _NOISE_BYTES, _SEAL_BYTES = 16, 16
 _TIME = struct.Struct("!d")
