@@ -20,6 +20,7 @@ from seedbed.learning.learner import Learner
 from seedbed.learning.loop import Beginning, LearnerLoop, LoopSettings, resumed
 from seedbed.learning.memory import Memory, QueueMemory, ReplayMemory, into, make_replay, rounds
 from seedbed.learning.source import Source
+from seedbed.nets.build import is_mlp
 from seedbed.replay.queue import UnrollQueue, join
 from seedbed.seeding import integer, key
 from seedbed.serving.actor_registry import ActorRegistry
@@ -163,7 +164,8 @@ def make_parts(
     acting = place.planned - place.eval_envs
     if learner is None:
         training = pick_everywhere("training", place.training_devices)
-        learner = Learner(agent, training, key(config.seed, "learner"))
+        at_once = trains_at_once(config, spec)
+        learner = Learner(agent, training, key(config.seed, "learner"), at_once=at_once)
     filling, batches = rounds(plan, acting, rows) if lag.exact else (0, 1)
     updates = batches * plan.updates_a_batch
     store = WeightStore(list(devices), keep=lag.snapshots_kept(batches))
@@ -225,6 +227,17 @@ def make_parts(
         hand_over=into(memory, count or books.count),
         assignment=assignment or assignment_of(config, agent, spec, setup.token),
     )
+
+
+def trains_at_once(config: RunConfig, spec: EnvSpec) -> bool:
+    """Returns whether all updates with a batch are one program.
+
+    In lockstep nobody waits for the weights between them. Convolutions stay out of it: without oneDNN they take twenty
+    times as long in a loop.
+    """
+    net = config.net
+    alone = config.cluster.hosts == 1
+    return config.lag.exact and alone and not net.lstm and is_mlp(net, spec.observation)
 
 
 def restored_tables(parts: Parts, like: Callable[[], dict[str, Tree]]) -> dict[str, Tree]:

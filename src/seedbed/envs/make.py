@@ -174,6 +174,12 @@ class Guarded:
     def _broken(self, moment: str, broken: str) -> EnvironmentFault:
         return self._fault(f": {moment}() shows what is not declared: {broken}")
 
+    @property
+    def render_fps(self) -> int | None:
+        """Pictures a second at which the environment is to be shown; None if it does not say."""
+        told = getattr(self._environment, "render_fps", None)
+        return int(told) if isinstance(told, int | float) and told >= 1 else None
+
     def render(self) -> Any:
         """The picture of environment 0."""
         # Looked up inside: an environment need not have it.

@@ -20,6 +20,7 @@ from seedbed.launch.launcher import Launcher
 from seedbed.launch.local import LocalLauncher
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
+from seedbed.launch.shares import require_equal_shares
 from seedbed.launch.surroundings import held
 from seedbed.launch.warm_start import warm_started
 from seedbed.learning.checkpoint import any_saved
@@ -46,6 +47,7 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
       ConfigError: a setting does not fit; nothing was started.
       RunFailed: the run failed; the message names the component, the cause and the log.
     """
+    require_equal_shares(config)
     if config.cluster.host:
         assert config.cluster.coordinator is not None, (
             "a host that is not the first has to be told where that is"

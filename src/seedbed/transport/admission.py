@@ -33,11 +33,11 @@ from seedbed.transport.interface import MAX_PEERS, PROTOCOL, Handler, Peer
 from seedbed.transport.tls import Identity, needs_tls, within_machine
 
 CHALLENGE_SECONDS = 10.0
-"""Seconds for which a client may think about a challenge."""
+"""Seconds in which a client has to answer a challenge."""
 STRANGER_SECONDS = 10.0
-"""Seconds for which a connection of a stranger stays."""
+"""Seconds after which a connection without an admission is closed."""
 REFUSAL_SECONDS = 1.0
-"""Seconds for which a client that is not let in waits for its refusal."""
+"""Seconds for which a refused client waits for the reason."""
 _LEAST_TOKEN_CHARACTERS = 16
 _NOISE_BYTES, _SEAL_BYTES = 16, 16
 _TIME = struct.Struct("!d")
