@@ -11,15 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.envs.spaces import action_codec, observation_codec
-from seedbed.errors import ConfigError, DatasetError, SeedbedError, extra_line
+from seedbed.errors import ConfigError, DatasetError, SeedbedError
+from seedbed.installation import extra_line
 from seedbed.replay.dataset import Dataset, Decided, write
 from seedbed.types import ArraySpec, EnvSpec, TimeStep, Tree, leaves, rebuild
 
@@ -46,38 +48,41 @@ def write_episodes(dataset: Dataset, name: str) -> Path:
       ConfigError: Minari is not installed.
       DatasetError: there is one of this name, the name is none, or it cannot be written.
     """
-    minari, root = _library()
+    library = _library()
     buffers: list[Any] = []
     made: Any = None
     try:
         for episode in _episodes(dataset):
-            buffers.append(minari.EpisodeBuffer(**episode))
+            buffers.append(library.buffer(**episode))
             if len(buffers) == _EPISODES_A_WRITE:
-                made, buffers = _put(minari, made, dataset, name, buffers), []
+                made, buffers = _put(library, made, dataset, name, buffers), []
         if buffers:
-            _put(minari, made, dataset, name, buffers)
+            _put(library, made, dataset, name, buffers)
     except SeedbedError:
         raise
     except Exception as error:
         raise DatasetError(f"cannot write the Minari data set {name}: {error}") from error
-    return Path(root(name))
+    return Path(library.root(name))
 
 
-def _put(minari: Any, made: Any, dataset: Dataset, name: str, buffers: list[Any]) -> Any:
+def _put(library: _Library, made: Any, dataset: Dataset, name: str, buffers: list[Any]) -> Any:
     """Adds episodes to a data set of Minari, which is created with the first of them."""
     if made is not None:
         made.update_dataset_from_buffer(buffers)
         return made
     about = {entry: dataset.about.get(entry) for entry in ("env", "env_options", "version", "greedy", "seed")}
-    return minari.create_dataset_from_buffers(
-        name,
-        buffers,
-        observation_space=_space(dataset.spec.observation),
-        action_space=_space(dataset.spec.action),
-        algorithm_name=str(dataset.about.get("agent", "")),
-        description=f"Written by Seedbed: {json.dumps(about)}",
-        jpeg_encoding=False,
-    )
+    with warnings.catch_warnings():
+        # Of an author and an environment that are not named: the description says where it is from.
+        warnings.simplefilter("ignore", UserWarning)
+        return library.create(
+            name,
+            buffers,
+            observation_space=_space(dataset.spec.observation),
+            action_space=_space(dataset.spec.action),
+            algorithm_name=str(dataset.about.get("agent", "")),
+            description=f"Written by Seedbed: {json.dumps(about)}",
+            jpeg_encoding=False,
+        )
 
 
 def _episodes(dataset: Dataset) -> Iterator[dict[str, Any]]:
@@ -134,11 +139,9 @@ def located(dataset: str, spec: EnvSpec) -> Path:
     if not dataset.startswith(PREFIX):
         return Path(dataset)
     name = dataset.removeprefix(PREFIX)
-    minari, root = _library()
-    data = next(
-        (folder for folder in (Path(name, "data"), Path(name), Path(root(name), "data")) if _holds(folder)),
-        None,
-    )
+    library = _library()
+    places = (Path(name, "data"), Path(name), Path(library.root(name), "data"))
+    data = next((folder for folder in places if _holds(folder)), None)
     if data is None:
         raise DatasetError(
             f"no Minari data set {name} here: download it with minari download {name}, or give minari:FOLDER"
@@ -146,7 +149,7 @@ def located(dataset: str, spec: EnvSpec) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "seedbed" / "datasets" / _digest(data, spec)
     if not (folder / "dataset.json").exists():
-        read_episodes(minari.MinariDataset(data), name, spec, folder)
+        read_episodes(library.open(data), name, spec, folder)
     return folder
 
 
@@ -234,11 +237,28 @@ def _stream(episode: Any, convert: Any, start: Array, spec: EnvSpec) -> Iterator
         yield Decided(timestep, actions[at : at + 1], {})
 
 
-def _library() -> tuple[Any, Any]:
-    """Returns Minari, and its function from a name to a folder; raises :class:`ConfigError` without it."""
+class _Library(NamedTuple):
+    """The part of Minari that is used.
+
+    Attributes:
+      create: function that makes a data set of buffers.
+      open: function that opens the one in a folder.
+      buffer: class of an episode's buffer.
+      root: function from a name to a folder.
+    """
+
+    create: Any
+    open: Any
+    buffer: Any
+    root: Any
+
+
+def _library() -> _Library:
+    """Returns Minari; raises :class:`ConfigError` without it."""
     try:
         import minari
+        from minari.data_collector import EpisodeBuffer
         from minari.storage import get_dataset_path
     except ImportError as error:
         raise ConfigError(f"data sets of Minari need minari ({error}): {extra_line('minari')}") from error
-    return minari, get_dataset_path
+    return _Library(minari.create_dataset_from_buffers, minari.MinariDataset, EpisodeBuffer, get_dataset_path)
