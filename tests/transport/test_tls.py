@@ -18,7 +18,7 @@ from harness import at_once, placed
 
 from seedbed.errors import ConfigError, ConnectionLost, Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
-from seedbed.transport import streams
+from seedbed.transport import admission, streams
 from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.tls import Identity, certificate_at, name_in
@@ -264,8 +264,8 @@ def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
 def test_connections_leave_room_for_other_files(
     soft: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams.resource, "getrlimit", lambda _: (soft, soft))
-    assert streams.most_connections() == most
+    monkeypatch.setattr(admission.resource, "getrlimit", lambda _: (soft, soft))
+    assert admission.most_connections() == most
 
 
 def test_only_the_newest_tls_is_let_in() -> None:

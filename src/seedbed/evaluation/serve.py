@@ -31,7 +31,7 @@ class Serving(NetworkSettings):
     """Settings of a served policy."""
 
     listen: tuple[str, ...] = ()
-    """Addresses: HOST:PORT (port 0: a free one) or unix:PATH, with socket: in front for frames without gRPC."""
+    """Addresses: HOST:PORT (port 0: a free one) or unix:PATH; socket: in front of either is without gRPC."""
     greedy: bool = False
     """Take the most likely action instead of drawing from the policy."""
     seed: int = 0

@@ -53,6 +53,7 @@ EXTRAS = {
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
     "onnx": Extra("jax2onnx"),
     "ray": Extra("ray"),
+    "minari": Extra("minari"),
     "onednn": Extra("onednn-cpu-gomp"),
     "sweep": Extra("optuna"),
     "watch": Extra("starlette"),

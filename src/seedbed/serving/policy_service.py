@@ -68,7 +68,7 @@ class PolicyService(CommandThread):
       inference: the policy, whose random numbers follow from a client's number, row and step.
       params: its parameters.
       spec: spec of the environments.
-      told: entries of the answer to ``join`` that say what is served.
+      told: entries of the answer to ``join`` about the policy.
       token: secret that admits a client.
       capacity: most environments of all clients together.
       rule: size of a full batch, and wait of a partial one.
