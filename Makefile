@@ -55,6 +55,7 @@ docs: $(INSTALLED)-docs ## build docs/_build/html
 	$(BIN)/python tools/settings_page.py
 	$(BIN)/python tools/compatibility_page.py
 	$(BIN)/python tools/program_tables.py
+	$(BIN)/python tools/scores_page.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo 'docs/_build/html/index.html'
 

@@ -56,6 +56,6 @@ def measured_on() -> dict[str, Any]:
 
 
 def keep(file: str, row: dict[str, Any]) -> None:
-    """Appends a row to a file of results."""
+    """Appends a row to a file of results; without the path of this Python, which a remedy in it may name."""
     with (RESULTS / file).open("a") as results:
-        results.write(json.dumps(row) + "\n")
+        results.write(json.dumps(row).replace(sys.executable, "python") + "\n")

@@ -9,6 +9,8 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "Seedbed"
+# Flags have two dashes, also outside of code.
+smartquotes = False
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 # Pages link to files outside docs/ (source, examples) for readers of the repository; not for Sphinx.

@@ -11,7 +11,7 @@ def main(run_dir: str | None = None) -> None:
         "toy:catch", actors=1, transport="inproc", frames=30_000, seed=1, video=False, run_dir=run_dir
     )
     summary = seedbed.train(config)  # seedbed train
-    folder = summary.to_json()["run_dir"]
+    folder = summary.run_dir
     print(f"stopped: {summary.stopped_because}; weights version {summary.weights_version}")
 
     result = seedbed.evaluate(folder, episodes=32)  # seedbed eval RUN --episodes 32

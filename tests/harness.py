@@ -22,6 +22,7 @@ from seedbed.config.resolve import configure, flat
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec
+from seedbed.launch.folder import RunFolder
 
 SEEDBED = str(Path(sys.executable).parent / "seedbed")
 TESTS = Path(__file__).parent
@@ -251,6 +252,12 @@ def balanced(values: dict[str, Any]) -> bool:
     return values["steps_received"] == sum(
         values[f"steps_{name}"] for name in ("trained", "queued", "open", "dropped")
     )
+
+
+def sockets(folder: Path) -> list[Path]:
+    """Socket files of a run: its own, and those of its instances that listen."""
+    own = Path(RunFolder(folder).socket())
+    return sorted(own.parent.glob(f"{own.name}*"))
 
 
 PLACED = {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from seedbed.evaluation.export import export
     from seedbed.evaluation.player import evaluate, record
     from seedbed.evaluation.policy import load
+    from seedbed.evaluation.remote import connect
     from seedbed.launch.actor import act_and_reconnect as act
     from seedbed.launch.machine import findings
     from seedbed.launch.train import resume, train
@@ -28,6 +29,7 @@ __all__ = [
     "bench",
     "collect",
     "configure",
+    "connect",
     "evaluate",
     "export",
     "findings",
@@ -44,6 +46,7 @@ __getattr__, __dir__ = lazily(
         "bench": "seedbed.timing.stages:bench",
         "collect": "seedbed.evaluation.collect:collect",
         "configure": "seedbed.config.resolve:configure",
+        "connect": "seedbed.evaluation.remote:connect",
         "evaluate": "seedbed.evaluation.player:evaluate",
         "export": "seedbed.evaluation.export:export",
         "findings": "seedbed.launch.machine:findings",

@@ -132,11 +132,6 @@ def listed(names: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def extra_line(extra: str) -> str:
-    """The command that installs an optional part, in a clone."""
-    return f".venv/bin/python -m pip install -c constraints.txt -e '.[{extra}]'"
-
-
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
     """Returns one line about a name that does not exist: the name, the nearest ones, and all of them if few."""
     names = sorted(known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +24,10 @@ class Instance(Protocol):
 
     log: str
     """Path of the log file that has its last words and its traceback."""
+
+    @property
+    def begun(self) -> float | None:
+        """Time (monotonic, s) at which it began to run; None while it waits for a machine."""
 
     def ended(self) -> Fault | None:
         """Returns the fault with which it ended; None while it lives."""
@@ -77,6 +82,9 @@ class ThreadInstance:
         are gone.
       log: path of the log file that has its traceback.
       over: event that is set to ask it to end; None if the closing of its connection ends it.
+
+    Attributes:
+      begun: time (monotonic, s) of its start.
     """
 
     def __init__(
@@ -86,6 +94,7 @@ class ThreadInstance:
         self._run_to_end = run
         self._over = over
         self._error: BaseException | None = None
+        self.begun = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from seedbed.errors import ConfigError, described, unknown_name
@@ -20,6 +21,11 @@ def load_object(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     module = import_from_here(name, module_name)
     found = getattr(module, attribute, None)
+    if found is None and module_name == "__main__":
+        raise ConfigError(
+            f"{name}: __main__ is another program in each process, and here it has no {attribute}: write {attribute} "
+            f"to a file, as my_world.py, and give my_world:{attribute} (or act in threads, --transport inproc)"
+        )
     if found is None:
         public = [n for n, value in vars(module).items() if not n.startswith("_")]
         raise ConfigError(f"{name}: {unknown_name(f'name in {module_name}', attribute, public)}")
@@ -48,6 +54,12 @@ def import_from_here(name: str, module: str) -> Any:
     Raises:
       ConfigError: it cannot be imported; says where it was looked for.
     """
+    if module.endswith(".py") or "/" in module:
+        stem = Path(module).stem
+        raise ConfigError(
+            f"{name}: a module is named without its folder and without .py: write "
+            f"{stem}:{name.rpartition(':')[2]}, in the folder of {stem}.py"
+        )
     here = current_folder()
     if here is not None and str(here) not in sys.path:
         # Scripts that are installed (`seedbed`) do not have the current directory on their path.

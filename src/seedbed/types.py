@@ -337,7 +337,8 @@ class Unroll(NamedTuple):
       record: tree of ``[T, B, ...]``, arrays that the agent recorded when it chose ``action``.
       state: tree of ``[B, ...]``, the agent's state *before* step 0.
       version: int32 ``[T, B]``, version of the weights that chose ``action``.
-      weight: float32 ``[B]``, the importance weight of each, where they were sampled from a replay; else None.
+      weight: float32 ``[B]``, the importance weight of each, where they were sampled from a replay; else None. The loss
+        is given weights of which the batch's greatest is 1.
     """
 
     timestep: TimeStep
@@ -364,6 +365,8 @@ class ReplayPlan:
         episode is never sampled if it trains on this one alone.
       priority_exponent: items are sampled in proportion to their priority to this power; 0: uniformly.
       importance_exponent: power to which the weights of a batch undo that; 0: not at all.
+      parts: parts over all hosts, each with the steps of its share of the environments, from each of which an equal
+        share of every batch is sampled; None: one on each host.
     """
 
     capacity: int
@@ -373,6 +376,7 @@ class ReplayPlan:
     start: int
     priority_exponent: float = 0.0
     importance_exponent: float = 0.0
+    parts: int | None = None
 
 
 @dataclass(frozen=True)

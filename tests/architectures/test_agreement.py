@@ -62,6 +62,77 @@ def test_the_same_agent_computes_the_same_everywhere(name: str, tmp_path: Path) 
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
 
 
+REPLAY: dict[str, Any] = {
+    "head_size": 8,
+    "replay_min_size": 2 * ENVS * STEPS,
+    # Old steps are overwritten while the run lasts.
+    "replay_size": 3 * ENVS * STEPS,
+    "replay_ratio": 2.0,
+    "target_period": 5,
+    "epsilon_exponent": 2.0,
+}
+SAMPLING: dict[str, dict[str, Any]] = {
+    # Items of three steps, so that unrolls overlap by two.
+    "dqn": {**REPLAY, "agent": "dqn", "n_step": 3},
+    "r2d2": {**REPLAY, "agent": "r2d2", "lstm": 8, "burn_in": 3},
+    "sac": {
+        "agent": "sac",
+        "env": "gymnax:Pendulum-v1",
+        "replay_min_size": 2 * ENVS * STEPS,
+        "replay_size": 3 * ENVS * STEPS,
+        "replay_ratio": 1.0,
+        "priority_exponent": 0.6,
+    },
+}
+
+
+SLOWLY = [pytest.param(name, marks=[pytest.mark.slow] * (name != "r2d2")) for name in SAMPLING]
+
+
+@pytest.mark.parametrize("name", SLOWLY)
+def test_an_agent_with_a_replay_computes_the_same_wherever_unrolls_come_from(
+    name: str, tmp_path: Path
+) -> None:
+    agent = {"env_options": ("max_steps_in_episode=15",), **SAMPLING[name]}
+    elsewhere = {"sebulba": {**THREADS, "lag": 0}, "a2c": {"arch": "a2c"}}
+    served = run(tmp_path / "seed", BATCHES, **agent, **SERVED, lag=0)
+    ours = params(tmp_path / "seed")
+    for arch, placed in elsewhere.items():
+        other = run(tmp_path / arch, BATCHES, **agent, **placed)
+        assert other.weights_version == served.weights_version >= 4, arch
+        assert other.agent_steps == served.agent_steps, arch
+        assert other.episodes == served.episodes > 0, arch
+        for column in ("steps_trained", "steps_dropped", "steps_queued"):
+            assert other.more[column] == served.more[column] > 0, (arch, column)
+        assert other.policy_lag_mean == served.policy_lag_mean, arch
+        theirs = params(tmp_path / arch)
+        assert ours.keys() == theirs.keys()
+        for leaf, array in ours.items():
+            np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
+
+
+@pytest.mark.parametrize(("name", "ratio"), [pytest.param("dqn", 0.1, marks=pytest.mark.slow), ("r2d2", 1.0)])
+def test_a_replay_on_the_device_computes_the_same_beside_acting_and_in_one_program(
+    name: str, ratio: float, tmp_path: Path
+) -> None:
+    # One batch a round: of more, threads leave out the last ones of the last round, and a program does not.
+    agent = {"env_options": ("max_steps_in_episode=15",), **SAMPLING[name], "replay_ratio": ratio}
+    program = run(tmp_path / "anakin", BATCHES + 3, **agent)
+    threads = run(tmp_path / "sebulba", BATCHES + 3, **agent, **THREADS, lag=0, replay_on="device")
+    assert program.weights_version == threads.weights_version >= 4
+    assert program.episodes == threads.episodes > 0
+    assert program.mean_return == pytest.approx(threads.mean_return, rel=1e-5)
+    assert (program.policy_lag_mean, program.policy_lag_max) == pytest.approx(
+        (threads.policy_lag_mean, threads.policy_lag_max)
+    )
+    for column in ("received", "resets", "trained", "dropped", "queued"):
+        assert program.more[f"steps_{column}"] == threads.more[f"steps_{column}"] > 0, column
+    ours, theirs = params(tmp_path / "anakin"), params(tmp_path / "sebulba")
+    assert ours.keys() == theirs.keys()
+    for leaf, array in ours.items():
+        np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
+
+
 @pytest.mark.parametrize(("lag", "apart"), [(0, 4), ("free", 1)])
 def test_in_lockstep_the_weights_after_each_batch_are_published(
     lag: int | str, apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

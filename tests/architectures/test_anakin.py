@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import Command, checkpoints, learned, on_four_devices, rows, summary
+from harness import Command, balanced, checkpoints, learned, on_four_devices, rows, summary
 from small_runs import AGENTS, ENVS, STEPS, frames_of, run
 
 import seedbed
@@ -60,6 +60,63 @@ def test_a_run_in_two_parts_is_the_whole_run(name: str, tmp_path: Path) -> None:
             resume(str(tmp_path / "parts"), frames=100 * ENVS * STEPS, **change)
     with pytest.raises(ConfigError, match="arch was anakin and is seed now"):
         resume(str(tmp_path / "parts"), arch="seed")
+
+
+REPLAY: dict[str, Any] = {
+    "agent": "r2d2",
+    "lstm": 8,
+    "burn_in": 3,
+    "head_size": 8,
+    "target_period": 5,
+    "replay_min_size": 2 * ENVS * STEPS,
+    "replay_size": 4 * ENVS * STEPS,
+    "replay_ratio": 2.0,
+}
+
+
+def test_with_a_replay_a_run_in_two_parts_is_the_whole_run(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 6, **REPLAY).to_json()
+    first = run(tmp_path / "parts", 4, **REPLAY).to_json()
+    again = resume(str(tmp_path / "parts"), frames=frames_of(6)).to_json()
+    assert 0 < first["weights_version"] < again["weights_version"]
+    for told in (whole, again):
+        assert balanced(told)
+        assert min(told["steps_trained"], told["steps_dropped"], told["steps_queued"]) > 0
+    for name in (
+        "params_sha256",
+        "agent_steps",
+        "episodes",
+        "mean_return",
+        "policy_lag_mean",
+        "policy_lag_max",
+    ):
+        assert again[name] == whole[name], name
+    assert again["steps_trained"] == whole["steps_trained"]
+    with pytest.raises(ConfigError, match=r"number of environments \(--batch-size\) was 8 and is 16 now"):
+        resume(str(tmp_path / "parts"), frames=frames_of(9), envs=16, replay_ratio=1.0)
+
+
+SHARED = """
+import json, sys
+from pathlib import Path
+from harness import balanced
+from small_runs import run
+from test_anakin import REPLAY
+
+for name, devices, seeds in (("one", (0,), 1), ("four", (0, 1, 2, 3), 2)):
+    done = run(Path(sys.argv[1]) / name, training_devices=devices, seeds=seeds, **REPLAY).to_json()
+    assert balanced(done), done
+    print("told", json.dumps([done["weights_version"], done["steps_received"], done["steps_trained"]]))
+"""
+
+
+@pytest.mark.slow
+def test_devices_and_agents_have_a_replay_each(tmp_path: Path) -> None:
+    """Of their shares of the environments; what is sampled differs, and how much does not."""
+    one, four = on_four_devices(SHARED, str(tmp_path), beside=Path(__file__).parent)
+    assert four[0] == one[0] > 0
+    assert four[1] == one[1]
+    assert 0.5 < four[2] / one[2] < 2
 
 
 def test_what_was_trained_is_evaluated_and_recorded(tmp_path: Path) -> None:
@@ -135,6 +192,12 @@ def test_it_stops_at_its_goal(tmp_path: Path) -> None:
         ("gymnax:CartPole-v1", {"envs_per_actor": 64}, "envs_per_actor is a setting of .* is anakin"),
         ("gymnax:CartPole-v1", {"actor_restarts": 1}, "actor_restarts is a setting of .* is anakin"),
         ("gymnax:CartPole-v1", {"lag": 1}, "lag is a setting of .* is anakin"),
+        ("gymnax:CartPole-v1", {"envs": 8}, "envs is 8, but .* has no use for it"),
+        (
+            "gymnax:CartPole-v1",
+            {"agent": "dqn", "envs": 3, "replay_ratio": 1.3},
+            "they have to be a whole number: use --replay-ratio",
+        ),
         ("gymnax:CartPole-v1", {"arch": "a2c", "lag": 1}, "lag is a setting of .* is a2c"),
         (
             "gymnax:CartPole-v1",

@@ -17,6 +17,7 @@ from harness import (
     flags,
     refusal,
     rows,
+    sockets,
     summary,
     tiny,
     until,
@@ -83,7 +84,7 @@ def test_workers_share_what_they_learn_and_go_on_after_a_stop(transport: str, tm
     once_more = resume(str(tmp_path / "run")).to_json()
     assert once_more["params_sha256"] == again["params_sha256"]
     assert once_more["weights_version"] == again["weights_version"]
-    assert not list((tmp_path / "run").glob("actors.sock*")), "shards end when they are told"
+    assert not sockets(tmp_path / "run"), "shards end when they are told"
 
 
 def test_gradients_that_are_too_stale_are_dropped(tmp_path: Path) -> None:

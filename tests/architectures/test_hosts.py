@@ -63,9 +63,27 @@ def command(cwd: Path, *words: str, devices: int = 2) -> Command:
     return Command(*words, cwd=cwd, SEEDBED_ALLOCATOR="off", **simulated(devices))
 
 
+REPLAY: dict[str, Any] = {
+    "replay_min_size": 2 * ENVS * STEPS,
+    "replay_size": 8 * ENVS * STEPS,
+    "replay_ratio": 2.0,
+    # Of one host; two have one each without it.
+    "replay_parts": 2,
+    "head_size": 8,
+    "target_period": 5,
+}
+AGENTS_HERE = {
+    **AGENTS,
+    "dqn": {**REPLAY, "agent": "dqn"},
+    "r2d2": {**REPLAY, "agent": "r2d2", "lstm": 8, "burn_in": 3},
+}
+
+
 @pytest.mark.parametrize(
     ("name", "arch", "seeds"),
     [
+        ("dqn", "seed", 1),
+        ("r2d2", "sebulba", 1),
         ("ppo", "anakin", 1),
         ("a2c", "anakin", 2),
         ("vtrace lstm", "seed", 1),
@@ -79,9 +97,9 @@ def test_two_hosts_compute_what_one_does(name: str, arch: str, seeds: int, tmp_p
     whole, half = PLACES["seed" if beside else arch]
     if beside:
         whole = {**whole, "arch": arch, "deterministic": False, "lag": 0}
-    settings = {**AGENTS[name], **whole, **({"seeds": seeds} if arch == "anakin" else {})}
+    settings = {**AGENTS_HERE[name], **whole, **({"seeds": seeds} if arch == "anakin" else {})}
     one = trained(tmp_path, "one", 4, **settings)
-    two = trained(tmp_path, "two", 2, **{**settings, **half, "hosts": 2})
+    two = trained(tmp_path, "two", 2, **{**settings, **half, "hosts": 2, "replay_parts": None})
     assert two["weights_version"] == one["weights_version"] > 0
     for what in ("agent_steps", "episodes", "mean_return", "steps_trained"):
         assert two[what] == pytest.approx(one[what]), what
@@ -95,10 +113,10 @@ def test_two_hosts_compute_what_one_does(name: str, arch: str, seeds: int, tmp_p
         np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
 
 
-@pytest.mark.parametrize("arch", PLACES)
-def test_a_resumed_run_is_the_run_that_was_not_stopped(arch: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arch", "name"), [*((arch, "a2c") for arch in PLACES), ("seed", "dqn")])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(arch: str, name: str, tmp_path: Path) -> None:
     whole, half = PLACES[arch]
-    settings = {**AGENTS["a2c"], **whole, **half, "hosts": 2, "deterministic": True}
+    settings = {**AGENTS_HERE[name], **whole, **half, "hosts": 2, "deterministic": True}
     without = trained(tmp_path, "without", 1, **settings)
     trained(tmp_path, "with", 1, **{**settings, "frames": BATCHES // 2 * ENVS * STEPS})
     with command(

@@ -10,11 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import balanced, rows, tiny, until
+from harness import balanced, refusal, rows, tiny, until
 
 from seedbed.acting.unrolls import Delivery
 from seedbed.agents import r2d2
-from seedbed.architectures.compatibility import why_not
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.train import resume, train
@@ -177,7 +176,7 @@ def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch
 
 def test_with_an_exact_lag_a_round_is_inserted_as_a_whole_by_the_one_who_samples() -> None:
     replay = _Replay(batches=2)
-    memory = ReplayMemory(replay, _agent(), Ledger(), round_size=3)  # type: ignore[arg-type]
+    memory = ReplayMemory([replay], _agent(), Ledger(), round_size=3)  # type: ignore[arg-type]
     memory._ledger.decide(60)
     memory._ledger.cut(60)
     for end in range(5):
@@ -194,7 +193,7 @@ def test_with_an_exact_lag_a_round_is_inserted_as_a_whole_by_the_one_who_samples
 
 def test_what_was_lost_on_the_way_to_a_checkpoint_is_not_booked_twice() -> None:
     replay, ledger = _Replay(batches=0), Ledger()
-    memory = ReplayMemory(replay, _agent(), ledger)  # type: ignore[arg-type]
+    memory = ReplayMemory([replay], _agent(), ledger)  # type: ignore[arg-type]
     checkpoint: Any = type("Checkpoint", (), {"meta": {"replay": {}}, "pieces": lambda *_: iter(())})()
     assert memory.restore(checkpoint, None) == 48
     # The books of the run have what the replay did not keep among the dropped; here they begin with this unroll.
@@ -303,7 +302,7 @@ def test_a_ratio_that_does_not_come_out_even_is_refused_in_lockstep(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"agent": "dqn", "arch": "sebulba"}, "dqn does not run under sebulba: it samples from a replay"),
+        ({"agent": "dqn", "arch": "impala"}, "dqn does not run under impala: it samples from a replay"),
         (
             {"agent": "pqn", "arch": "sebulba", "eval_envs": 2},
             "eval_envs is 2, but threads hand over unrolls of all their environments: leave it out",
@@ -323,10 +322,64 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, Any], says: st
         train(tiny("toy:catch", tmp_path / "run", **settings))
 
 
-def test_several_hosts_are_refused(tmp_path: Path) -> None:
-    config = tiny("toy:catch", tmp_path / "run", **DQN, hosts=2)
-    reason = why_not(config, build_agent(config, build_spec(config)))
-    assert reason is not None and "dqn samples from the replay of one host" in reason
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"hosts": 2}, None),
+        ({"hosts": 2, "batch_size": 5}, "2 parts of the replay cannot share it equally: use --batch-size 6"),
+        ({"hosts": 2, "replay_parts": 3}, "2 hosts cannot share them equally: use --replay-parts 2"),
+        ({"replay_parts": 2}, None),
+        ({"replay_parts": 2, "actors": 3}, "give --actors 2 or a multiple of it"),
+        ({"replay_parts": 2, "eval_envs": 1}, "leave --eval-envs out"),
+        ({"replay_parts": 2, "arch": "a2c"}, "no replay of a2c has parts: leave it out"),
+        ({"replay_parts": 2, "arch": "gorila"}, "no replay of gorila has parts: leave it out"),
+    ],
+)
+def test_parts_of_a_replay_have_equal_shares(
+    settings: dict[str, Any], says: str | None, tmp_path: Path
+) -> None:
+    here = {**DQN, "batch_size": 10, **settings}
+    if "arch" in settings:
+        del here["transport"]
+    reason = refusal(lambda: tiny("toy:catch", tmp_path / "run", **here))
+    assert reason is None if says is None else says in str(reason)
+
+
+def test_parts_are_of_the_environments_in_their_order_and_weigh_as_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed: dict[int, set[int]] = {}
+    constants: list[list[float]] = []
+    offer, take = Replay.offer, ReplayMemory.take
+
+    def watch(self: Replay, unroll: Any, streams: Any, *arguments: Any) -> Any:
+        fed.setdefault(id(self), set()).update(int(stream) & 0xFFFFFFFF for stream in streams)
+        return offer(self, unroll, streams, *arguments)
+
+    def keep(self: ReplayMemory, timeout: float) -> Any:
+        if (batch := take(self, timeout)) is not None:
+            assert [unroll.version.shape[1] for unroll in batch.unrolls] == [5, 5]
+            # Each part gives half of a batch: the weight of an item times its probability is the same in both.
+            found = [
+                unroll.weight * part._tree.get(sample.items) / part._tree.total
+                for unroll, sample, part in zip(batch.unrolls, batch.samples, self._parts, strict=True)
+            ]
+            constants.append(np.concatenate(found).tolist())
+        return batch
+
+    monkeypatch.setattr(Replay, "offer", watch)
+    monkeypatch.setattr(ReplayMemory, "take", keep)
+    settings = {**DQN, "replay_parts": 2, "importance_exponent": 1.0, "lag": 0, "frames": 800}
+    run = train(tiny("toy:catch", tmp_path / "run", **settings)).to_json()
+    assert balanced(run) and run["steps_trained"] > 0
+    assert sorted(map(sorted, fed.values())) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(constants) > 20
+    for found in constants:
+        np.testing.assert_allclose(found, found[0], rtol=1e-5)
+    again = resume(str(tmp_path / "run"), frames=1_000).to_json()
+    assert balanced(again) and again["weights_version"] > run["weights_version"]
+    with pytest.raises(ConfigError, match="give the --replay-parts that the run had"):
+        resume(str(tmp_path / "run"), frames=1_200, replay_parts=1)
 
 
 def test_at_least_one_environment_has_to_explore(tmp_path: Path) -> None:

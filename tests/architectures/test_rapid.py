@@ -20,6 +20,7 @@ from harness import (
     learned,
     refusal,
     rows,
+    sockets,
     summary,
     tiny,
     until,
@@ -146,7 +147,7 @@ def test_pools_of_processes_learn_and_go_on_after_a_stop(transport: str, tmp_pat
     assert again["agent_steps"] >= 2500
     assert balanced(again)
     assert seedbed.evaluate(tmp_path / "run", episodes=3).count == 3
-    assert not list((tmp_path / "run").glob("actors.sock*")), "servers end when the optimizer is gone"
+    assert not sockets(tmp_path / "run"), "servers end when the optimizer is gone"
 
 
 def servers(command: Command) -> list[psutil.Process]:

@@ -43,7 +43,25 @@ CASES: dict[str, dict[str, Any]] = {
         "reuse": 2,
         "minibatches": 2,
     },
+    # Unrolls overlap, old steps are overwritten, and two environments only evaluate.
+    "memory r2d2 lag 1": {
+        "env": "toy:memory",
+        "agent": "r2d2",
+        "lstm": 8,
+        "burn_in": 3,
+        "batch_size": 3,
+        "head_size": 8,
+        "target_period": 5,
+        "replay_size": 120,
+        "replay_min_size": 40,
+        "replay_ratio": 1.0,
+        "eval_envs": 2,
+        "lag": 1,
+    },
 }
+# Overwritten, too, and on the device.
+CASES["memory r2d2 device"] = {**CASES["memory r2d2 lag 1"], "eval_envs": 0, "batch_size": 4, "lag": 0}
+CASES["memory r2d2 device"]["replay_on"] = "device"
 TOLD = ("params_sha256", "weights_version", "agent_steps", "episodes", "mean_return", "best_mean_return")
 TOLD += ("policy_lag_mean", "policy_lag_max", "steps_trained", "steps_open", "steps_queued", "steps_dropped")
 
@@ -85,7 +103,9 @@ def ctrl_c_at(decision: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert left[0] <= 0, "the run ended before the interruption"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * ("r2d2 lag" in case)) for case in CASES]
+)
 def test_interrupted_and_resumed_is_the_same_as_never_interrupted(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

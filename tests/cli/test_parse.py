@@ -40,6 +40,10 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --actor 3", "--actor, 3; did you mean"),
         ("train --until-retrun 3", "did you mean --until-return?"),
         ("train --no-such-thing", "--no-such-thing"),
+        ("train --lr 1e-3", "did you mean --learning-rate?"),
+        ("train --agent ppo --n_epochs=4", "did you mean --reuse?"),
+        ("train --total-timesteps 1e6", "did you mean --frames?"),
+        ("train --frames 1.5e0", "1.5e0"),
         ("train --frames", "--frames"),
         ("train --frames abc", "'abc'"),
         ("train --seed 1.5", "--seed"),
@@ -334,3 +338,31 @@ def test_flags_of_an_optimizer_are_there_with_that_optimizer(capsys: pytest.Capt
     assert "--rmsprop-eps" in out and "--adam-b1" not in out
     config = configuration(["toy:catch", "--optimizer", "rmsprop", "--rmsprop-eps", "0.25"])
     assert (config.settings.optimizer, config.settings.rmsprop_eps) == ("rmsprop", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("--frames 1e6 --until-return none", {"frames": 1_000_000, "until_return": None}),
+        ("--frames=2.5E+3 --lag=None", {"frames": 2500, "lag": None}),
+        ("--frames none --minutes 1e-1", {"frames": None, "minutes": 0.1}),
+        ("--agent ppo --preset none --correction none", {"preset": "none", "correction": "none"}),
+        ("--run-dir none --actors 1e1", {"run_dir": "none", "actors": 10}),
+    ],
+)
+def test_nothing_and_large_numbers_are_written_as_people_do(words: str, settings: dict[str, Any]) -> None:
+    found = flat(configuration(["CartPole-v1", *words.split()]))
+    assert {name: found[name] for name in settings} == settings
+
+
+def test_flags_of_other_systems_are_none_here_and_lead_to_ours() -> None:
+    from seedbed.cli.parse import _ELSEWHERE
+    from seedbed.config.settings import RunConfig
+
+    ours = {
+        f"--{name.replace('_', '-')}"
+        for agent in ("ppo", "dqn", "sac")
+        for name in flat(RunConfig(agent=agent))
+    }
+    assert set(_ELSEWHERE.values()) <= ours | {"--target-rate"}
+    assert not set(_ELSEWHERE) & ours

@@ -338,3 +338,8 @@ def test_what_a_preset_says_of_an_agent_starts_under_the_first_architecture(env:
     """Their rounds and batches come out even, whatever lag the agent brings."""
     config = configure(env, agent=agent)
     assert why_not(config, build_agent(config, build_spec(config))) is None
+
+
+def test_an_environment_is_given_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"env is <class 'int'>: give its name, an id or module:name"):
+        configure(int)  # type: ignore[arg-type]

@@ -67,6 +67,14 @@ def nothing():
     return 5
 
 
+class Gyms:
+    def reset(self):
+        return np.zeros(1)
+
+    def step(self, action):
+        return np.zeros(1), 0.0, False, {}
+
+
 def anything(**options):
     return Nested(**options)
 
@@ -117,9 +125,17 @@ def test_a_fault_names_environment_method_and_cause_in_one_line():
     [
         ("nowhere:make", {}, "module 'nowhere' cannot be imported: ModuleNotFoundError.*looked in"),
         ("broken_world:make", {}, "ModuleNotFoundError: No module named 'a_package_that_is_missing'"),
+        ("my_world.py:Nested", {}, "write my_world:Nested, in the folder of my_world.py"),
+        ("./worlds/my_world.py:Nested", {}, "write my_world:Nested, in the folder of my_world.py"),
+        ("__main__:Nowhere", {}, "write Nowhere to a file"),
         ("my_world:Nestd", {}, "unknown name in my_world 'Nestd': did you mean Nested"),
         ("my_world:number", {}, "number is a int; it must be a function or a class"),
-        ("my_world:nothing", {}, "returned a int; it must return a gymnasium.Env"),
+        ("my_world:nothing", {}, r"returned a int; it must return a gymnasium.Env.*close\)$"),
+        (
+            "my_world:Gyms",
+            {},
+            "no spec, .*as environments of gym had before Gymnasium: .* returns two values",
+        ),
         ("my_world:Nested", {"sise": 3}, "unknown option of my_world:Nested 'sise': did you mean size"),
         ("my_world:fixed", {}, "returned a batch of 3 environments; 2 are needed"),
         ("my_world:vector", {"mode": "SAME_STEP"}, "autoreset mode SameStep; Seedbed needs NextStep"),

@@ -144,5 +144,5 @@ def test_the_command_prints_the_path_and_refuses_in_one_line(
     assert status("--format", "onnx") == 2
     assert "'.[onnx]'" in capsys.readouterr().err
     assert status("--format", "pickle") == 2
-    with pytest.raises(ConfigError, match="choose stablehlo or onnx"):
+    with pytest.raises(ConfigError, match="choose stablehlo, onnx or run"):
         seedbed.export(folder, format="pickle")

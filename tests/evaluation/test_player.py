@@ -1,5 +1,6 @@
 """Playing with a trained agent."""
 
+import os
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -10,6 +11,7 @@ from harness import PLACED, at_once, placed
 import seedbed
 from seedbed import regular_files
 from seedbed.errors import ConfigError, SeedbedError
+from seedbed.evaluation import player
 from seedbed.evaluation.player import evaluate, record
 
 
@@ -73,6 +75,7 @@ def test_an_environment_that_cannot_be_drawn_is_a_clear_error(
     )
     with pytest.raises(SeedbedError, match=r"blind:World"):
         record("run")
+    assert not [*Path("run").glob("*.mp4")], "half a video"
 
 
 def test_a_video_shows_the_whole_episode(tmp_path: Path) -> None:
@@ -84,3 +87,29 @@ def test_a_video_shows_the_whole_episode(tmp_path: Path) -> None:
     assert frames.shape[-1] == 3
     assert len(frames) >= 8, "no CartPole episode is shorter"
     assert np.ptp(frames) > 100, "something is drawn"
+    assert imageio.immeta(video, plugin="pyav")["fps"] == 50, "as CartPole says"
+    assert [*folder.glob("*.mp4")] == [video]
+
+
+@pytest.mark.parametrize(
+    ("given", "libraries", "set_to"),
+    [
+        ({}, {"EGL", "OSMesa"}, "egl"),
+        ({}, {"OSMesa"}, "osmesa"),
+        ({}, set(), "egl"),
+        ({"DISPLAY": ":0"}, {"EGL"}, None),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, {"EGL"}, None),
+        ({"MUJOCO_GL": "glfw"}, {"EGL"}, "glfw"),
+    ],
+)
+def test_without_a_screen_mujoco_draws_into_memory(
+    given: dict[str, str], libraries: set[str], set_to: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(player.sys, "platform", "linux")
+    monkeypatch.setattr(player, "find_library", lambda name: name if name in libraries else None)
+    player.draw_without_a_screen()
+    assert os.environ.get("MUJOCO_GL") == set_to

@@ -84,7 +84,7 @@ def test_draws_are_those_of_the_policy_and_follow_the_seed(tmp_path: Path) -> No
     state = policy.agent.initial_state(1)
     step = [array[:1] for array in step_arrays(Player(folder).make(1).reset(0))]
     step[0] = observation[:1]
-    logits = policy.decide(jax.random.key(0), step, state)[0].record["policy"][0]
+    logits = policy.decide(jax.random.split(jax.random.key(0), 1), step, state)[0].record["policy"][0]
     shares = np.bincount(drawn(1), minlength=3) / len(observation)
     np.testing.assert_allclose(shares, jax.nn.softmax(logits), atol=0.03)
     np.testing.assert_array_equal(drawn(1), drawn(1))

@@ -23,6 +23,7 @@ from harness import (
     is_actor,
     learned,
     rows,
+    sockets,
     summary,
     tiny,
     until,
@@ -411,8 +412,8 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_pat
                 assert second.wait() == 0
                 until(lambda: learner.output.count("actor 1 left") == 3, "the second to leave")
             # By the run's Unix socket, and killed in the middle: the others notice nothing.
-            (own,) = folder.glob("actors.sock*")
-            with Command("actor", f"unix:run/{own.name}", *line.split()[2:], cwd=tmp_path) as third:
+            (own,) = sockets(folder)
+            with Command("actor", f"unix:{own}", *line.split()[2:], cwd=tmp_path) as third:
                 until(lambda: learner.output.count("actor 1 joined from elsewhere") == 3, "the third to join")
                 third.process.kill()
                 until(lambda: learner.output.count("actor 1 left") == 4, "the third to be missed")

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import pytest
-from harness import SEEDBED, Command, alive, checkpoints, flags, learned, rows, summary, tiny, until
+from harness import SEEDBED, Command, alive, checkpoints, flags, learned, rows, sockets, summary, tiny, until
 
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError, RunFailed
@@ -119,7 +119,7 @@ def test_ctrl_c_in_make_train_leaves_a_checkpoint_that_resume_continues(tmp_path
     assert left["stopped_because"] == "interrupted"
     assert left["actor_restarts"] == 0
     assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"] > 0
-    assert not (tmp_path / "run/actors.sock").exists()
+    assert not sockets(tmp_path / "run")
     go_on = [".venv/bin/seedbed", "resume", "run", "--frames", str(left["env_frames"] + 2000), "--no-video"]
     with Command(cwd=tmp_path, command=go_on) as resumed:
         assert resumed.wait() == 0, resumed.output

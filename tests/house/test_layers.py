@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seedbed"
 
-VOCABULARY = {"types", "errors", "faults", "instances", "seeding", "regular_files"}
+VOCABULARY = {"types", "errors", "faults", "installation", "instances", "seeding", "regular_files"}
 ARITHMETIC = {"ops", "nets", "agents"}
 STAGES = {"envs", "transport", "acting", "replay", "learning", "weights", "serving", "parameter_server"}
 
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "regular_files": set(),
     "faults": {"errors", "regular_files"},
+    "installation": set(),
     "instances": {"errors", "faults"},
     "types": {"errors"},
     "seeding": {"errors", "types"},
@@ -48,9 +49,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "architectures": _LOOP | {"registry", "config"},
     "launch": _LOOP | {"registry", "plugins", "config", "architectures", "atomic_folder"},
     "evaluation": _LOOP | {"registry", "config", "architectures", "launch", "atomic_folder"},
+    "watching": _LOOP | {"registry", "config", "architectures", "launch"},
+    "search": _LOOP | {"registry", "config", "architectures", "launch", "watching"},
     "timing": _LOOP | {"registry", "config", "architectures", "launch"},
     "testing": _LOOP | {"registry", "config", "architectures", "launch"},
-    "cli": _LOOP | {"registry", "config", "architectures", "launch", "testing", "timing", "evaluation"},
+    "cli": _LOOP
+    | {
+        "registry",
+        "config",
+        "architectures",
+        "launch",
+        "testing",
+        "timing",
+        "evaluation",
+        "watching",
+        "search",
+    },
     "__main__": {"cli"},
 }
 EVERY_MODULE = sorted(SOURCE.rglob("*.py"))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
+import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -103,6 +106,62 @@ def test_a_socket_can_be_dialled_whatever_the_folder_is_called(
                 closing(connect(server.address, timeout=PATIENCE)) as client,
             ):
                 assert client.ask({"x": 1})
+
+
+def test_a_session_knows_that_another_one_has_begun(tmp_path: Path) -> None:
+    first = RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "run")))
+    assert first.session(resumed=False) == 0
+    assert first.overtaken() is None, "before it has begun"
+    first.keep_session(0)
+    assert first.overtaken() is None
+    later = RunFolder.open(tmp_path / "run")
+    assert later.session(resumed=True) == 1
+    later.keep_session(1)
+    assert later.overtaken() is None
+    assert re.search(r"another session .* \(number 1\): this one, number 0, ends", first.overtaken() or "")
+    # Two that have counted in the same moment: the later one has the run.
+    twin = RunFolder.open(tmp_path / "run")
+    twin.keep_session(1)
+    assert later.overtaken() and twin.overtaken() is None
+    (tmp_path / "run" / "session").unlink()
+    assert twin.overtaken() is None, "nobody has begun where nothing can be read"
+
+
+def test_a_file_system_without_locks_is_said_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "run")))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("seedbed.launch.folder.fcntl.flock", refuse)
+    with folder.held():
+        pass
+    assert "has no locks (No locks available)" in capsys.readouterr().out
+
+
+def test_sockets_stand_where_only_this_user_may_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="rt-")), RunFolder(tmp_path / "run")
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    try:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(short / "gone"))
+        own = short / f"seedbed-{os.getuid()}"
+        assert Path(folder.socket()).parent == own, "without a folder that is made for sockets"
+        assert own.stat().st_mode & 0o777 == 0o700
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+        assert Path(folder.socket()).parent == short / "seedbed"
+        (short / "seedbed").chmod(0o750)
+        assert Path(folder.socket()).parent == own, "others may enter the one before"
+        own.rmdir()
+        own.symlink_to(short)
+        monkeypatch.setattr("seedbed.launch.runtime_folder._places", lambda: [own, short / "seedbed"])
+        with pytest.raises(ConfigError, match=r"not a folder of this user.*others may enter it: chmod 700"):
+            folder.socket()
+    finally:
+        shutil.rmtree(short)
 
 
 def test_a_record_that_was_written_by_hand_is_checked(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from small_runs import run
 
 import seedbed
 from seedbed.cli.main import main
-from seedbed.errors import extra_line
+from seedbed.installation import extra_line
 from seedbed.launch import machine
 
 ROOT = Path(__file__).parents[2]

@@ -20,9 +20,9 @@ from seedbed.architectures.program import Edge, Program, Role, Task
 from seedbed.errors import RunFailed
 from seedbed.faults import Fault
 from seedbed.instances import Instance, Instances
-from seedbed.launch import local, logs
+from seedbed.launch import logs, processes
 from seedbed.launch import supervisor as module
-from seedbed.launch.local import Guard, ProcessInstance
+from seedbed.launch.processes import Guard, ProcessInstance
 from seedbed.launch.supervisor import Supervisor
 
 
@@ -30,6 +30,7 @@ class Dead:
     """An instance that ended, or lives if it has no fault."""
 
     log = "logs/actor-0.log"
+    begun: float | None = 0.0
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
@@ -75,7 +76,8 @@ class FakeLauncher:
         self.tasks.append(task)
         return self._start(task.index)
 
-    def look_after(self) -> None: ...
+    def look_after(self) -> list[str]:
+        return []
 
     def close(self) -> None: ...
 
@@ -146,6 +148,17 @@ def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of
     assert late_at(161.0) == {0: 61.0, 1: 31.0}
     watch._looked = clock[0] - 60.0  # Ctrl-Z, and fg a minute later
     assert watch._late(watch._program["actor"]) == {}, "a head that stood still itself blames nobody"
+
+
+def test_one_that_waits_for_a_machine_is_not_late(clock: list[float]) -> None:
+    owes: dict[int, float | None] = {}
+    watch, late_at = looked_at_by_hand(clock, owes, silent_after=30.0)
+    owes.update({0: 1001.0, 1: 1001.0})
+    waiting, elsewhere = (watch._watched["actor"][index].instance for index in (0, 1))
+    assert isinstance(waiting, Dead) and isinstance(elsewhere, Dead)
+    waiting.begun, elsewhere.begun = None, 1400.0
+    assert late_at(500.0) == {2: 500.0}, "1 has just begun on another machine"
+    assert late_at(521.0) == {1: 121.0, 2: 521.0}
 
 
 def test_one_that_the_head_no_longer_knows_owes_what_it_owed(clock: list[float]) -> None:
@@ -342,7 +355,7 @@ def lives(process: int) -> bool:
 
 
 def test_a_guard_that_was_killed_is_replaced_and_knows_what_there_is(tmp_path: Path) -> None:
-    program = "from seedbed.launch.local import Guard\nimport subprocess\n" + KILLED_TWICE
+    program = "from seedbed.launch.processes import Guard\nimport subprocess\n" + KILLED_TWICE
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as head:
         assert head.stdout is not None
         before, sleeper, guard = map(int, head.stdout.readline().split())
@@ -371,8 +384,47 @@ sleeper.wait()
 """
 
 
+def test_a_guard_apart_is_nobodys_child_and_outlives_whoever_kills_children(tmp_path: Path) -> None:
+    """An engine kills the children of a worker that it has lost, and the worker itself."""
+    with subprocess.Popen([sys.executable, "-c", APART], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        first, second, sleeper = map(int, worker.stdout.readline().split())
+        assert not lives(first) and lives(second) and lives(sleeper)
+        children = psutil.Process(worker.pid).children(recursive=True)
+        assert second not in [child.pid for child in children]
+        group = os.getpgid(sleeper)
+        worker.kill()
+        for child in children:
+            if child.pid != group:  # the leader; what it has started stays
+                child.kill()
+    until(lambda: not lives(sleeper), "the guard to end what a child had started")
+    until(lambda: not lives(second), "its end")
+
+
+APART = """
+from seedbed.launch.processes import Guard
+import os, psutil, subprocess, sys
+def guards():
+    return {p.pid for p in psutil.process_iter(["cmdline", "environ"])
+            if any(word.endswith("guard.py") for word in p.info["cmdline"] or ())
+            and (p.info["environ"] or {}).get("MARK") == os.environ["MARK"]}
+os.environ["MARK"] = str(os.getpid())
+guard = Guard(apart=True)
+shell = guard.start(["sh", "-c", "sleep 86394 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+sleeper = int(shell.stdout.readline())
+(first,) = guards()
+psutil.Process(first).kill()
+while psutil.pid_exists(first) and psutil.Process(first).status() != psutil.STATUS_ZOMBIE:
+    pass
+guard.look_after()
+second = max(guards() - {first})
+print(first, second, sleeper, flush=True)
+shell.wait()
+"""
+
+
 def test_a_guard_that_stands_still_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_GUARD_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "_GUARD_SECONDS", 0.1)
     guard = Guard()
     sleeper = guard.start(["sleep", "86395"])
     os.kill(guard._process.pid, signal.SIGSTOP)
@@ -391,7 +443,7 @@ def test_a_launcher_looks_after_its_guard_and_its_logs(
         log = tmp_path / "logs" / "actor-0.log"
         log.parent.mkdir()
         log.write_text("of one before\n" * 40)
-        actor = ProcessInstance(["printing"], "", log, guard)
+        actor = ProcessInstance(["printing"], log, guard)
         actor._process.wait(60)
         actor.look_after()
         assert log.stat().st_size < 400 and log.read_text().startswith("of one before\n")
@@ -404,7 +456,7 @@ def test_an_instance_starts_without_a_log_if_there_can_be_none(
     (tmp_path / "ending.py").write_text("print('unheard'); raise SystemExit(4)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "logs").write_text("no folder")
-    actor = ProcessInstance(["ending"], "", tmp_path / "logs" / "actor-0.log", guard)
+    actor = ProcessInstance(["ending"], tmp_path / "logs" / "actor-0.log", guard)
     actor._process.wait(60)
     assert str(actor.ended()) == "ended with status 4"
 
@@ -436,7 +488,7 @@ def test_why_a_process_ended(
     (tmp_path / "ending.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     log = tmp_path / "actor-0.log"
-    actor = ProcessInstance(["ending"], "", log, guard)
+    actor = ProcessInstance(["ending"], log, guard)
     actor._process.wait(60)
     assert str(actor.ended()) == said
     actor.finish(1)
@@ -463,7 +515,7 @@ def test_a_process_that_is_stopped_is_seen_to_be(
 def test_a_log_that_is_no_file_is_refused_at_once(kind: str, guard: Guard, tmp_path: Path) -> None:
     placed(kind, tmp_path / "actor-0.log")
     with pytest.raises(OSError, match=PLACED[kind]):
-        at_once(lambda: ProcessInstance(["seedbed.nothing"], "", tmp_path / "actor-0.log", guard))
+        at_once(lambda: ProcessInstance(["seedbed.nothing"], tmp_path / "actor-0.log", guard))
     assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
 
 
@@ -476,7 +528,7 @@ def test_the_fault_of_the_one_before_is_not_taken_for_its_own(
     log = tmp_path / "actor-0.log"
     ended = []
     for name in ("first", "second"):
-        actor = ProcessInstance([name], "", log, guard)
+        actor = ProcessInstance([name], log, guard)
         actor._process.wait(60)
         ended.append(str(actor.ended()))
     assert ended == ["ValueError: the engine has stalled", "ended with status 4"]

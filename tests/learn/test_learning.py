@@ -103,6 +103,14 @@ def test_an_agent_learns_where_servers_run_the_policy(tmp_path: Path) -> None:
     assert summary["best_mean_return"] >= 200, summary
 
 
+def test_an_agent_with_a_replay_learns_in_one_program(tmp_path: Path) -> None:
+    # A policy at random gets about 22; returns include what is explored.
+    summary = learn(
+        "gymnax:CartPole-v1", tmp_path, arch="anakin", agent="dqn", frames=100_000, until_return=100.0
+    )
+    assert summary["best_mean_return"] >= 100, summary
+
+
 @pytest.mark.parametrize(
     ("env", "arch", "agent", "goal"),
     [("CartPole-v1", "a3c", "a2c", 200.0), ("toy:catch", "gorila", "dqn", 0.95)],

@@ -265,10 +265,16 @@ def test_in_one_piece_the_updates_are_the_same(plan: dict[str, Any]) -> None:
     agent = in_parts(**plan)
     learner = Learner(agent, jax.devices()[:1], jax.random.key(0))
     update = Update(agent, jax.devices()[:1])
+    at_once = Learner(agent, jax.devices()[:1], jax.random.key(0), at_once=True)
+    at_once.warm_up(batch())
     state, put = update.begin(jax.random.key(0)), learner.put(batch())
     for _ in range(2):
-        *_, (expected, _) = learner.updates(put)
+        one_by_one = list(learner.updates(put))
+        expected, _ = one_by_one[-1]
         state, metrics = jax.jit(update.passes)(state, put)
+        # Whether passes end early is looked at on the host.
+        assert len(list(at_once.updates(put))) == (len(one_by_one) if "most_kl" in plan else 1)
+        np.testing.assert_allclose(values(at_once.state.params), values(state.params), rtol=1e-6)
         assert int(state.updates) == int(learner.state.updates)
         np.testing.assert_allclose(values(state.params), values(learner.state.params), rtol=1e-6)
         assert metrics.keys() == expected.keys()
@@ -391,12 +397,12 @@ def test_weights_and_priorities_are_those_of_each_item() -> None:
     learner = towards_a_target()
     unroll = batch()
     weight = np.zeros(BATCH, np.float32)
-    weight[2] = BATCH
+    weight[2] = 7.0  # relative to the greatest
     learner.update(learner.put(unroll._replace(weight=weight)))
     errors = 1.0 + unroll.timestep.observation["x"][0]
     np.testing.assert_allclose(learner.priorities, np.abs(errors), rtol=1e-5)
     # The only item that counts; the others have a weight of 0.
-    assert float(learner.state.params["w"]) == pytest.approx(1.0 + 0.2 * errors[2], rel=1e-5)
+    assert float(learner.state.params["w"]) == pytest.approx(1.0 + 0.2 * errors[2] / BATCH, rel=1e-5)
 
 
 IN_ORDER = """

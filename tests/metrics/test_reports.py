@@ -121,6 +121,7 @@ def test_curves_are_pictures(tmp_path: Path) -> None:
 def test_titles_and_ticks() -> None:
     assert title("E", "seed", "vtrace", [1]) == "E · vtrace agent · seed architecture · seed 1"
     assert title("E", "seed", "vtrace", [1, 2]).endswith("seeds 1, 2")
+    assert title("E", "seed", "vtrace", range(100, 120)).endswith("seeds 100 … 119 (20)")
     assert [_short(x) for x in (0, 950, 2500, 1.5e6, 2e9)] == ["0", "950", "2.5k", "1.5M", "2G"]
 
 

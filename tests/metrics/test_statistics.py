@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 
 from seedbed.errors import ConfigError
-from seedbed.metrics.statistics import bootstrap_interval, estimate, interquartile_mean
+from seedbed.metrics.statistics import (
+    bootstrap_interval,
+    estimate,
+    interquartile_mean,
+    probability_of_improvement,
+)
 
 
 def test_interquartile_mean_by_hand() -> None:
@@ -61,3 +66,31 @@ def test_an_estimate_of_one_value_is_that_value() -> None:
 def test_an_estimate_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="no values"):
         estimate([])
+
+
+def test_strata_are_resampled_within_themselves() -> None:
+    # Two tasks of which each has one value only: no resample differs from the values, whatever is drawn.
+    values, strata = [0.0, 0.0, 8.0, 8.0], ["a", "a", "b", "b"]
+    assert bootstrap_interval(values, strata=strata) == (4.0, 4.0)
+    low, high = bootstrap_interval(values)
+    assert (low, high) == (0.0, 8.0)
+    np.testing.assert_array_equal(bootstrap_interval(values), bootstrap_interval(values, strata=["a"] * 4))
+
+
+def test_the_probability_of_improvement_is_the_u_statistic() -> None:
+    from scipy import stats
+
+    x, y = [1.0, 2.0, 2.0, 5.0], [0.0, 2.0, 4.0]
+    found, low, high = probability_of_improvement([x], [y])
+    # Wins of 1, 2, 2 and 5: 1, 1½, 1½ and 3 of three.
+    assert found == pytest.approx(7 / 12)
+    assert found == pytest.approx(stats.mannwhitneyu(x, y).statistic / 12)
+    assert 0 <= low < found < high <= 1
+    # Over tasks it is a mean; each task is resampled within itself.
+    assert probability_of_improvement([[1.0], [0.0]], [[0.0], [1.0]]) == (0.5, 0.5, 0.5)
+
+
+def test_the_interval_of_a_probability_by_hand() -> None:
+    # One value against {0, 2}: a resample of the two wins 0, ½, ½ or 1, a quarter each.
+    found = probability_of_improvement([[1.0]], [[0.0, 2.0]], resamples=4000)
+    assert found == (0.5, 0.0, 1.0)

@@ -65,6 +65,7 @@ class House:
             seed=3,
             unroll_length=LENGTH,
             token="secret",
+            claim="of this session",
             keep_log=lag is not None,
             lockstep=lag is not None,
         )
@@ -239,6 +240,30 @@ def test_no_actor_from_elsewhere_takes_the_place_of_one_of_the_runs_own(house: C
         Player(Vouching(here.registry, "secret"), token="", index=0, elsewhere=False)
 
 
+@pytest.mark.parametrize("lag", [None, 0])
+def test_one_that_this_session_has_started_takes_its_index_on_any_machine(
+    lag: int | None, house: Callable[..., House]
+) -> None:
+    here = house(lag=lag)
+    gate = Vouching(here.registry, "secret")
+    first = Player(gate, token="", index=1, claim="of this session").ready()
+    with pytest.raises(Refused, match="another session of this run has started this actor, and is over"):
+        Player(gate, token="", index=1, claim="of the one before")
+    with pytest.raises(Refused, match="one of the run's own actors"):
+        Player(gate, token="", index=1, claim="")
+    assert [member.peer for member in here.registry.members()] == [first.peer]
+    again = Player(gate, token="", index=1, claim="of this session").ready()
+    assert [(member.peer, member.local) for member in here.registry.members()] == [(again.peer, True)]
+    assert first.peer.closed == ["another actor joined with the same index"]
+
+
+def test_a_run_whose_actors_are_all_here_admits_no_claim(house: Callable[..., House]) -> None:
+    here = house()
+    here.registry.assignment = replace(here.assignment, claim="")
+    with pytest.raises(Refused, match="another session"):
+        Player(here.registry, index=0, elsewhere=True, claim="anything")
+
+
 def test_a_join_that_is_refused_replaces_nobody(house: Callable[..., House]) -> None:
     here = house()
     player = Player(here.registry, index=5).ready()
@@ -390,7 +415,7 @@ def held() -> tuple[int, int, int]:
 
 
 # Through a gate nobody takes the place of one of the run's own actors.
-OPEN = [carrier for carrier in CARRIERS if carrier.name != "tls"]
+OPEN = [carrier for carrier in CARRIERS if not carrier.name.endswith("tls")]
 
 
 @pytest.mark.parametrize("carrier", OPEN, ids=lambda carrier: carrier.name)

@@ -26,6 +26,10 @@ WRONG = [
     "host:70000",
     "http://x:1",
     "a b:1",
+    "socket:",
+    "socket:unix:",
+    "socket:host",
+    "socket:shm:x",
 ]
 
 
@@ -41,6 +45,8 @@ def test_a_wrong_address_names_the_forms(address: str) -> None:
     [
         ("0.0.0.0:7700", f"{socket.gethostname()}:7700"),
         ("[::]:7700", f"{socket.gethostname()}:7700"),
+        ("socket:0.0.0.0:7700", f"socket:{socket.gethostname()}:7700"),
+        ("socket:unix:/x:1", "socket:unix:/x:1"),
         ("127.0.0.1:7700", "127.0.0.1:7700"),
         ("learner.example:7700", "learner.example:7700"),
     ],
@@ -49,7 +55,10 @@ def test_every_interface_is_no_place_to_dial(bound: str, dialled: str) -> None:
     assert seen_from_elsewhere(bound) == dialled
 
 
-@pytest.mark.parametrize("form", ["inproc:nobody", "shm:{0}/s", "unix:{0}/s", "127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "form",
+    ["inproc:nobody", "shm:{0}/s", "unix:{0}/s", "127.0.0.1:1", "socket:unix:{0}/s", "socket:127.0.0.1:1"],
+)
 def test_nobody_there_is_said_in_time(form: str, tmp_path: Path) -> None:
     address = form.format(tmp_path)
     with pytest.raises(ConnectionLost, match=r"cannot reach .* within 0.2 s: is the learner running"):
@@ -70,7 +79,7 @@ def test_port_0_is_a_free_one_and_a_taken_one_is_refused() -> None:
 def test_one_server_an_address(carrier: Carrier, tmp_path: Path) -> None:
     server = carrier.listen(tmp_path, FakeHandler())
     try:
-        if carrier.name not in ("tcp", "tls"):
+        if carrier.name not in ("tcp", "tls", "socket-tls"):
             with pytest.raises(ConfigError, match="already"):
                 carrier.listen(tmp_path, FakeHandler())
         client = carrier.connect(server.address, PATIENCE)
@@ -80,7 +89,9 @@ def test_one_server_an_address(carrier: Carrier, tmp_path: Path) -> None:
         server.close()
 
 
-@pytest.mark.parametrize(("prefix", "module"), [("shm", "shared_memory"), ("unix", "streams")])
+@pytest.mark.parametrize(
+    ("prefix", "module"), [("shm", "shared_memory"), ("unix", "streams"), ("socket:unix", "sockets")]
+)
 def test_one_client_too_many_is_refused(
     prefix: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +117,7 @@ def test_grpc_takes_no_path_with_a_comma(tmp_path: Path) -> None:
         connect(f"unix:{tmp_path}/a,b", timeout=0.0)
 
 
-@pytest.mark.parametrize("prefix", ["shm", "unix"])
+@pytest.mark.parametrize("prefix", ["shm", "unix", "socket:unix"])
 class TestSocketFiles:
     def test_private_and_removed(self, prefix: str, tmp_path: Path) -> None:
         folder = tmp_path / "lr=1 100%"
@@ -124,7 +135,7 @@ class TestSocketFiles:
         assert list(folder.iterdir()) == []
 
     def test_a_dead_servers_is_replaced(self, prefix: str, tmp_path: Path) -> None:
-        with process("server", f"{prefix}:{tmp_path}") as dead:
+        with process("server", f"{prefix.partition(':')[0]}:{tmp_path}") as dead:
             assert dead.stdout is not None
             dead.stdout.readline()
             with pytest.raises(ConfigError, match="already"):

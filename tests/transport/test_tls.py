@@ -19,7 +19,7 @@ from wire import Wire
 
 from seedbed.errors import ConfigError, ConnectionLost, Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
-from seedbed.transport import streams
+from seedbed.transport import admission, streams
 from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.tls import Identity, certificate_at, name_in
@@ -48,7 +48,7 @@ def ask(address: str, invitation: Invitation | None, timeout: float = PATIENCE) 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_REFUSAL_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "REFUSAL_SECONDS", 0.0)
 
 
 class Recorder:
@@ -190,7 +190,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 @pytest.mark.parametrize("first", [b"", HTTP2], ids=["silent", "nothing but a greeting"])
 def test_idle_connections_are_closed(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(streams, "STRANGER_SECONDS", 0.5)
     with serving("127.0.0.1:0") as address:
         host, port = address.rsplit(":", 1)
         # Sooner than by pings that nobody answers.
@@ -209,7 +209,7 @@ def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "most_connections", lambda: 5)
-    monkeypatch.setattr(streams, "_STRANGER_SECONDS", 3 * PATIENCE)
+    monkeypatch.setattr(streams, "STRANGER_SECONDS", 3 * PATIENCE)
     with serving(address) as reached, ExitStack() as stack:
         invitation = JOIN if address[0] == "0" else Invitation(TOKEN)
         client = stack.enter_context(closing(connect(reached, timeout=PATIENCE, invitation=invitation)))
@@ -238,8 +238,8 @@ def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
 def test_connections_leave_room_for_other_files(
     soft: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams.resource, "getrlimit", lambda _: (soft, soft))
-    assert streams.most_connections() == most
+    monkeypatch.setattr(admission.resource, "getrlimit", lambda _: (soft, soft))
+    assert admission.most_connections() == most
 
 
 def test_only_the_newest_tls_is_let_in() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from harness import rows, tiny
 
-from seedbed.acting.meters import Meters
 from seedbed.launch.train import train
+from seedbed.metrics.sinks import JsonLines, Row
 
 HERE = str(Path(__file__).parent)
 RUNS: list[dict[str, Any]] = [
@@ -22,27 +22,27 @@ RUNS: list[dict[str, Any]] = [
     {"arch": "a2c"},
     {"arch": "sebulba"},
     {"arch": "a3c", "agent": "a2c"},
+    {"arch": "gorila", "agent": "dqn", "replay_min_size": 40, "replay_size": 120},
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", RUNS, ids=[" ".join(run.values()) for run in RUNS])
+@pytest.mark.parametrize("settings", RUNS, ids=[" ".join(map(str, run.values())) for run in RUNS])
 @pytest.mark.parametrize("world", ["Telling", "telling_vector"])
 def test_numbers_of_final_steps_are_metrics(
     world: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)
-    take, interrupted = Meters.take, []
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)
+    write, interrupted = JsonLines.write, []
 
-    def watch(self: Meters) -> dict[str, float]:
-        taken = take(self)
-        if any(name.startswith("env/") for name in taken) and not interrupted:
+    def watch(self: JsonLines, row: Row) -> None:
+        write(self, row)
+        if any(name.startswith("env/") for name in row) and not interrupted:
             interrupted.append(True)  # a second one would end it at once
             os.kill(os.getpid(), signal.SIGINT)
-        return taken
 
-    monkeypatch.setattr(Meters, "take", watch)
+    monkeypatch.setattr(JsonLines, "write", watch)
     train(tiny(f"first_worlds:{world}", tmp_path / "run", minutes=2, **settings))
     told = [{name: row[name] for name in row if name.startswith("env/")} for row in rows(tmp_path / "run")]
     assert {"env/time": 3.0, "env/engine.fuel": 0.5} in told

@@ -40,6 +40,7 @@ def act(
     token: str,
     make_agent: MakeAgent,
     index: int | None = None,
+    claim: str = "",
     envs: int | None = None,
     platform: str = "cpu",
     trust: Collection[str] | None = None,
@@ -51,6 +52,8 @@ def act(
       token: the run's token, as the learner has printed it.
       make_agent: function that makes the learner's agent, where actors run the policy.
       index: index to take among the actors; None to be given one.
+      claim: secret of the session that started this actor, by which it takes one of the run's own indices from another
+        machine.
       envs: number of environments to step; None for as many as the learner's own actors.
       platform: JAX platform on which the policy runs, where actors run it.
       trust: names ``module:name`` that the learner may have this actor import; None for any.
@@ -68,6 +71,7 @@ def act(
             "protocol": PROTOCOL,
             "token": token,
             "index": index,
+            "claim": claim,
             "envs": envs,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -149,7 +153,13 @@ def run(context: Any) -> None:
         return made
 
     with contextlib.closing(context.dial(role)) as client:
-        act(client, token=context.token, index=context.task.index, make_agent=make_agent)
+        act(
+            client,
+            token=context.invitation.said_at(context.address_of(role)),
+            index=context.task.index,
+            claim=context.claim,
+            make_agent=make_agent,
+        )
 
 
 def act_and_reconnect(

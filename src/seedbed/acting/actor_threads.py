@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from seedbed.acting.assignment import Assignment, half_seeds
@@ -156,6 +157,8 @@ class ActorThread:
         slots = np.array([assignment.slot_number(slot) for slot in own], np.int32)
         rank, evaluates = assignment.exploration(own)
         exploration = Exploration(np.array(rank, np.float32), np.array(evaluates, np.bool_))
+        self._evaluates = exploration.evaluates
+        self._streams = np.array(own, np.int64) | np.int64(epoch) << 32
         self._rollout = Rollout(threads.program, threads.devices[self._device], slots, epoch, exploration)
         self._seed = seed_of(assignment.seed, assignment.actor_number(index), epoch)
         self._meter = EpisodeMeter(rows)
@@ -164,10 +167,11 @@ class ActorThread:
         self._timestep: TimeStep
         self._script: Script | None = None
         self._error: BaseException | None = None
+        self.begun = time.monotonic()
         if (kept := threads.resumable.pop(index, None)) is not None:
             self.steps, self.rounds = kept["steps"], kept["rounds"]
             self._script = Script(kept["actions"], kept["digest"])
-            self._rollout.restore(kept["state"])
+            self._rollout.restore(kept["state"], kept["first"], kept["shared"])
         self._thread = threading.Thread(target=self._run, name=f"actor {index}", daemon=True)
         self._thread.start()
 
@@ -207,12 +211,12 @@ class ActorThread:
             "rounds": self.rounds,
             "actions": np.stack(self._actions) if self._actions else none,
             "digest": digest_of(step_arrays(self._timestep)),
-            "shared": [],  # its unrolls have no overlap
+            "shared": self._rollout.shared(),
         }
 
-    def memory(self) -> Tree:
-        """Returns the agent's recurrent state; only while the thread waits for weights."""
-        return self._rollout.state
+    def memory(self) -> tuple[Tree, Tree]:
+        """Returns the agent's recurrent states now and before the open unroll; only while it waits for weights."""
+        return self._rollout.state, self._rollout.first
 
     # Run by the thread.
 
@@ -228,7 +232,7 @@ class ActorThread:
         except BaseException as error:
             _log.exception("actor %d", self._index)
             self._error = error
-            self._threads.ledger.drop(open_steps=self._rollout.decided * self._threads.assignment.envs)
+            self._threads.ledger.drop(open_steps=self._rollout.transitions)
         finally:
             self.busy_since = None
 
@@ -256,7 +260,11 @@ class ActorThread:
         environment.send(action)
         self._timestep = environment.receive()
         self.busy_since = None
-        self._finished += self._meter.add(self._timestep)
+        finished = self._meter.add(self._timestep)
+        if self._threads.assignment.evaluating:
+            rows = self._meter.finished
+            finished = [each for row, each in zip(rows, finished, strict=True) if self._evaluates[row]]
+        self._finished += finished
         if self._threads.assignment.keep_log:
             self._actions.append(action)
 
@@ -276,12 +284,16 @@ class ActorThread:
             # A complete unroll is passed on even then.
             if threads.gate.closed and not self._rollout.full:
                 return False
+        counted = self._rollout.transitions
         unroll = self._rollout.cut(self._timestep, weights.version)
-        threads.ledger.cut(threads.assignment.unroll_length * rows)
+        if threads.on_host:
+            unroll = jax.device_get(unroll)
+        threads.ledger.cut(counted)
         threads.meters.tell(told_by(environment))
         finished, self._finished = self._finished, []
         self.rounds += 1
-        return threads.gate.pass_on(self._index, self.rounds - 1, Delivery(unroll, finished))
+        delivery = Delivery(unroll, finished, self._streams, self.steps, ~self._evaluates, counted)
+        return threads.gate.pass_on(self._index, self.rounds - 1, delivery)
 
 
 @dataclass
@@ -296,7 +308,9 @@ class ActorThreads:
       ledger: ledger in which steps are booked.
       log: path of the log file that has their tracebacks.
       first_epoch: epoch of the first thread at each index.
-      resumable: states in a checkpoint by index: :meth:`ActorThread.state`, and ``state``, the agent's recurrent state.
+      resumable: states in a checkpoint by index: :meth:`ActorThread.state`, and as ``state`` and ``first`` the agent's
+        recurrent states.
+      on_host: whether unrolls are handed over as arrays of the host, and not on the device that acted.
       meters: meters of acting.
       threads: the newest thread at each index.
     """
@@ -309,6 +323,7 @@ class ActorThreads:
     log: str
     first_epoch: int = 0
     resumable: dict[int, dict[str, Any]] = field(default_factory=dict)
+    on_host: bool = False
     meters: Meters = field(default_factory=Meters)
     threads: dict[int, ActorThread] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=dict)
@@ -345,6 +360,6 @@ class ActorThreads:
         """Returns each thread's :meth:`ActorThread.state`, by index; only while all wait for weights."""
         return {index: each.state() for index, each in self.threads.items()}
 
-    def memories(self) -> dict[int, Tree]:
-        """Returns the agent's recurrent state of each thread, by index; only while all wait for weights."""
+    def memories(self) -> dict[int, tuple[Tree, Tree]]:
+        """Returns each thread's :meth:`ActorThread.memory`, by index; only while all wait for weights."""
         return {index: each.memory() for index, each in self.threads.items()}

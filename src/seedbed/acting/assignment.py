@@ -51,8 +51,10 @@ class Assignment:
       overlap: number of transitions that an unroll shares with the one before.
       evaluating: number of environments of this host's own actors, the last ones, that only evaluate.
       token: secret that admits an actor.
+      claim: secret of this session with which an actor on another machine takes an index of the run's own actors; empty
+        if none may.
       keep_log: whether the actions are logged, so that environments can be brought back by replaying them.
-      lockstep: whether the lag is exact, so that no actor from elsewhere can join.
+      lockstep: whether the lag is exact, so that only the run's own actors can join.
       host: index of this host.
       hosts: number of hosts; each starts as many actors.
     """
@@ -65,6 +67,7 @@ class Assignment:
     seed: int
     unroll_length: int
     token: str = field(repr=False)
+    claim: str = field(default="", repr=False)
     overlap: int = 0
     evaluating: int = 0
     keep_log: bool = False

@@ -134,6 +134,11 @@ class Meters:
             self.batches, self.rows, self.padded, self.seconds, self.up, self.down = 0, 0, 0, 0.0, 0, 0
             return {"waits": self.latencies.take(), "served": served, "info": self.info.take()}
 
+    def take_info(self) -> dict[str, list[float]]:
+        """Returns the statistics of environments since the last call, a result of :meth:`FinalInfo.take`."""
+        with self.lock:
+            return self.info.take()
+
     def take(self) -> dict[str, float]:
         """Returns means and quantiles since the last call, and bytes, by the names of metrics, without empty ones."""
         with self.lock:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from seedbed.acting.example import example_unroll
 from seedbed.acting.inference import explores_least, initial_state, row_keys
 from seedbed.acting.unrolls import step_arrays, step_fields, timestep_of
-from seedbed.types import Agent, EnvSpec, Exploration, TimeStep, Tree, Unroll, Weights
+from seedbed.types import Agent, EnvSpec, Exploration, TimeStep, Tree, Unroll, Weights, leaves, rebuild
 
 
 class Growing(NamedTuple):
@@ -48,7 +48,8 @@ class CompiledPolicy:
     def __init__(self, agent: Agent, spec: EnvSpec, rows: int, key: Any) -> None:
         self.spec = spec
         self.rows = rows
-        self.length = agent.data.unroll_length
+        self.overlap = agent.data.overlap
+        self.length = agent.data.overlap + agent.data.unroll_length
         self._agent = agent
         example = example_unroll(agent, spec, self.length, rows)
         self._example = Growing(example.timestep, example.action, example.record)
@@ -56,6 +57,7 @@ class CompiledPolicy:
         """The random key; an argument of :attr:`act`, so that runs with other seeds are the same program."""
         self.act: Any = jax.jit(self._act, donate_argnums=2)
         self.finish: Any = jax.jit(self._finish, donate_argnums=0)
+        self.continued: Any = jax.jit(self._continued)
 
     def initial_state(self, device: Any, exploration: Exploration) -> Tree:
         """Makes the agent's recurrent state before the first step, on ``device``.
@@ -96,6 +98,11 @@ class CompiledPolicy:
         timestep = jax.tree.map(lambda whole, row: whole.at[-1].set(row), growing.timestep, last)
         return growing._replace(timestep=timestep)
 
+    def _continued(self, growing: Growing, done: Growing) -> Growing:
+        """Begins the unroll ``growing`` with the overlap of the one that is ``done``."""
+        first, last = self.length - self.overlap, self.length
+        return jax.tree.map(lambda new, old: new.at[: self.overlap].set(old[first:last]), growing, done)
+
 
 class Rollout:
     """The actions for one batch of environments, and its open unroll; used by one thread.
@@ -125,41 +132,88 @@ class Rollout:
         self._begin()
 
     def _begin(self) -> None:
-        self._first = self.state
+        """Begins an unroll that shares nothing with one before it."""
+        self._first = self._next = self.state
         self._growing = self._program.empty(self._device)
-        self.decided = 0
+        self._versions = np.zeros((self._program.length, self._program.rows), np.int32)
+        self._decided = self._shared = 0
 
     @property
     def full(self) -> bool:
-        """True once T steps are decided, so that the next step completes the unroll."""
-        return self.decided == self._program.length
+        """True once all steps but the last are decided, so that the next step completes the unroll."""
+        return self._decided == self._program.length
+
+    @property
+    def transitions(self) -> int:
+        """Number of decisions in the open unroll, over all rows, that were in no unroll before."""
+        return (self._decided - self._shared) * self._program.rows
 
     def act(self, params: Tree, timestep: TimeStep, step: int) -> NDArray[Any]:
         """Decides for the environments' newest step, their ``step``-th; returns actions ``[B, ...]`` on the host."""
-        counters = np.array([self._epoch, step, self.decided], np.int32)
+        if self._decided == self._program.length - self._program.overlap:
+            self._next = self.state
+        counters = np.array([self._epoch, step, self._decided], np.int32)
         action, self.state, self._growing = self._program.act(
             params, self.state, self._growing, self._key, self._slots, step_arrays(timestep), counters
         )
         # Waited for: environments may overwrite their observations once they are stepped.
         decided = np.asarray(jax.device_get(action), self._program.spec.action.dtype)
-        self.decided += 1
+        self._decided += 1
         return decided
 
     def cut(self, timestep: TimeStep, version: int) -> Unroll:
         """Returns the complete unroll, whose last step is ``timestep``; begins the next one with that step.
 
-        All of it is on the device, except for the versions of the weights.
+        ``version`` is that of the weights that decided in it. All of it is on the device, except for the versions.
         """
         done = jax.block_until_ready(self._program.finish(self._growing, step_arrays(timestep)))
-        versions = np.full((self._program.length, self._program.rows), version, np.int32)
-        unroll = Unroll(done.timestep, done.action, done.record, self._first, versions)
+        self._versions[self._shared :] = version
+        unroll = Unroll(done.timestep, done.action, done.record, self._first, self._versions)
+        first, overlap = self._next, self._program.overlap
         self._begin()
+        if overlap:
+            self._first = first
+            self._growing = self._program.continued(self._growing, done)
+            self._versions[:overlap] = unroll.version[-overlap:]
+            self._decided = self._shared = overlap
         return unroll
 
-    def restore(self, state: Tree) -> None:
-        """Restores the agent's recurrent :attr:`state`, at the beginning of an unroll."""
-        self.state = jax.tree.map(jnp.copy, jax.device_put(state, self._device))
+    # At the beginning of an unroll, for a checkpoint.
+
+    @property
+    def first(self) -> Tree:
+        """The agent's recurrent state before the first step of the open unroll."""
+        return self._first
+
+    def shared(self) -> list[NDArray[Any]]:
+        """Returns the part of the open unroll that the one before has too: steps, actions, versions and record."""
+        if not self._shared:
+            return []
+        steps, action, record = jax.device_get(self._growing)
+        arrays = [*step_arrays(steps), action, self._versions, *(leaf for _, leaf in leaves(record))]
+        return [array[: self._shared].copy() for array in arrays]
+
+    def restore(self, state: Tree, first: Tree, shared: Sequence[NDArray[Any]]) -> None:
+        """Restores :attr:`state`, :attr:`first` and a result of :meth:`shared`."""
+        self.state, kept = (
+            jax.tree.map(jnp.copy, jax.device_put(tree, self._device)) for tree in (state, first)
+        )
         self._begin()
+        if not shared:
+            return
+        self._first, self._decided = kept, len(shared[0])
+        self._shared = self._decided
+        count = len(step_fields(self._program.spec, self._program.rows))
+        action, versions, *record = shared[count:]
+        self._versions[: self._shared] = versions
+        before = Growing(
+            timestep_of(self._program.spec, shared[:count]), action, rebuild(self._growing.record, record)
+        )
+        self._growing = jax.tree.map(
+            lambda new, old: new.at[: self._shared].set(old),
+            self._growing,
+            jax.device_put(before, self._device),
+        )
 
 
 def warm_up(program: CompiledPolicy, device: Any, weights: Weights) -> None:

@@ -12,9 +12,12 @@ from seedbed.types import Tree
 from seedbed.weights.store import WeightStore
 
 
-def memory_name(index: int) -> str:
-    """Returns the name of the tree in a checkpoint that holds the agent's recurrent state of a thread."""
-    return f"memory_{index}"
+def memory_names(index: int, overlap: int) -> list[str]:
+    """Returns the names of the trees in a checkpoint that hold the agent's recurrent states of a thread.
+
+    They are the state now and, where unrolls overlap, the one before the open unroll.
+    """
+    return [f"memory_{index}", f"first_{index}"][: 2 if overlap else 1]
 
 
 class ThreadSource:
@@ -49,7 +52,11 @@ class ThreadSource:
 
     def tables(self) -> dict[str, Tree]:
         """Returns the agent's recurrent states, by the name of their tree in a checkpoint."""
-        return {memory_name(index): jax.device_get(tree) for index, tree in self.threads.memories().items()}
+        return {
+            name: jax.device_get(tree)
+            for index, trees in self.threads.memories().items()
+            for name, tree in zip(memory_names(index, self.threads.assignment.overlap), trees, strict=False)
+        }
 
     @property
     def last_epoch(self) -> int:

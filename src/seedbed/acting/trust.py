@@ -1,10 +1,10 @@
 """Names that a peer or a run folder has Seedbed import, and the user's consent to them.
 
 A name is foreign if a module stands in it that Seedbed would import: ``module:factory`` and ``module:Id-v0`` as an
-environment, ``module:NAME`` as an architecture, agent or network. Options of an environment are plain values, but
-some environments import an option's name (a wrapper of another library its ``env_id``, a simulator the class of its
-vehicles). So a text in an option that reads ``module:name``, or ``module.name`` of a module that can be
-imported, is foreign too; and so are texts in the settings of a foreign agent or architecture.
+environment, ``module:NAME`` as an architecture, agent, network or service of metrics. Options of an environment are
+plain values, but some environments import an option's name (a wrapper of another library its ``env_id``, a simulator
+the class of its vehicles). So a text in an option that reads ``module:name``, or ``module.name`` of a module that can
+be imported, is foreign too; and so are texts in the settings of a foreign agent or architecture.
 
 Nothing is imported to find them.
 """
@@ -34,6 +34,7 @@ def foreign_names(record: Mapping[str, Any]) -> set[str]:
     """Returns the names in a run's record, or in an actor's assignment, for which a module is imported."""
     named = {key: str(record.get(key, "")) for key in ("env", *_DEFINED, "network")}
     found = {name for key, name in named.items() if (imports_module(name) if key == "env" else ":" in name)}
+    found.update(name for name in map(str, record.get("log", ())) if ":" in name)
     for key in _OPTIONS:
         found.update(*map(_modules_in, _texts_of_options(record.get(key))))
     if any(":" in named[key] for key in _DEFINED):

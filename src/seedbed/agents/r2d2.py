@@ -147,6 +147,7 @@ def make_agent(
                 start=settings.burn_in,
                 priority_exponent=settings.priority_exponent,
                 importance_exponent=settings.importance_exponent,
+                parts=settings.replay_parts,
             ),
             target_period=settings.target_period,
         ),

@@ -40,6 +40,9 @@ class ReplaySettings(OptimizerSettings):
     replay_ratio: float | None = 4.0
     """Mean number of times a transition is trained on; acting and learning wait for it; none: neither."""
 
+    replay_parts: int | None = None
+    """Parts of the replay over all hosts, sampled equally; None: one a host."""
+
     priority_exponent: float = 0.6
     """Power of priorities in sampling; 0 is uniformly."""
 
@@ -65,6 +68,8 @@ class ReplaySettings(OptimizerSettings):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("discount", "importance_exponent"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
+        parts = self.replay_parts
+        require(parts is None or parts > 0, "replay_parts", parts, "1 or more, or none")
         ratio = self.replay_ratio
         require(ratio is None or ratio > 0, "replay_ratio", ratio, "more than 0, or none")
         annealed = ratio is None and self.anneal_to_zero
@@ -101,6 +106,7 @@ def plan_of_transitions(
             start=start,
             priority_exponent=settings.priority_exponent,
             importance_exponent=settings.importance_exponent,
+            parts=settings.replay_parts,
         ),
         target_period=target_period,
         target_rate=target_rate,

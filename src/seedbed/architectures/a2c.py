@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seedbed.architectures.checks import acts_and_queues
+from seedbed.architectures.checks import acts
 from seedbed.architectures.interface import Architecture
 from seedbed.architectures.seed import SEED
 from seedbed.config.placement import TrainingDeviceSettings
@@ -36,6 +36,4 @@ def place(config: RunConfig) -> RunConfig:
     return replace(config, arch=SEED.name, transport="inproc", lag=0, actors=1, envs_per_actor=batch_size)
 
 
-A2C = Architecture(
-    "a2c", A2CSettings, SEED.build, SEED.program, refuses=acts_and_queues, place=place, policy="server"
-)
+A2C = Architecture("a2c", A2CSettings, SEED.build, SEED.program, refuses=acts, place=place, policy="server")

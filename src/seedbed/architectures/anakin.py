@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -31,11 +31,18 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from seedbed.acting.assignment import half_seeds, lanes_of
+from seedbed.acting.example import example_unroll
 from seedbed.acting.inference import initial_state, row_keys
-from seedbed.architectures.checks import acts_and_queues
+from seedbed.architectures.checks import acts
 from seedbed.architectures.devices import pick_everywhere
 from seedbed.architectures.interface import Architecture, Setup, head_alone
-from seedbed.config.placement import HostSettings, PopulationSettings, TrainingDeviceSettings, at_least
+from seedbed.config.placement import (
+    FOR_REPLAYS,
+    HostSettings,
+    PopulationSettings,
+    TrainingDeviceSettings,
+    at_least,
+)
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import Variant, variants
 from seedbed.envs.on_device.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
@@ -48,8 +55,11 @@ from seedbed.instances import Instances
 from seedbed.learning.books import Books
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.loop import NOBODY
+from seedbed.learning.memory import rounds
+from seedbed.learning.sampling import ENVS, Sampling, Trained, transitions_dropped
 from seedbed.learning.update import DEVICES, TrainState, Update, require_finite
 from seedbed.metrics.meters import Episodes, EpisodesOfSeveral
+from seedbed.replay.ring import Held, Ring
 from seedbed.seeding import key
 from seedbed.types import ActOutput, Agent, EnvSpec, Exploration, TimeStep, Tree, Unroll
 
@@ -64,11 +74,13 @@ class AnakinSettings(HostSettings, PopulationSettings, TrainingDeviceSettings):
     """Placement of Anakin's program."""
 
     batches_per_call: int = 8
-    """Batches of acting and learning in one call of the compiled program."""
+    """Batches (with a replay: rounds of unrolls) of acting and learning in one call of the compiled program."""
+    envs: int | None = field(default=None, metadata=FOR_REPLAYS)
+    """Environments, each with one unroll a round; None: as many as a batch has rows."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 1, "batches_per_call")
+        at_least(self, 1, "batches_per_call", "envs")
 
 
 class Acting(NamedTuple):
@@ -81,6 +93,7 @@ class Acting(NamedTuple):
       memory: recurrent state of the agent.
       step: int32 ``[B]``, number of decisions so far.
       sums: return and length of the open episode.
+      first: recurrent state before the open unroll, where unrolls overlap; else None.
     """
 
     slot: Any
@@ -89,6 +102,34 @@ class Acting(NamedTuple):
     memory: Tree
     step: Any
     sums: OpenEpisodes
+    first: Tree = None
+
+
+class Steps(NamedTuple):
+    """Some steps of acting, time-major ``[T, E, ...]``.
+
+    Attributes:
+      timestep: time steps that were acted on.
+      action, record: decisions at them.
+      version: int32, version of the weights that decided.
+    """
+
+    timestep: TimeStep
+    action: Any
+    record: Tree
+    version: Any
+
+
+class Kept(NamedTuple):
+    """The experience that an agent with a replay keeps; every leaf has the environments as its second axis.
+
+    Attributes:
+      ring: contents of the replay.
+      overlap: steps that the next unroll shares with the one before.
+    """
+
+    ring: Held
+    overlap: Steps
 
 
 class Carry(NamedTuple):
@@ -98,24 +139,49 @@ class Carry(NamedTuple):
       train: state of learning.
       acting: state of acting.
       last: returns and lengths of the last episodes.
+      kept: experience of an agent with a replay; else None.
     """
 
     train: TrainState
     acting: Acting
     last: LastEpisodes
+    kept: Kept | None = None
 
 
 class Seen(NamedTuple):
-    """The counts of the environments over some batches; of each variant, where there are several.
+    """The counts of some batches; of each variant, where there are several.
 
     Attributes:
       resets: number of transitions that only reset, uint32.
       spoilt: environments that gave bad numbers, int32 ``[fields]``; see
         :func:`~seedbed.envs.on_device.spoilt.spoilt_by`.
+      learned: int32, number of batches (with a replay: of rounds) that were learned from.
+      trained: counts of the updates with samples from a replay; None without one.
     """
 
     resets: Any
     spoilt: Any
+    learned: Any
+    trained: Trained | None = None
+
+    def and_then(self, later: Seen) -> Seen:
+        """Returns the counts of these batches and later ones."""
+        trained = None
+        if self.trained is not None and later.trained is not None:
+            one, other = self.trained, later.trained
+            updates = one.updates + other.updates
+            trained = Trained(
+                updates,
+                one.fresh + other.fresh,
+                (one.lag * one.updates + other.lag * other.updates) / jnp.maximum(updates, 1),
+                jnp.maximum(one.most_lag, other.most_lag),
+            )
+        return Seen(
+            self.resets + later.resets,
+            jnp.maximum(self.spoilt, later.spoilt),
+            self.learned + later.learned,
+            trained,
+        )
 
 
 class Own(NamedTuple):
@@ -126,11 +192,13 @@ class Own(NamedTuple):
     Attributes:
       learner: random key for parameters and updates, as raw data, uint32.
       acting: random key for actions, as raw data, uint32.
+      replay: random key for samples, as raw data, uint32.
       values: swept settings of the agent, by name; float32 scalars.
     """
 
     learner: Any
     acting: Any
+    replay: Any
     values: dict[str, Any]
 
 
@@ -164,7 +232,8 @@ class Anakin:
         self._agent = agent
         self._agent_with = agent_with
         self._spec = spec
-        self._num_envs = agent.data.batch_size
+        self._samples = agent.data.replay is not None
+        self._num_envs = envs_of(config, agent)
         self._env = make_native(config.env, config.env_options)
         self._spoilt = Spoilt(spec)
         self._devices = pick_everywhere("training", config.placement.training_devices)
@@ -178,11 +247,12 @@ class Anakin:
         # One instance for all hosts, since they run one program.
         self.books = Books(episodes=EpisodesOfSeveral(each) if self._several else each[0])
         self._batch_seconds: float | None = None
-        self._resets = 0  # of all agents together
+        self._resets = self._fresh = self._dropped = 0  # of all agents together
         self._epoch = 0
         self._compile_parts()
         if checkpoint is None:
             self._carry: Carry = self._begin_all(self._own, self._all_seeds())
+            self._unbooked = self._agent.data.overlap * self._num_envs
         else:
             self._restore(checkpoint)
         self._look()
@@ -194,13 +264,14 @@ class Anakin:
             self._own: Own = jax.tree.map(lambda *leaves: np.stack(leaves), *own)
             self._require_sweepable()
             begin, self._one_batch = jax.vmap(self._begin), jax.vmap(self._batch)
-            share = PartitionSpec(None, DEVICES)
+            share, of_kept = PartitionSpec(None, DEVICES), PartitionSpec(None, *ENVS)
         else:
             self._own = own[0]
             begin, self._one_batch = self._begin, self._batch
-            share = PartitionSpec(DEVICES)
-        whole = self._update.whole
-        places: Any = (whole, NamedSharding(self._update.mesh, share), whole)
+            share, of_kept = PartitionSpec(DEVICES), ENVS
+        whole, mesh = self._update.whole, self._update.mesh
+        kept = NamedSharding(mesh, of_kept) if self._samples else None
+        places: Any = (whole, NamedSharding(mesh, share), whole, kept)
         self._places = Carry(*places)
         # On several hosts a call may fail because another host is lost; its input has to be kept for a checkpoint.
         donated = 1 if jax.process_count() == 1 else ()
@@ -247,54 +318,98 @@ class Anakin:
         agent = self._agent_with(own.values)
         return agent, Update(agent, self._devices)
 
+    def _sampling(self, agent: Agent, update: Update) -> Sampling:
+        """Makes the functions of the agent's replay."""
+        data, envs = agent.data, self._num_envs
+        example = example_unroll(agent, self._spec, data.overlap + data.unroll_length, 1)
+        filling, batches = rounds(data, envs, data.batch_size)
+        ring = Ring.of(data, example._replace(weight=None), envs, agent.priorities)
+        return Sampling(update, ring, batches, filling, data.batch_size)
+
     def _begin(self, own: Own, seeds: Any) -> Carry:
         agent, update = self._learner_of(own)
         stage, timestep = begin(self._env, seeds)
         sums, last = no_episodes(self._num_envs, self._window)
         slots = jnp.arange(self._num_envs, dtype=jnp.int32)
         memory = initial_state(agent, self._exploration())
+        train = update.begin(jax.random.wrap_key_data(own.learner))
         acting = Acting(slots, stage, timestep, memory, jnp.zeros_like(slots), sums)
-        return Carry(update.begin(jax.random.wrap_key_data(own.learner)), acting, last)
+        if not self._samples:
+            return Carry(train, acting, last)
+        # The first unroll of all begins with an overlap that no other has.
+        key, count = jax.random.wrap_key_data(own.acting), agent.data.overlap
+        after, steps, (sums, ended) = self._steps(key, train.params, train.updates, acting, count)
+        kept = Kept(self._sampling(agent, update).ring.empty(self._num_envs), steps)
+        if not count:
+            return Carry(train, acting, last, kept)
+        return Carry(train, after._replace(first=memory), finish(last, sums, ended), kept)
 
-    def _unroll(
-        self, key: Any, params: Tree, version: Any, before: Acting
-    ) -> tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]]:
-        """Steps the environments of one device T times.
+    def _decide(self, key: Any, params: Tree, acting: Acting) -> tuple[ActOutput, Tree]:
+        keys = row_keys(key, acting.slot, jnp.full_like(acting.slot, self._epoch), acting.step)
+        return self._agent.act(params, keys, acting.timestep, acting.memory)
+
+    def _steps(
+        self, key: Any, params: Tree, version: Any, before: Acting, count: int
+    ) -> tuple[Acting, Steps, tuple[OpenEpisodes, Any]]:
+        """Steps the environments of one device.
 
         Args:
           key: key for actions.
           params: parameters of the policy.
           version: int32, version of the parameters.
           before: state of acting before the steps.
+          count: number of steps, T.
+
+        Returns:
+          The state of acting after the steps; the steps; and sums and ends of the episodes, ``[T, B]``.
+        """
+
+        def step(acting: Acting, _: None) -> tuple[Acting, Any]:
+            output, memory = self._decide(key, params, acting)
+            stage, timestep = advance(self._env, acting.stage, output.action)
+            sums = go_on(acting.sums, timestep)
+            after = acting._replace(
+                stage=stage, timestep=timestep, memory=memory, step=acting.step + 1, sums=sums
+            )
+            ended = timestep.terminated | timestep.truncated
+            return after, (acting.timestep, output.action, output.record, (sums, ended))
+
+        after, (timesteps, actions, records, episodes) = jax.lax.scan(step, before, None, count)
+        versions = jnp.full(actions.shape[:2], version, jnp.int32)
+        return after, Steps(timesteps, actions, records, versions), episodes
+
+    def _unroll(
+        self, key: Any, params: Tree, version: Any, before: Acting
+    ) -> tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]]:
+        """Steps the environments of one device T times; arguments as for :meth:`_steps`.
 
         Returns:
           The state of acting after the steps; the unroll, ``[T + 1, B]`` time steps and ``[T, B]`` actions; the agent's
           record of the last time step, if the agent prepares batches, else None; and sums and ends of the episodes,
           ``[T, B]``.
         """
-
-        def act(acting: Acting) -> tuple[ActOutput, Tree]:
-            keys = row_keys(key, acting.slot, jnp.full_like(acting.slot, self._epoch), acting.step)
-            return self._agent.act(params, keys, acting.timestep, acting.memory)
-
-        def step(acting: Acting, _: None) -> tuple[Acting, Any]:
-            output, memory = act(acting)
-            stage, timestep = advance(self._env, acting.stage, output.action)
-            sums = go_on(acting.sums, timestep)
-            after = Acting(acting.slot, stage, timestep, memory, acting.step + 1, sums)
-            ended = timestep.terminated | timestep.truncated
-            return after, (acting.timestep, output.action, output.record, (sums, ended))
-
-        after, (timesteps, actions, records, episodes) = jax.lax.scan(
-            step, before, None, self._agent.data.unroll_length
-        )
-        timesteps = jax.tree.map(
-            lambda all_but_last, last: jnp.concatenate([all_but_last, last[None]]), timesteps, after.timestep
-        )
-        versions = jnp.full(actions.shape[:2], version, jnp.int32)
+        after, steps, episodes = self._steps(key, params, version, before, self._agent.data.unroll_length)
         # The preparation of batches needs the outputs of the weights that have acted.
-        last = act(after)[0].record if self._agent.prepare else None
-        return after, Unroll(timesteps, actions, records, before.memory, versions), last, episodes
+        last = self._decide(key, params, after)[0].record if self._agent.prepare else None
+        return after, _unroll_of(steps, after.timestep, before.memory), last, episodes
+
+    def _overlapping(
+        self, key: Any, params: Tree, version: Any, before: Acting, shared: Steps
+    ) -> tuple[Acting, Steps, Unroll, tuple[OpenEpisodes, Any]]:
+        """Steps the environments of one device T times, for unrolls that overlap; arguments as for :meth:`_steps`.
+
+        Returns:
+          The state of acting after the steps; the overlap of the next unroll; this one, ``[overlap + T + 1, B]``; and
+          sums and ends of the episodes, ``[T, B]``.
+        """
+        data = self._agent.data
+        if not data.overlap:
+            after, steps, episodes = self._steps(key, params, version, before, data.unroll_length)
+            return after, shared, _unroll_of(steps, after.timestep, before.memory), episodes
+        middle, early, sums = self._steps(key, params, version, before, data.unroll_length - data.overlap)
+        after, late, more = self._steps(key, params, version, middle, data.overlap)
+        unroll = _unroll_of(_joined(shared, early, late), after.timestep, before.first)
+        return after._replace(first=middle.memory), late, unroll, _joined(sums, more)
 
     def _act(self, own: Own, carry: Carry) -> tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]]:
         """Runs :meth:`_unroll` on every device, with its share of the environments."""
@@ -314,11 +429,50 @@ class Anakin:
 
     def _batch(self, own: Own, carry: Carry) -> tuple[Carry, Tree, Seen]:
         """Acts for one batch and learns from it; returns its metrics and the counts of its environments, too."""
+        if self._samples:
+            return self._round(own, carry)
         _, update = self._learner_of(own)
         acting, unroll, last, (sums, ended) = self._act(own, carry)
         train, metrics = update.passes(carry.train, unroll, last)
-        seen = Seen(unroll.timestep.first[1:].sum(dtype=jnp.uint32), spoilt_by(unroll.timestep))
+        resets = unroll.timestep.first[1:].sum(dtype=jnp.uint32)
+        seen = Seen(resets, spoilt_by(unroll.timestep), jnp.int32(1))
         return Carry(train, acting, finish(carry.last, sums, ended)), metrics, seen
+
+    def _act_on(self, own: Own, carry: Carry) -> tuple[Acting, Steps, Unroll, tuple[OpenEpisodes, Any]]:
+        """Runs :meth:`_overlapping` on every device, with its share of the environments."""
+        _, update = self._learner_of(own)
+        across, whole = PartitionSpec(DEVICES), PartitionSpec()
+        act = jax.shard_map(
+            self._overlapping,
+            mesh=update.mesh,
+            in_specs=(whole, whole, whole, across, ENVS),
+            out_specs=(across, ENVS, update.specs._replace(weight=None), ENVS),
+            check_vma=False,
+        )
+        assert carry.kept is not None
+        acted: tuple[Acting, Steps, Unroll, tuple[OpenEpisodes, Any]] = act(
+            jax.random.wrap_key_data(own.acting),
+            carry.train.params,
+            carry.train.updates,
+            carry.acting,
+            carry.kept.overlap,
+        )
+        return acted
+
+    def _round(self, own: Own, carry: Carry) -> tuple[Carry, Tree, Seen]:
+        """Acts for a round of unrolls, inserts it, and makes the updates that it has earned; see :meth:`_batch`."""
+        assert carry.kept is not None
+        sampling = self._sampling(*self._learner_of(own))
+        acting, overlap, unroll, (sums, ended) = self._act_on(own, carry)
+        ring = sampling.insert(carry.kept.ring, unroll)
+        key = jax.random.wrap_key_data(own.replay)
+        train, ring, metrics, trained = sampling.learn(key, carry.train, ring)
+        first = unroll.timestep.first[1:]
+        before = jnp.where(carry.kept.ring.chunks[0, 0] == 0, 0, first[: self._agent.data.overlap].sum())
+        resets = (first.sum() - before).astype(jnp.uint32)
+        learned = (trained.updates > 0).astype(jnp.int32)
+        seen = Seen(resets, spoilt_by(unroll.timestep), learned, trained)
+        return Carry(train, acting, finish(carry.last, sums, ended), Kept(ring, overlap)), metrics, seen
 
     def _batches(self, own: Own, carry: Carry, count: Any) -> tuple[Carry, Tree, Seen]:
         """Acts for and learns from ``count`` batches; ``count`` is traced, so that one program serves all numbers.
@@ -334,12 +488,16 @@ class Anakin:
         def one_more(_: Any, now: tuple[Carry, Tree, Seen]) -> tuple[Carry, Tree, Seen]:
             carry, metrics, seen = one_batch(own, now[0])
             metrics = jax.tree.map(lambda old, new: old + new if _is_mean(new) else new, now[1], metrics)
-            before = now[2]
-            seen = Seen(before.resets + seen.resets, jnp.maximum(before.spoilt, seen.spoilt))
-            return carry, metrics, seen
+            return carry, metrics, now[2].and_then(seen)
 
         carry, metrics, seen = jax.lax.fori_loop(0, count, one_more, (carry, *nothing))
-        metrics = jax.tree.map(lambda leaf: leaf / count if _is_mean(leaf) else leaf, metrics)
+        learned = jnp.maximum(seen.learned, 1)
+
+        def mean(leaf: Any) -> Any:
+            of_each = learned.reshape(-1, *[1] * (leaf.ndim - 1)) if self._several else learned
+            return leaf / of_each if _is_mean(leaf) else leaf
+
+        metrics = jax.tree.map(mean, metrics)
         # A variant that has diverged must not hide the metrics of the others.
         return (
             carry,
@@ -372,7 +530,7 @@ class Anakin:
             # counts do not depend on the number of batches in a call.
             before = self._resets // len(self._variants)
             self._resets += int(np.asarray(seen.resets).sum(dtype=np.int64))
-            self._book(count, self._resets // len(self._variants) - before)
+            self._book(count, self._resets // len(self._variants) - before, seen.trained)
             self._spoilt.hear(np.max(np.atleast_2d(seen.spoilt), axis=0))
             require_finite(
                 self._carry.train.skipped_in_row,
@@ -401,12 +559,16 @@ class Anakin:
         )
         return max(1, min(count, left))
 
-    def _book(self, count: int, resets: int) -> None:
-        steps = count * self._steps_a_batch
+    def _book(self, count: int, resets: int, trained: Trained | None) -> None:
+        steps = count * self._steps_a_batch + self._unbooked
+        self._unbooked = 0
         self.books.ledger.decide(steps, resets)
         self.books.ledger.cut(steps)
-        self.books.ledger.train(steps)
-        self.books.policy_lag.add(np.arange(self._agent.data.updates_a_batch))
+        if trained is None:
+            self.books.ledger.train(steps)
+            self.books.policy_lag.add(np.arange(self._agent.data.updates_a_batch))
+        else:
+            self._book_samples(trained)
         self._look()
         last = jax.device_get(self._carry.last)
         if isinstance(self.books.episodes, EpisodesOfSeveral):
@@ -415,6 +577,20 @@ class Anakin:
             self.books.episodes.look()
         else:
             _show(self.books.episodes, last)
+
+    def _book_samples(self, trained: Trained) -> None:
+        """Books transitions that were sampled for the first time, or lost before; of several agents, the mean."""
+        assert self._carry.kept is not None
+        agents = len(self._variants)
+        fresh = self._fresh + int(np.asarray(trained.fresh).sum(dtype=np.int64))
+        dropped = transitions_dropped(self._carry.kept.ring)
+        self.books.ledger.train(fresh // agents - self._fresh // agents)
+        self.books.ledger.drop(queued_steps=dropped // agents - self._dropped // agents)
+        self._fresh, self._dropped = fresh, dropped
+        updates = int(np.sum(trained.updates))
+        if updates:
+            lags = float(np.sum(np.multiply(trained.lag, trained.updates, dtype=np.float64)))
+            self.books.policy_lag.add_many(updates // agents, lags / agents, float(np.max(trained.most_lag)))
 
     @property
     def skipped(self) -> int:
@@ -447,7 +623,7 @@ class Anakin:
 
     def acting_alone(self) -> Callable[[], int]:
         """Returns a function that acts for one batch, without learning, and returns its number of steps; for timing."""
-        act = jax.jit(self._act)
+        act = jax.jit(self._act_on if self._samples else self._act)
 
         def once() -> int:
             acting, *_ = jax.block_until_ready(act(self._own, self._carry))
@@ -508,10 +684,13 @@ class Anakin:
             "epoch": self._epoch,
             "worlds": self._worlds(),
             "resets": self._resets,
+            "fresh": self._fresh,
         }
         carry = (self._carry if alone else self._everywhere(self._carry))._asdict()
         if alone:
             del carry["acting"]
+        if alone or not self._samples:
+            del carry["kept"]
         if not self._several:
             return Contents(carry, meta)
         # Programs that play with the agent read the tree "train", which holds the best one.
@@ -521,8 +700,9 @@ class Anakin:
     def _everywhere(self, carry: Carry) -> Carry:
         """Returns the carry as host arrays; on every one of several hosts, with the environments of all."""
         if jax.process_count() > 1:
-            whole = jax.jit(lambda acting: acting, out_shardings=self._update.whole)
-            carry = carry._replace(acting=whole(carry.acting))
+            whole = jax.jit(lambda acting, kept: (acting, kept), out_shardings=self._update.whole)
+            acting, kept = whole(carry.acting, carry.kept)
+            carry = carry._replace(acting=acting, kept=kept)
         on_host: Carry = jax.device_get(carry)
         return on_host
 
@@ -543,8 +723,10 @@ class Anakin:
                 raise ConfigError(
                     f"the {name} was {meta['worlds'][name]} and is {now} now: a resumed run goes on in its worlds"
                 )
-        self.books.restore(meta, open_steps=True)
+        # With the environments, the experience of an agent with a replay is lost.
+        self.books.restore(meta, open_steps=True, queued=0 if self._samples and not meta["exact"] else None)
         self._resets = int(meta.get("resets", 0))  # 0.1 kept none
+        self._fresh = int(meta.get("fresh", 0))
         self._epoch = meta["epoch"] + (not meta["exact"])
         # Only shapes: two carries might not fit into the devices' memory.
         like: Carry = jax.eval_shape(self._begin_all, self._own, self._all_seeds())
@@ -553,16 +735,41 @@ class Anakin:
         def kept(name: str) -> Tree:
             return _spread(checkpoint.tree(prefix + name, getattr(like, name)), getattr(self._places, name))
 
-        acting = kept("acting") if meta["exact"] else self._begin_all(self._own, self._all_seeds()).acting
-        self._carry = Carry(kept("train"), acting, kept("last"))
+        self._unbooked = 0
+        if meta["exact"]:
+            acting, experience = kept("acting"), kept("kept") if self._samples else None
+            if experience is not None:
+                self._dropped = transitions_dropped(experience.ring)
+        else:
+            anew = self._begin_all(self._own, self._all_seeds())
+            acting, experience = anew.acting, anew.kept
+            self._unbooked = self._agent.data.overlap * self._num_envs
+        self._carry = Carry(kept("train"), acting, kept("last"), experience)
 
 
 def _own(variant: Variant) -> Own:
     values = {name: np.float32(value) for name, value in variant.values.items()}
-    learner, acting = (
-        np.asarray(jax.random.key_data(key(variant.seed, name))) for name in ("learner", "acting")
+    learner, acting, replay = (
+        np.asarray(jax.random.key_data(key(variant.seed, name))) for name in ("learner", "acting", "replay")
     )
-    return Own(learner, acting, values)
+    return Own(learner, acting, replay, values)
+
+
+def _joined(*parts: Any) -> Any:
+    """Joins trees of steps ``[T, B, ...]`` in the order of time."""
+    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
+
+
+def _unroll_of(steps: Steps, last: TimeStep, state: Tree) -> Unroll:
+    """Makes the unroll of some steps, the time step behind them and the agent's state before them."""
+    timesteps = jax.tree.map(lambda array, end: jnp.concatenate([array, end[None]]), steps.timestep, last)
+    return Unroll(timesteps, steps.action, steps.record, state, steps.version)
+
+
+def envs_of(config: RunConfig, agent: Agent) -> int:
+    """Returns the number of environments."""
+    given: int | None = config.placement.envs
+    return agent.data.batch_size if given is None else given
 
 
 def _spread(tree: Tree, sharding: Any) -> Tree:
@@ -592,6 +799,30 @@ def build(setup: Setup) -> Anakin:
     )
 
 
+def check(config: RunConfig, agent: Agent) -> str | None:
+    """Returns the reason why settings do not go together; None if they do."""
+    if agent.data.replay is None:
+        return None
+    envs, devices = envs_of(config, agent), len(config.placement.training_devices) * config.cluster.hosts
+    if envs % devices:
+        return (
+            f"{envs} environments cannot be shared equally by {devices} training devices: use --envs "
+            f"{-(-envs // devices) * devices}"
+        )
+    try:
+        rounds(agent.data, envs, agent.data.batch_size)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
 ANAKIN = Architecture(
-    "anakin", AnakinSettings, build, head_alone, refuses=acts_and_queues, policy="program", always_exact=True
+    "anakin",
+    AnakinSettings,
+    build,
+    head_alone,
+    refuses=acts,
+    check=check,
+    policy="program",
+    always_exact=True,
 )

@@ -27,6 +27,7 @@ from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.program import Program
 from seedbed.config.placement import (
     FetchSettings,
+    HostSettings,
     LearnerSettings,
     RemoteSettings,
     TrainingDeviceSettings,
@@ -41,7 +42,9 @@ FETCH_FRAMES = 400
 
 
 @dataclass(frozen=True)
-class ApexSettings(FetchSettings, LearnerSettings, TrainingDeviceSettings, RemoteSettings, TransportSettings):
+class ApexSettings(
+    HostSettings, FetchSettings, LearnerSettings, TrainingDeviceSettings, RemoteSettings, TransportSettings
+):
     """Placement of Ape-X's parts."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 import jax
 
 from seedbed.acting.lag import ExactLag
-from seedbed.config.placement import RemoteSettings, ShardSettings, has_meaning
+from seedbed.config.placement import EnvironmentSettings, RemoteSettings, ShardSettings, has_meaning
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.learning.memory import rounds
@@ -48,6 +48,33 @@ def too_far_behind(config: RunConfig, agent: Agent) -> str | None:
             "--envs-per-actor"
         )
     return uneven_rounds(config, agent)
+
+
+def uneven_parts(config: RunConfig, agent: Agent) -> str | None:
+    """Refuses parts of a replay that hosts, environments or the rows of a batch cannot be divided among equally."""
+    plan, hosts = agent.data.replay, config.cluster.hosts
+    if plan is None or (plan.parts is None and hosts == 1):
+        return None
+    parts = plan.parts or hosts
+    if parts % hosts:
+        return f"replay_parts is {parts}, and {hosts} hosts cannot share them equally: use --replay-parts {hosts}"
+    if agent.data.batch_size % parts:
+        more = -(-agent.data.batch_size // parts) * parts
+        return (
+            f"batch_size is {agent.data.batch_size}, and {parts} parts of the replay cannot share it equally: "
+            f"use --batch-size {more}"
+        )
+    place, here = config.placement, parts // hosts
+    if here == 1:
+        return None
+    if isinstance(place, ShardSettings) or not isinstance(place, EnvironmentSettings):
+        return f"replay_parts is {parts}, but no replay of {config.arch} has parts: leave it out"
+    if place.eval_envs or place.actors % here:
+        return (
+            f"replay_parts is {parts}, {here} on each host, and their environments have to be equally many: "
+            f"leave --eval-envs out, and give --actors {here} or a multiple of it"
+        )
+    return None
 
 
 def uneven_rounds(config: RunConfig, agent: Agent) -> str | None:
@@ -102,7 +129,7 @@ def too_heavy(config: RunConfig, agent: Agent) -> str | None:
     params = jax.eval_shape(agent.init, key(0, "example"))
     sent = (params, jax.eval_shape(agent.optimizer.init, params)) if shards else params
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent)) // max(shards, 1)
-    remote = isinstance(place, RemoteSettings) and bool(place.listen)
+    remote = isinstance(place, RemoteSettings) and (bool(place.listen) or place.on != "here")
     limit = MAX_MESSAGE_BYTES if place.transport == "grpc" or remote else MAX_STEP_BYTES
     if needed <= limit:
         return None

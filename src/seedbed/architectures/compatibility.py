@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from seedbed.architectures.checks import meaningless
+from seedbed.architectures.checks import meaningless, uneven_parts
 from seedbed.architectures.interface import Architecture
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, listed
@@ -32,9 +32,11 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
     if (reason := why_never(config.arch, agent.data)) is not None:
         there = listed(runs_under(agent.data), "or")
         return f"{agent.name} does not run under {config.arch}: {reason}; use --arch {there}"
-    if agent.data.replay and config.cluster.hosts > 1:
-        return f"hosts is {config.cluster.hosts}, but {agent.name} samples from the replay of one host: leave it out"
-    return meaningless(config) or load_architecture(config.arch).check(config, agent)
+    return (
+        meaningless(config)
+        or uneven_parts(config, agent)
+        or load_architecture(config.arch).check(config, agent)
+    )
 
 
 def require_fit(config: RunConfig, agent: Agent) -> None:

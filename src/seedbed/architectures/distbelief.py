@@ -38,6 +38,7 @@ from seedbed.metrics.ledger import Ledger, carried_out
 from seedbed.parameter_server.pushing import Outliers, ParameterServer, PushingLearner
 from seedbed.parameter_server.server import RemoteShards
 from seedbed.replay.dataset import Batches, Dataset
+from seedbed.replay.exchange import located
 from seedbed.seeding import key
 from seedbed.types import Agent, DataPlan, EnvSpec, Unroll
 
@@ -52,7 +53,7 @@ class DistBeliefSettings(ShardProcessSettings, InstanceSettings, TransportSettin
     actors: int = 2
     """Replicas that learn, each in a process of its own."""
     dataset: str | None = None
-    """Folder of the data set to learn from; see seedbed collect."""
+    """Folder of the data set to learn from (see seedbed collect), or minari:NAME or minari:FOLDER."""
     n_fetch: int = 1
     """Gradients after which a replica fetches the newest parameters."""
     n_push: int = 1
@@ -78,7 +79,7 @@ def open_dataset(config: RunConfig, spec: EnvSpec, *, verify: bool) -> Dataset:
       DatasetError: the folder holds no data set, or one of other environments.
     """
     assert config.placement.dataset is not None, "check() sees to it"
-    dataset = Dataset.open(config.placement.dataset, verify=verify)
+    dataset = Dataset.open(located(config.placement.dataset, spec), verify=verify)
     dataset.require(spec)
     return dataset
 

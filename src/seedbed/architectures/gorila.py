@@ -133,6 +133,7 @@ class GorilaWorker:
             assignment=assignment,
             count=self._count,
         )
+        self._meters = parts.meters
         self.source = central_inference(parts, devices)
         self.loop = parts.loop(self.source, while_idle=self._fetch)
         self.updates = self.loop.updates
@@ -157,7 +158,10 @@ class GorilaWorker:
             self._ended.extend(episodes)
 
     def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the next report to the head; episodes and statistics of pushed gradients are reported once."""
+        """Returns the next report to the head; news is reported once.
+
+        News are ended episodes, what their environments told, and statistics of pushed gradients.
+        """
         with self._telling:
             ended, self._ended = self._ended, []
         return {
@@ -165,6 +169,7 @@ class GorilaWorker:
             "episodes": ended,
             "pushed": self.learner.pushed()._asdict(),
             "skipped": self.loop.skipped,
+            "info": self._meters.take_info(),
             "metrics": plain(metrics),
         }
 

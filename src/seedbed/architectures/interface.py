@@ -30,6 +30,7 @@ class Setup:
       agent: the agent.
       spec: spec of the environments.
       token: secret by which actors, workers and shards are admitted.
+      claim: secret of this session by which its own actors on other machines are known; empty if there are none.
       gate: admission of remote actors; None if none may join.
       log: log of the run's own process.
       checkpoint: checkpoint to go on from; None to begin.
@@ -44,6 +45,7 @@ class Setup:
     agent: Agent
     spec: EnvSpec
     token: str = ""
+    claim: str = ""
     gate: Gate | None = None
     log: Path = Path("the log of this process")
     checkpoint: Checkpoint | None = None

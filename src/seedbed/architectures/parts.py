@@ -18,9 +18,22 @@ from seedbed.learning.books import Books
 from seedbed.learning.failure import Failure
 from seedbed.learning.learner import Learner
 from seedbed.learning.loop import Beginning, LearnerLoop, LoopSettings, resumed
-from seedbed.learning.memory import Memory, QueueMemory, ReplayMemory, into, make_replay, rounds
+from seedbed.learning.memory import (
+    Memory,
+    QueueMemory,
+    ReplayMemory,
+    into,
+    make_device_replay,
+    make_replay,
+    parts_here,
+    rounds,
+    shared,
+)
 from seedbed.learning.source import Source
+from seedbed.nets.build import is_mlp
+from seedbed.replay.device import DeviceReplay
 from seedbed.replay.queue import UnrollQueue, join
+from seedbed.replay.replay import Replay
 from seedbed.seeding import integer, key
 from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.service import Service
@@ -139,6 +152,7 @@ def make_parts(
     publish_every: int = 0,
     assignment: Assignment | None = None,
     count: Callable[[Iterable[tuple[float, int]]], None] | None = None,
+    replay_device: Any = None,
 ) -> Parts:
     """Makes the parts, and restores the state that a checkpoint holds.
 
@@ -151,6 +165,7 @@ def make_parts(
       publish_every: updates between two publications of the weights; 0: whenever they are due.
       assignment: assignment for actors; None for that of this host.
       count: function that takes the returns and lengths of ended episodes; None: the books count them.
+      replay_device: JAX device that holds an agent's replay; None for the host's memory.
 
     Raises:
       ConfigError: a setting does not fit the agent, this machine or the checkpoint.
@@ -163,8 +178,9 @@ def make_parts(
     acting = place.planned - place.eval_envs
     if learner is None:
         training = pick_everywhere("training", place.training_devices)
-        learner = Learner(agent, training, key(config.seed, "learner"))
-    filling, batches = rounds(plan, acting, rows) if lag.exact else (0, 1)
+        at_once = trains_at_once(config, spec)
+        learner = Learner(agent, training, key(config.seed, "learner"), at_once=at_once)
+    filling, batches = rounds(shared(plan, config.cluster.hosts), acting, rows) if lag.exact else (0, 1)
     updates = batches * plan.updates_a_batch
     store = WeightStore(list(devices), keep=lag.snapshots_kept(batches))
     settings = LoopSettings(
@@ -188,16 +204,38 @@ def make_parts(
         capacity = lag.queue_capacity(place.planned, place.queue_size or rows)
         memory = QueueMemory(UnrollQueue(capacity, rows), books.ledger, exact=config.deterministic)
     else:
-        replay = make_replay(
+        hosts = config.cluster.hosts
+        here = parts_here(plan.replay, hosts)
+        more: dict[str, Any] = {
+            "lag": lag,
+            "batch_size": rows // here,
+            "acting": acting // here,
+            "largest_insert": place.largest_batch,
+            "share": here * hosts,
+        }
+        numbers = [(host if stream is None else stream) * here + part for part in range(here)]
+        replays: list[Replay] | list[DeviceReplay]
+        if replay_device is None:
+            replays = [
+                make_replay(agent, spec, seed=integer(config.seed, "replay", number), **more)
+                for number in numbers
+            ]
+        else:
+            draws = key(config.seed, "replay")
+            replays = [
+                make_device_replay(
+                    agent, spec, envs=place.planned, device=replay_device, key=draws, part=number, **more
+                )
+                for number in numbers
+            ]
+        memory = ReplayMemory(
+            replays,
             agent,
-            spec,
-            lag=lag,
-            batch_size=rows,
-            acting=acting,
-            largest_insert=place.largest_batch,
-            seed=integer(config.seed, "replay", host if stream is None else stream),
+            books.ledger,
+            lanes if lag.exact else None,
+            planned=place.planned,
+            alone=hosts == 1,
         )
-        memory = ReplayMemory(replay, agent, books.ledger, lanes if lag.exact else None)
     beginning = Beginning(setup.first_epoch, 0, filling)
     if setup.checkpoint is not None:
         beginning = resumed(
@@ -223,8 +261,19 @@ def make_parts(
         failure=failure,
         beginning=beginning,
         hand_over=into(memory, count or books.count),
-        assignment=assignment or assignment_of(config, agent, spec, setup.token),
+        assignment=assignment or assignment_of(config, agent, spec, setup.token, claim=setup.claim),
     )
+
+
+def trains_at_once(config: RunConfig, spec: EnvSpec) -> bool:
+    """Returns whether all updates with a batch are one program.
+
+    In lockstep nobody waits for the weights between them. Convolutions stay out of it: without oneDNN they take twenty
+    times as long in a loop.
+    """
+    net = config.net
+    alone = config.cluster.hosts == 1
+    return config.lag.exact and alone and not net.lstm and is_mlp(net, spec.observation)
 
 
 def restored_tables(parts: Parts, like: Callable[[], dict[str, Tree]]) -> dict[str, Tree]:
@@ -241,7 +290,7 @@ def restored_tables(parts: Parts, like: Callable[[], dict[str, Tree]]) -> dict[s
 
 
 def assignment_of(
-    config: RunConfig, agent: Agent, spec: EnvSpec, token: str, *, envs: int | None = None
+    config: RunConfig, agent: Agent, spec: EnvSpec, token: str, *, claim: str = "", envs: int | None = None
 ) -> Assignment:
     """Returns the assignment for the actors of a host.
 
@@ -250,6 +299,7 @@ def assignment_of(
       agent: the agent.
       spec: spec of the environments.
       token: secret by which actors are admitted over a transport.
+      claim: secret by which actors on other machines take an index of the run's own; empty if none may.
       envs: number of environments of each actor; None to take it from the settings.
     """
     place = config.placement
@@ -265,6 +315,7 @@ def assignment_of(
         overlap=agent.data.overlap,
         evaluating=place.eval_envs if of_actors else 0,
         token=token,
+        claim=claim,
         keep_log=config.deterministic,
         lockstep=config.lag.exact,
         host=config.cluster.host,

@@ -7,15 +7,17 @@ these knows any architecture.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from seedbed.errors import ConfigError, ConnectionLost
 from seedbed.instances import START_SECONDS
+from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
+from seedbed.transport.tls import within_machine
 
 if TYPE_CHECKING:
     import threading
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from seedbed.config.settings import RunConfig
     from seedbed.types import Agent, EnvSpec
 
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS, _REACH_SECONDS = 0.5, 20.0
+"""Seconds for one attempt to reach an instance on this machine, and on another one (certificate and proof included)."""
 Unit = Literal["step", "unroll", "update", "gradient"]
 """The unit in which traffic is counted: one environment's step, one environment's unroll, an update of the weights (for
 each instance), or a gradient (of one instance)."""
@@ -192,6 +195,20 @@ class Program:
         """Returns the program as JSON values."""
         return {"head": self.head, "hosts": self.hosts, "roles": [asdict(role) for role in self.roles]}
 
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Program:
+        """Makes a program of the values of :meth:`to_json`; raises :class:`ConfigError` if they are of none."""
+        try:
+            roles = tuple(_role(**role) for role in value["roles"])
+            return Program(roles, value["head"], value["hosts"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"these are not the values of a program: {error!r}") from error
+
+
+def _role(*, needs: Mapping[str, Any], dials: Sequence[Mapping[str, Any]], **rest: Any) -> Role:
+    edges = tuple(Edge(edge["to"], tuple(Traffic(**each) for each in edge["traffic"])) for edge in dials)
+    return Role(**rest, needs=Resources(**needs), dials=edges)
+
 
 @dataclass(frozen=True)
 class Task:
@@ -230,17 +247,24 @@ class Context:
 
     Attributes:
       task: task of the instance.
-      token: secret by which the other instances admit this one.
+      invitation: knowledge by which the other instances admit this one.
+      claim: secret of the session by which one on another machine takes its index; empty if it needs none.
       over: event that is set when the instance is to end.
       make_config: function that makes the run's settings from their JSON values.
       make_agent: function that makes the agent; it imports JAX.
     """
 
     task: Task
-    token: str
+    invitation: Invitation
+    claim: str
     over: threading.Event
     make_config: Callable[[dict[str, Any]], RunConfig]
     make_agent: Callable[[RunConfig, EnvSpec], Agent]
+
+    @property
+    def token(self) -> str:
+        """The run's token."""
+        return self.invitation.token
 
     @cached_property
     def config(self) -> RunConfig:
@@ -271,9 +295,10 @@ class Context:
           ConnectionLost: the instance does not listen in time, or this one is to end.
         """
         address, deadline = self.address_of(role), time.monotonic() + self.task.patience
+        timeout = min(_LOOK_SECONDS, self.task.patience) if within_machine(address) else _REACH_SECONDS
         while True:
             try:
-                return connect(address, timeout=min(_LOOK_SECONDS, self.task.patience))
+                return connect(address, timeout=timeout, invitation=self.invitation)
             except ConnectionLost:
                 if self.over.is_set() or time.monotonic() > deadline:
                     raise

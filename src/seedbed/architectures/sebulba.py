@@ -19,19 +19,20 @@ training devices, never through the host.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from seedbed.acting.actor_threads import ActorThreads, LearnerGate
 from seedbed.acting.rollout import CompiledPolicy
-from seedbed.acting.thread_source import ThreadSource, memory_name
-from seedbed.architectures.checks import acts_and_queues, no_actors, too_far_behind
+from seedbed.acting.thread_source import ThreadSource, memory_names
+from seedbed.architectures.checks import acts, no_actors, too_far_behind
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts, restored_tables
 from seedbed.architectures.program import Program
 from seedbed.architectures.roles import learner, threads
 from seedbed.config.placement import (
+    FOR_REPLAYS,
     EnvironmentSettings,
     HostSettings,
     InferenceDeviceSettings,
@@ -55,6 +56,14 @@ class SebulbaSettings(
     envs_per_actor: int = 16
     """Environments of each thread; one thread steps while the policy acts for another."""
 
+    replay_on: Literal["host", "device"] = field(default="host", metadata=FOR_REPLAYS)
+    """Memory of the replay: the host's, or that of the first training device, where unrolls then stay."""
+
+    @property
+    def largest_batch(self) -> int:
+        """Environments in the batch that a thread acts for, all of its own."""
+        return self.envs_per_actor
+
 
 def check(config: RunConfig, agent: Agent) -> str | None:
     """Returns the reason why settings do not go together; None if they do."""
@@ -66,10 +75,15 @@ def check(config: RunConfig, agent: Agent) -> str | None:
             f"actors is {place.actors}, so of {len(place.inference_devices)} devices that act some have no thread: "
             "give as many --actors or more, or fewer --actor-devices"
         )
-    if place.eval_envs:
+    if place.eval_envs and agent.data.replay is None:
         return (
             f"eval_envs is {place.eval_envs}, but threads hand over unrolls of all their environments: leave it out, "
             "or use --arch seed or impala"
+        )
+    if place.replay_on == "device" and (place.eval_envs or (agent.data.replay and agent.data.replay.parts)):
+        return (
+            "replay_on is device, where every environment has a share of the replay and a host one part: leave "
+            "--eval-envs and --replay-parts out"
         )
     return too_far_behind(config, agent)
 
@@ -78,8 +92,11 @@ def build(setup: Setup) -> LearnerLoop:
     """Builds the head, with actor threads that the supervisor starts."""
     place = setup.config.placement
     devices = pick("inference", place.inference_devices)
-    parts = make_parts(setup, devices, lanes=place.actors)
-    return parts.loop(_threads(parts, devices), assemble=parts.learner.gather)
+    on_device = place.replay_on == "device"
+    training = pick("training", place.training_devices)[0] if on_device else None
+    parts = make_parts(setup, devices, lanes=place.actors, replay_device=training)
+    gather = None if setup.agent.data.replay else parts.learner.gather
+    return parts.loop(_threads(parts, devices), assemble=gather)
 
 
 def _threads(parts: Parts, devices: list[Any]) -> ThreadSource:
@@ -101,16 +118,22 @@ def _threads(parts: Parts, devices: list[Any]) -> ThreadSource:
         first_epoch=parts.beginning.first_epoch,
         meters=parts.meters,
         resumable=_states(parts),
+        on_host=setup.agent.data.replay is not None and place.replay_on == "host",
     )
     return ThreadSource(threads, gate, parts.store)
 
 
 def _states(parts: Parts) -> dict[int, dict[str, Any]]:
-    """Returns the state of each thread in the checkpoint, by index, including the agent's recurrent state."""
-    like = parts.setup.agent.initial_state(parts.setup.config.placement.envs_per_actor)
+    """Returns the state of each thread in the checkpoint, by index, including the agent's recurrent states."""
+    setup = parts.setup
+    like = setup.agent.initial_state(setup.config.placement.envs_per_actor)
     lanes = {index: lane for (index, _), lane in parts.beginning.lanes.items()}
-    kept = restored_tables(parts, lambda: {memory_name(index): like for index in lanes})
-    return {index: {**lane, "state": kept[memory_name(index)]} for index, lane in lanes.items()}
+    names = {index: memory_names(index, setup.agent.data.overlap) for index in lanes}
+    kept = restored_tables(parts, lambda: {name: like for each in names.values() for name in each})
+    return {
+        index: {**lane, "state": kept[names[index][0]], "first": kept[names[index][-1]]}
+        for index, lane in lanes.items()
+    }
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
@@ -119,6 +142,4 @@ def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
     return Program((learner(config, agent), threads(config)), hosts=config.cluster.hosts)
 
 
-SEBULBA = Architecture(
-    "sebulba", SebulbaSettings, build, program, refuses=acts_and_queues, check=check, policy="thread"
-)
+SEBULBA = Architecture("sebulba", SebulbaSettings, build, program, refuses=acts, check=check, policy="thread")

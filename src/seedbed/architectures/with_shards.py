@@ -27,6 +27,7 @@ from seedbed.instances import Instances
 from seedbed.learning.checkpoint import Contents, load_latest, save
 from seedbed.learning.loop import NOBODY
 from seedbed.learning.update import TrainState, Update
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.metrics.ledger import COLUMNS, carried_out
 from seedbed.parameter_server.pushing import PushingLearner
 from seedbed.parameter_server.server import RemoteShards, ShardHandler, ShardPulse, empty_part
@@ -86,6 +87,7 @@ class ParameterServerRun(Asynchronous):
         self._made = dict.fromkeys(range(config.placement.actors), 0)
         self._outliers = 0
         self._up, self._down = 0, 0
+        self._info = FinalInfo()
         # The position of each worker in its part of the data set, if there is one.
         self._positions: dict[str, Any] = dict(checkpoint.meta["positions"]) if checkpoint else {}
         self.workers = WorkerRegistry(
@@ -199,6 +201,7 @@ class ParameterServerRun(Asynchronous):
             self._version = max(self._version, int(pushed["version"]))
             self._dropped += int(pushed["dropped"])
             self._outliers += int(pushed["outliers"])
+            self._info.merge(told.get("info", {}))
             self._up += int(pushed["up"])
             self._down += int(pushed["down"])
             self._skipped[worker.index, worker.epoch] = int(told["skipped"])
@@ -264,8 +267,11 @@ class ParameterServerRun(Asynchronous):
 
     def meters(self) -> dict[str, float]:
         """Returns the metrics since the last call, by name."""
+        with self._news:
+            info = self._info.means()
         return {
             **super().meters(),
+            **info,
             "actors": len(self.workers),
             "gradient_outliers": self._outliers,
             "bytes_from_actors": self._up,

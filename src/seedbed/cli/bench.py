@@ -13,6 +13,7 @@ from seedbed.cli.defaults import defaults_of, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
+from seedbed.installation import clone
 from seedbed.launch.allocator import restart_tuned
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class BenchFlags:
     seconds: float = 3.0
     """Length of a window of each stage, in seconds; the whole runs ten times as long."""
     results: str | None = None
-    """File that the row is appended to; none: benchmarks/results/bench.jsonl, or compare.jsonl there."""
+    """File that the row is appended to; none: bench.jsonl or compare.jsonl in benchmarks/results of a clone."""
     compare: tuple[str, ...] = ()
     """Architectures to compare instead (seed, impala, apex), with networks of three sizes; or all."""
     rounds: int = 1
@@ -49,12 +50,13 @@ def run(arguments: list[str]) -> None:
     from seedbed.timing.stages import require_stages
 
     require_stages(flags.run)
-    file = Path(flags.results or f"benchmarks/results/{'compare' if archs else 'bench'}.jsonl")
+    file = _results(flags, "compare" if archs else "bench")
     try:
         if "all" in archs and len(archs) > 1:
             raise ConfigError(f"--compare {','.join(archs)}: all is all of them, give it alone")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        regular_files.open_to_append(file, links=True).close()
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            regular_files.open_to_append(file, links=True).close()
         if flags.picture:
             regular_files.require_room(flags.picture, links=True)
     except OSError as error:
@@ -62,10 +64,21 @@ def run(arguments: list[str]) -> None:
             f"cannot write the results to {error.filename or file}: {error.strerror}; see --results and --picture"
         ) from error
     row = _measured(flags, archs)
+    if file is None:
+        print_line("the row is kept in no file: --results FILE appends it to one")
+        return
     with regular_files.open_to_append(file, links=True) as results:
         line = json.dumps({"command": f"seedbed bench {' '.join(arguments)}".strip(), **row}) + "\n"
         results.write(line.encode())
     print_line(f"row appended to {file}")
+
+
+def _results(flags: BenchFlags, name: str) -> Path | None:
+    """The file for the row; none if it is not asked for and this is no clone."""
+    if flags.results is not None:
+        return Path(flags.results)
+    root = clone()
+    return None if root is None else root / "benchmarks" / "results" / f"{name}.jsonl"
 
 
 def _read(arguments: list[str]) -> BenchFlags:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from seedbed.cli.parse import parse, print_line
+from seedbed.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,9 @@ class Collect:
     frames: int
     """Environment frames (agent steps times frame skip), over all environments."""
     out: str | None = None
-    """Folder of the data set; none: dataset in the run folder."""
+    """Folder of the data set, or with minari its name there; none: dataset in the run folder."""
+    format: Literal["seedbed", "minari"] = "seedbed"
+    """Format: Seedbed's own, or episodes in Minari's folder of data sets (extra minari)."""
     greedy: bool = False
     """Take the most likely action instead of drawing from the policy."""
     seed: int = 0
@@ -36,19 +39,24 @@ def run(arguments: list[str]) -> None:
     flags = parse(
         "collect", Collect, arguments, about="Write a data set of what the newest weights of a run do."
     )
-    from seedbed.evaluation.collect import collect
+    from seedbed.evaluation.collect import collect, collect_for_minari
 
-    dataset = collect(
-        flags.run,
-        frames=flags.frames,
-        out=flags.out,
-        greedy=flags.greedy,
-        seed=flags.seed,
-        trust=flags.trust,
-    )
-    about = dataset.about
+    how: dict[str, Any] = {
+        "frames": flags.frames,
+        "greedy": flags.greedy,
+        "seed": flags.seed,
+        "trust": flags.trust,
+    }
+    if flags.format == "minari":
+        if flags.out is None:
+            raise ConfigError("--format minari needs a name: give --out NAME-v0, such as catch/expert-v0")
+        about = collect_for_minari(flags.run, name=flags.out, **how)
+        where = about.pop("path")
+    else:
+        dataset = collect(flags.run, out=flags.out, **how)
+        about, where = dataset.about, str(dataset.path)
     if flags.json:
-        print_line(json.dumps({"dataset": str(dataset.path), **about}))
+        print_line(json.dumps({"dataset": where, **about}))
         return
     mean = "" if about["mean_return"] is None else f" of mean return {about['mean_return']:.4g}"
-    print_line(f"{about['frames']:,} frames, {about['episodes']:,} whole episodes{mean}: {dataset.path}")
+    print_line(f"{about['frames']:,} frames, {about['episodes']:,} whole episodes{mean}: {where}")

@@ -16,10 +16,10 @@ class Export:
 
     run: Annotated[str, tyro.conf.Positional]
     """The run folder."""
-    format: Literal["stablehlo", "onnx"] = "stablehlo"
-    """Format of the file: JAX's StableHLO, or ONNX (extra onnx)."""
+    format: Literal["stablehlo", "onnx", "run"] = "stablehlo"
+    """JAX's StableHLO, ONNX (extra onnx), or a run folder that only plays."""
     out: str | None = None
-    """File to write; none: policy.FORMAT in the run folder."""
+    """File or folder to write; none: policy.FORMAT in the run folder."""
     trust: tuple[str, ...] = ()
     """Names (module:name) that the run may have imported, if this user did not begin it here."""
 

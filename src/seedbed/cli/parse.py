@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import tyro
 
@@ -14,6 +15,7 @@ from seedbed.errors import ConfigError
 from seedbed.metrics.say import flush
 
 Settings = TypeVar("Settings")
+_POWER = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}", re.IGNORECASE)
 _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
 """Signs of which tyro draws boxes, on terminals with and without UTF-8."""
 
@@ -26,6 +28,32 @@ _WITH_COMMAS = (
     "--hidden",
 )
 """Flags that take whole numbers, with spaces between them or commas."""
+
+
+_ELSEWHERE = {
+    theirs: ours
+    for ours, several in {
+        "--frames": "--total-timesteps --n-timesteps --timesteps --steps",
+        "--learning-rate": "--lr",
+        "--discount": "--gamma",
+        "--trace-lambda": "--gae-lambda --lambda",
+        "--envs-per-actor": "--num-envs --n-envs",
+        "--actors": "--num-workers --num-env-runners --n-workers",
+        "--unroll-length": "--n-steps --num-steps --rollout-length",
+        "--minibatches": "--num-minibatches --n-minibatches",
+        "--reuse": "--epochs --n-epochs --num-epochs --update-epochs",
+        "--clip": "--clip-range --clip-coef --clip-param",
+        "--entropy-cost": "--ent-coef --entropy-coef --entropy-coeff",
+        "--baseline-cost": "--vf-coef --value-coef --vf-loss-coeff",
+        "--gradient-clip": "--max-grad-norm --grad-clip",
+        "--replay-size": "--buffer-size",
+        "--replay-min-size": "--learning-starts",
+        "--target-rate": "--tau",
+        "--hidden": "--net-arch",
+    }.items()
+    for theirs in several.split()
+}
+"""Flags of other systems, and their names here."""
 
 
 def parse(
@@ -42,7 +70,7 @@ def parse(
                 kind,
                 prog=f"seedbed {verb}",
                 description=about or None,
-                args=list(_with_spaces(arguments)),
+                args=list(_as_people_write(kind, _with_spaces(arguments))),
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
                 **({} if default is None else {"default": default}),
             )
@@ -65,6 +93,37 @@ def _with_spaces(arguments: Sequence[str]) -> Iterator[str]:
         yield from argument.split(",") if _takes_commas(flag) else [argument]
 
 
+def _as_people_write(kind: type, arguments: Iterable[str]) -> Iterator[str]:
+    """Writes ``none`` as ``None`` and ``1e6`` as ``1000000`` after flags that take nothing, or a whole number."""
+    values, flag = _values_of_flags(kind), ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            flag = name.replace("_", "-")
+            yield f"{name}={_plain(value, values.get(flag, ()))}" if equals else name
+        else:
+            yield _plain(argument, values.get(flag, ()))
+
+
+def _values_of_flags(kind: type) -> dict[str, tuple[Any, ...]]:
+    """Types of the values of each flag."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, hint in get_type_hints(kind).items():
+        if is_dataclass(hint):
+            found |= _values_of_flags(cast(type, hint))
+        else:
+            found[f"--{name.replace('_', '-')}"] = get_args(hint) or (hint,)
+    return found
+
+
+def _plain(value: str, types: Container[Any]) -> str:
+    if value.lower() == "none" and type(None) in types and str not in types:
+        return "None"
+    if _POWER.fullmatch(value) and int in types and float not in types and float(value).is_integer():
+        return str(int(float(value)))
+    return value
+
+
 def _takes_commas(flag: str) -> bool:
     return flag.replace("_", "-") in _WITH_COMMAS
 
@@ -75,7 +134,11 @@ def one_line(complaint: str, verb: str) -> str:
     words = " ".join(" ".join(lines).split()).replace(" ,", ",")
     words = re.sub(r"\s*(Got errors:|For full helptext|Argument helptext:).*$", "", words)
     words, _, suggested = words.partition(" Perhaps you meant: ")
-    if suggested:
+    _, unknown, given = words.partition("Unrecognized options: ")
+    elsewhere = _ELSEWHERE.get(re.split(r"[\s,=]", given)[0].replace("_", "-")) if unknown else None
+    if elsewhere is not None:
+        words = f"{words}; did you mean {elsewhere}? (docs/coming-from.md has the words of other systems)"
+    elif suggested:
         flags = dict.fromkeys(re.findall(r"(?<!\S)--[\w-]+", suggested))
         words = f"{words}; did you mean {' or '.join(flags)}?"
     return f"{words} (seedbed {verb} --help shows all settings)"

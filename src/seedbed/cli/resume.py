@@ -29,6 +29,8 @@ class Resume:
     """Mean return of the last 100 episodes at which to stop; None: no such goal."""
     actors: int | Kept = "kept"
     """Actors that this run starts on this machine."""
+    on: Literal["here", "ray", "kept"] = "kept"
+    """Place of the actors: here, on this machine, or ray, on the machines of a Ray cluster."""
     listen: tuple[str, ...] | Kept = "kept"
     """Addresses where actors of other machines may join; kept: also at the same ports."""
     host: int | Kept = "kept"

@@ -1,7 +1,8 @@
 """Groups of settings of which architectures are composed: an architecture's ``Settings`` derive from the ones it reads.
 
-A group knows no architecture. A field with :data:`FOR_QUEUES` or :data:`FOR_EXPLORERS` as metadata has a meaning for
-some agents only: it is shown, and may be given, where the agent's ``Settings`` have the same values.
+A group knows no architecture. A field with :data:`FOR_QUEUES`, :data:`FOR_REPLAYS` or :data:`FOR_EXPLORERS` as
+metadata has a meaning for some agents only: it is shown, and may be given, where the agent's ``Settings`` have the same
+values.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from seedbed.errors import ConfigError
 
 FOR_QUEUES = {"memory": "queue"}
 """Metadata of a setting for agents whose batches come from a queue."""
+FOR_REPLAYS = {"memory": "replay"}
+"""Metadata of a setting for agents whose batches come from a replay."""
 FOR_EXPLORERS = {"explores": True}
 """Metadata of a setting for agents that explore by chance."""
 _REMOTE_BATCH = 64
@@ -152,8 +155,10 @@ class NetworkSettings(Group):
 class RemoteSettings(EnvironmentSettings, NetworkSettings):
     """Actors that join from other machines."""
 
+    on: Literal["here", "ray"] = "here"
+    """Place of the run's own actors: this machine, or the machines of a Ray cluster."""
     listen: tuple[str, ...] = ()
-    """Addresses (HOST:PORT, port 0 for a free one) where actors of other machines may join by gRPC."""
+    """Addresses for actors from elsewhere: HOST:PORT (port 0: a free one), by gRPC; socket:… without."""
     max_envs: int | None = field(default=None, metadata={BESIDE: "listen"})
     """Most environments that inference keeps slots for; None for this run's own plus 256."""
 
@@ -261,7 +266,7 @@ class HostSettings(NetworkSettings):
     """Hosts that train one agent, each with actors and devices of its own and its share of every batch."""
     host: int = field(default=0, metadata={BESIDE: "hosts"})
     """Number of this host; 0 is the one that the others connect to."""
-    coordinator: str | None = None
+    coordinator: str | None = field(default=None, metadata={BESIDE: "hosts"})
     """HOST:PORT of host 0, reachable for the others; None: all hosts are started on this machine."""
     host_timeout: float = field(default=30.0, metadata={BESIDE: "hosts"})
     """Seconds without a sign of life after which a host counts as gone, and the run ends."""

@@ -126,6 +126,11 @@ def configure(
     Raises:
       ConfigError: a setting does not exist (the nearest name is given) or has a value of the wrong type.
     """
+    if not isinstance(env, str):
+        raise ConfigError(
+            f"env is {env!r}: give its name, an id or module:name of a class or function in a file, since processes "
+            "that act import it"
+        )
     return replace(defaults(env, preset, agent, arch), **settings)
 
 

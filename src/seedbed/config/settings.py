@@ -93,6 +93,8 @@ class RunConfig:
     """Folder of the run; None for a new one under runs/."""
     begin_or_resume: bool = False
     """Go on with the run in --run-dir if there is one, so that the same command may be executed again."""
+    log: tuple[str, ...] = ()
+    """Services that the metrics go to as well: wandb, mlflow (extras), or module:NAME of your own."""
     json: bool = False
     """Print the summary as the last line."""
     video: bool = True
@@ -128,6 +130,27 @@ class RunConfig:
                 f"listen is {', '.join(self.placement.listen)}, but only a run's own actors keep an exact lag: leave "
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
             )
+
+        if self.on != "here":
+            self._require_processes()
+
+    def _require_processes(self) -> None:
+        """Refuses settings whose actors cannot stand on other machines."""
+        if self.cluster.hosts > 1:
+            raise ConfigError(
+                f"on is {self.on} and hosts is {self.cluster.hosts}: a learner of several hosts has its actors on "
+                "those; leave one of them out"
+            )
+        if self.placement.transport == "inproc":
+            raise ConfigError(
+                f"on is {self.on}, and transport inproc makes actors threads of this process: use --transport shm or "
+                "grpc"
+            )
+
+    @property
+    def on(self) -> str:
+        """Place of the run's own actors: here, or a cluster; here where the architecture has none that may leave."""
+        return self.placement.on if isinstance(self.placement, RemoteSettings) else "here"
 
     @property
     def lag(self) -> Lag:

@@ -20,16 +20,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from seedbed.envs.final_infos import final_infos
 from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.stream import Stream
 from seedbed.errors import ConfigError, unknown_name
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import ArraySpec, EnvSpec, TimeStep
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec as Registration
 
 _SIDE = 84
+_NO_STATISTICS = ("env_id",)
+"""What ALE's info has beside statistics of the episode: the number of the environment."""
 _SCREEN: dict[str, Any] = {"img_height": 210, "img_width": 160, "grayscale": False}
 
 
@@ -51,7 +55,11 @@ class _Untold(NamedTuple):
 
 
 class Atari:
-    """A batch of one Atari game; ``send`` returns at once, the emulators run while the caller works."""
+    """A batch of one Atari game; ``send`` returns at once, the emulators run while the caller works.
+
+    Attributes:
+      told: numbers in the ``info`` of episodes' ends.
+    """
 
     def __init__(
         self,
@@ -95,6 +103,7 @@ class Atari:
         game, sticky = _look_up(env_id)
         self.num_envs = num_envs
         self._stream = Stream(num_envs)
+        self.told = FinalInfo()
         settings: dict[str, Any] = {
             "stack_num": 1,
             "frameskip": whole(env_id, "frame_skip", frame_skip, 1),
@@ -143,17 +152,22 @@ class Atari:
 
     def receive(self) -> TimeStep:
         """Waits for the step that is under way."""
-        observation, reward, terminated, truncated, _ = self._env.recv()
+        observation, reward, terminated, truncated, info = self._env.recv()
         if self._screen is not None:
             self._picture = self._screen.recv()[0]
         shown = _channel_last(observation)
-        if self._untold is not None:
-            shown, terminated, truncated = self._untold.tell(shown, terminated, truncated)
+        held = self._untold
+        if held is not None:
+            shown, terminated, truncated = held.tell(shown, terminated, truncated)
         # The frame limit may be reached by the very step that opens an episode. A first step cannot be a final
         # one: the episode gets one transition, and the emulator starts the next game under it.
         over = self._stream.ended & (terminated | truncated)
         self._untold = _Untold(over, shown, terminated, truncated) if over.any() else None
-        return self._stream.step(shown, reward, terminated, truncated)
+        step = self._stream.step(shown, reward, terminated, truncated)
+        # An end that is told a step late has lost its info: the emulator is in the next game.
+        ended = self._stream.ended if held is None else self._stream.ended & ~held.over
+        self.told.add(*final_infos(info, ended, _NO_STATISTICS))
+        return step
 
     def render(self) -> Any:
         """The screen of environment 0, uint8 ``[210, 160, 3]``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,26 @@ FINAL = "seedbed final steps"
 """Key of a list with one info of each final step, where environments were batched one by one."""
 
 
-def final_infos(info: Any, ended: NDArray[np.bool_]) -> Iterator[Mapping[Any, Any]]:
-    """One info of each environment that ``ended``, from the ``info`` of a vector environment."""
+def final_infos(
+    info: Any, ended: NDArray[np.bool_], without: Container[str] = ()
+) -> Iterator[Mapping[Any, Any]]:
+    """Yields one info of each environment that ended.
+
+    Args:
+      info: the ``info`` of a vector environment.
+      ended: ``[num_envs]``, the environments whose episode ended in this step.
+      without: names that are left out, since they say nothing of the episode.
+    """
     if not info or not isinstance(info, Mapping):
         return
     if FINAL in info:
         yield from info[FINAL]
         return
+    if not ended.any():
+        return
+    kept = {name: values for name, values in info.items() if name not in without}
     for index in np.flatnonzero(ended):
-        yield _of(info, int(index), len(ended))
+        yield _of(kept, int(index), len(ended))
 
 
 def _of(info: Mapping[Any, Any], index: int, num_envs: int) -> dict[Any, Any]:

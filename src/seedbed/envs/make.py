@@ -10,6 +10,8 @@ import numpy as np
 
 from seedbed.envs.atari import is_atari, make_atari
 from seedbed.envs.claims import claim, release
+from seedbed.envs.foreign import PREFIX as FOREIGN
+from seedbed.envs.foreign import is_foreign, make_foreign
 from seedbed.envs.interface import Environment
 from seedbed.envs.masks import mask_rule
 from seedbed.envs.options import Options, arguments, taken_by, whole
@@ -37,6 +39,7 @@ def make(
     ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.on_device`), stepped on the CPU; also
                                   ``brax:`` and ``craftax:``
     ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`); ``toy:doors`` is a JAX function too
+    ``foreign:FILE.json``         stepped by another program (:mod:`seedbed.envs.foreign`); not made here
     ``dm_env:module:factory``     an environment of dm_env (:mod:`seedbed.envs.deepmind`)
     ``module:factory``            the user's own (:mod:`seedbed.envs.own`)
     anything else                 Gymnasium (:mod:`seedbed.envs.standard`)
@@ -171,6 +174,12 @@ class Guarded:
     def _broken(self, moment: str, broken: str) -> EnvironmentFault:
         return self._fault(f": {moment}() shows what is not declared: {broken}")
 
+    @property
+    def render_fps(self) -> int | None:
+        """Pictures a second at which the environment is to be shown; None if it does not say."""
+        told = getattr(self._environment, "render_fps", None)
+        return int(told) if isinstance(told, int | float) and told >= 1 else None
+
     def render(self) -> Any:
         """The picture of environment 0."""
         # Looked up inside: an environment need not have it.
@@ -221,6 +230,8 @@ def _maker(env_id: str) -> Callable[..., Environment]:
         return _make_toy
     if env_id.startswith(PREFIX):
         return Pool
+    if is_foreign(env_id):
+        return make_foreign
     if env_id.startswith("dm_env:"):
         return _make_deepmind
     if env_id.partition(":")[0] in NATIVE:
@@ -235,7 +246,7 @@ def _maker(env_id: str) -> Callable[..., Environment]:
 def imports_module(name: str) -> bool:
     """Returns whether making ``name`` imports a module that it names: ``module:factory`` and ``module:Id-v0`` do."""
     scheme, separator, _ = name.partition(":")
-    return bool(separator) and scheme not in ("toy", PREFIX.rstrip(":"), *NATIVE)
+    return bool(separator) and scheme not in ("toy", PREFIX.rstrip(":"), FOREIGN.rstrip(":"), *NATIVE)
 
 
 def _make_toy(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:

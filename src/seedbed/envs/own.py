@@ -25,6 +25,10 @@ from seedbed.errors import ConfigError
 from seedbed.plugins import load
 from seedbed.types import EnvSpec
 
+_AS_GYM = (
+    ". It has reset() and step(), as environments of gym had before Gymnasium: call it from a gymnasium.Env of your "
+    "own, whose reset(seed=…, options=…) returns two values and whose step returns five"
+)
 _PROTOCOL = ("spec", "num_envs", "reset", "send", "receive", "close")
 
 
@@ -78,6 +82,7 @@ def _batched(env_id: str, num_envs: int, make_one: Callable[[], Any]) -> Environ
             f"{env_id} returned a {type(made).__name__}; it must return a gymnasium.Env, a "
             "gymnasium.vector.VectorEnv or a seedbed Environment "
             + (f"(no {', '.join(missing)})" if missing else "(its spec is no EnvSpec)")
+            + (_AS_GYM if {"reset", "step"} <= {*dir(made)} else "")
         )
     _require_size(env_id, made.num_envs, num_envs)
     environment: Environment = made

@@ -15,11 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from seedbed.envs.final_infos import final_infos
 from seedbed.envs.options import Options, Parameter, Takes, arguments, whole
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
-from seedbed.errors import ConfigError, EnvironmentFault, extra_line, unknown_name
+from seedbed.errors import ConfigError, EnvironmentFault, unknown_name
+from seedbed.installation import extra_line
+from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import EnvSpec, TimeStep, map_leaves
 
 PREFIX = "envpool:"
@@ -34,6 +37,9 @@ _OURS = {
     "stack_num",
 }
 """Settings of EnvPool that the adapter makes itself."""
+
+_NO_STATISTICS = ("env_id", "players", "reward", "terminated")
+"""What EnvPool's info has beside statistics of the episode: numbers of environments, and the last step again."""
 
 _FOOTBALLS_VARIABLES = (
     "GFOOTBALL_DATA_DIR",
@@ -51,6 +57,9 @@ class Pool:
     ``frame_stack``: how many pictures the network sees, by default as many as EnvPool would stack. Pictures
     come one at a time and channel last. Where a task offers both raw buttons and combined actions (VizDoom),
     actions are the combined ones.
+
+    Attributes:
+      told: numbers in the ``info`` of episodes' ends.
     """
 
     def __init__(self, env_id: str, num_envs: int, options: Options, *, render: bool) -> None:
@@ -83,6 +92,7 @@ class Pool:
         )
         self.num_envs = num_envs
         self._stream = Stream(num_envs)
+        self.told = FinalInfo()
         self._env: Any = None
         self._render = render
 
@@ -109,8 +119,10 @@ class Pool:
 
     def receive(self) -> TimeStep:
         """Waits for the step that is under way."""
-        observation, reward, terminated, truncated, _ = self._env.recv()
-        return self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
+        observation, reward, terminated, truncated, info = self._env.recv()
+        step = self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
+        self.told.add(*final_infos(info, self._stream.ended, _NO_STATISTICS))
+        return step
 
     def render(self) -> Any:
         """The picture of environment 0, uint8 ``[H, W, 3]``."""

@@ -148,8 +148,8 @@ def _limits(spec: ArraySpec) -> tuple[Array, Array]:
         return low, high
     with np.errstate(invalid="ignore", over="ignore"):
         slack = high - low
-    slack = np.where(np.isfinite(slack), np.maximum(slack, 1e-3), np.inf)
-    return low - slack, high + slack
+        slack = np.where(np.isfinite(slack), np.maximum(slack, 1e-3), np.inf)
+        return low - slack, high + slack
 
 
 def _range_of(dtype: np.dtype[Any]) -> tuple[float, float]:

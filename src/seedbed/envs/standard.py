@@ -45,6 +45,7 @@ class GymnasiumBatch:
 
     Attributes:
       told: numbers in the ``info`` of episodes' ends.
+      render_fps: pictures a second at which the environment is to be shown, as its metadata say it.
     """
 
     def __init__(self, env_id: str, env: Batch) -> None:
@@ -60,6 +61,7 @@ class GymnasiumBatch:
         self._env = env
         self._stream = Stream(env.num_envs)
         self.told = FinalInfo()
+        self.render_fps = (env.metadata or {}).get("render_fps")
         self._action: Any = None
         self._closed = False
 
@@ -78,9 +80,7 @@ class GymnasiumBatch:
         result = contract.steps(self.spec.id, self._env.step(self._action), self.num_envs)
         observation, reward, terminated, truncated, info = result
         step = self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
-        if info:
-            for final in final_infos(info, self._stream.ended):
-                self.told.add(final)
+        self.told.add(*final_infos(info, self._stream.ended))
         return step
 
     def render(self) -> Any:

@@ -35,6 +35,9 @@ Outcome = tuple[Array, Array, Array]
 class Toy(ABC):
     """A batch of toys: subclasses say how episodes begin, advance and look."""
 
+    render_fps = 10
+    """Pictures a second at which a toy is shown: its episodes have few steps."""
+
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         self.spec = spec
         self.num_envs = num_envs

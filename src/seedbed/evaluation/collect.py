@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from seedbed.errors import ConfigError
 from seedbed.evaluation.player import Player
 from seedbed.launch.surroundings import held
 from seedbed.replay.dataset import Dataset, Decided, require_room, write
+from seedbed.replay.exchange import write_episodes
 
 _ENVS = 16
 
@@ -67,6 +69,26 @@ def collect(
         return write(folder, environment.spec, tally.over(steps), lambda: about | tally.told())
     finally:
         environment.close()
+
+
+def collect_for_minari(path: str | Path, *, name: str, **how: Any) -> dict[str, Any]:
+    """Plays as :func:`collect` does, and writes the experience as a data set of Minari.
+
+    Args:
+      path: the run folder.
+      name: Minari's name for the data set, such as ``catch/expert-v0``.
+      **how: further arguments of :func:`collect`, but for ``out``.
+
+    Returns:
+      What a data set of Seedbed says of itself, and the folder as ``path``.
+
+    Raises:
+      ConfigError: as :func:`collect`, or Minari is not installed.
+      DatasetError: there is a data set of this name, or it cannot be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
+        dataset = collect(path, out=Path(folder, "dataset"), **how)
+        return {**dataset.about, "path": str(write_episodes(dataset, name))}
 
 
 def _steps(player: Player, environment: Environment, seed: int) -> Iterator[Decided]:

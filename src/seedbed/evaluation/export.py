@@ -1,5 +1,7 @@
 """The trained policy of a run as one file for programs without Seedbed: StableHLO or ONNX, and its contract beside it.
 
+(Format ``run`` is for programs with Seedbed: see :mod:`seedbed.evaluation.playable`.)
+
 The file holds one function, in which parameters, normalization, frame stack and the network's memory are inside::
 
     inputs:  observation[/KEY …] [B, …], reward float32 [B], first bool [B], state/… [B, …]
@@ -27,13 +29,18 @@ import numpy as np
 
 from seedbed import __version__, regular_files
 from seedbed.acting.unrolls import step_fields, timestep_of
-from seedbed.errors import ConfigError, extra_line
+from seedbed.errors import ConfigError
+from seedbed.evaluation.playable import write_playable
 from seedbed.evaluation.policy import Policy, load
+from seedbed.installation import extra_line
 from seedbed.launch.surroundings import held
 from seedbed.nets.cpu import library
 from seedbed.types import Agent, EnvSpec, Tree, leaves, rebuild
 
 FORMATS = ("stablehlo", "onnx")
+"""Formats of files."""
+RUN = "run"
+"""Format of a folder that Seedbed plays."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """Platforms that a StableHLO file is lowered for."""
 
@@ -217,24 +224,25 @@ def export(
 
     Args:
       path: the run folder.
-      format: ``stablehlo`` or ``onnx``.
-      out: the file; None: ``policy.stablehlo`` or ``policy.onnx`` in the run folder. The contract has ``.json`` added
-        to its name.
+      format: ``stablehlo`` or ``onnx``; or ``run``, a run folder that only plays, which may draw its actions too.
+      out: the file or folder; None: ``policy.FORMAT`` in the run folder. The contract has ``.json`` added to its name.
       trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
 
     Returns:
-      The file.
+      The file or folder.
 
     Raises:
       ConfigError: there is no such run or format, the converter is not installed, or the file cannot be written.
       CheckpointError: no checkpoint of the run is intact.
     """
-    if format not in FORMATS:
-        raise ConfigError(f"format {format!r}: choose {' or '.join(FORMATS)}")
+    if format not in (*FORMATS, RUN):
+        raise ConfigError(f"format {format!r}: choose {', '.join(FORMATS)} or {RUN}")
+    target = Path(out) if out else Path(path) / f"policy.{format}"
+    if format == RUN:
+        return write_playable(path, target, trust=trust)
     policy = load(path, greedy=True, trust=trust)
     function = function_of(policy)
     content = _WRITERS[format](function)
-    target = Path(out) if out else Path(path) / f"policy.{format}"
     contract = {
         "format": format,
         "seedbed": __version__,

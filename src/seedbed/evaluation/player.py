@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
+from ctypes.util import find_library
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from seedbed.acting.unrolls import step_arrays
 from seedbed.config.settings import RunConfig
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.interface import Environment
-from seedbed.envs.make import make
+from seedbed.envs.make import Guarded, make
 from seedbed.envs.options import split
 from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.evaluation.policy import Policy
@@ -60,7 +62,7 @@ class Player:
         self._checkpoint = checkpoint
         self.policy: Policy | None = None
 
-    def make(self, num_envs: int, *, render: bool = False) -> Environment:
+    def make(self, num_envs: int, *, render: bool = False) -> Guarded:
         """Makes the run's environment, and the policy for its spec."""
         options = split(self.config.env_options)
         # What counts is the whole game, also for an agent that was trained on single lives.
@@ -84,7 +86,8 @@ class Player:
         root = key(seed, "evaluation", begun)
         step = 0
         while True:
-            output, state = self.policy.decide(jax.random.fold_in(root, step), step_arrays(timestep), state)
+            keys = jax.random.split(jax.random.fold_in(root, step), environment.num_envs)
+            output, state = self.policy.decide(keys, step_arrays(timestep), state)
             step += 1
             yield timestep, output
             environment.send(np.asarray(output.action))
@@ -209,6 +212,15 @@ def _how_far(returns: _Returns, episodes: int, count: int) -> str:
     return f"playing: {len(returns.all)} of {episodes} episodes{cut}, {count:,} steps since all began"
 
 
+def draw_without_a_screen() -> None:
+    """Sets the variables by which libraries draw without a screen, unless they are set."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault(
+            "MUJOCO_GL", "osmesa" if find_library("OSMesa") and not find_library("EGL") else "egl"
+        )
+
+
 def _even(picture: Any, env_id: str) -> Any:
     """The picture without its last odd row and column: the codec stores colours for pairs of pixels."""
     picture = np.asarray(picture)
@@ -247,8 +259,7 @@ def record(
     """
     import imageio.v3 as imageio
 
-    # Environments that draw with SDL must not look for a screen.
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    draw_without_a_screen()
     player = Player(path, greedy=greedy, trust=trust)
     target = Path(to) if to else player.folder.video
     try:
@@ -256,10 +267,12 @@ def record(
     except OSError as error:
         raise ConfigError(f"cannot write the video {target}: {error.strerror}") from error
     environment = player.make(1, render=True)
-    rate = max(1, _FRAMES_A_SECOND // environment.spec.frames_per_step)
+    rate = environment.render_fps or max(1, _FRAMES_A_SECOND // environment.spec.frames_per_step)
     most, lines = rate * _LONGEST_VIDEO_SECONDS if max_steps is None else max_steps, _Lines(say)
+    whole = target.resolve()
+    draft = whole.with_name(f"{whole.stem}~{whole.suffix}")
     try:
-        with imageio.imopen(target, "w", plugin="pyav") as video:
+        with imageio.imopen(draft, "w", plugin="pyav") as video:
             # Encoded in this process: a process that holds JAX must not fork an encoder.
             video.init_video_stream("libx264", fps=rate)
             for count, (timestep, _) in enumerate(player.play(environment, seed)):
@@ -268,10 +281,12 @@ def record(
                 if ended or count >= most:
                     break
                 lines.maybe(lambda count=count: f"recording: {count:,} of at most {most:,} steps")  # type: ignore[misc]
+        draft.replace(whole)
     except OSError as error:
         raise ConfigError(f"cannot write the video {target}: {error}") from error
     finally:
         environment.close()
+        draft.unlink(missing_ok=True)
     if not ended:
         say(f"the episode had not ended after {count:,} steps: the video is cut there")
     return target

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,17 +19,19 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from seedbed.acting.inference import row_keys
 from seedbed.acting.unrolls import step_arrays, timestep_of
 from seedbed.agents.interface import AgentDefinition
 from seedbed.config.settings import RunConfig
 from seedbed.errors import SpecError
+from seedbed.evaluation.observations import batch_of, step_of
 from seedbed.launch.build import build_spec
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.surroundings import held, require_devices
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.registry import AGENTS
 from seedbed.seeding import key
-from seedbed.types import ActOutput, Agent, ArraySpec, EnvSpec, TimeStep, Tree, leaves, rebuild
+from seedbed.types import ActOutput, Agent, ArraySpec, EnvSpec, Tree
 
 Array = NDArray[Any]
 
@@ -60,6 +63,10 @@ class Policy:
       params: its parameters.
       spec: spec of the environments.
       version: number of updates that the parameters have seen.
+      sees_rewards: whether it is shown the reward of its last action.
+      root: key of all draws of :meth:`act`.
+      decider: the agent as it decides here; see :func:`deciding`.
+      decide: ``(keys [B], arrays of a step, state) -> (ActOutput, state)``, compiled.
 
     Raises:
       ConfigError: the settings do not fit the spec.
@@ -74,9 +81,11 @@ class Policy:
         like = jax.eval_shape(self.agent.init, key(0, "template"))
         self.params: Tree = checkpoint.subtree("train", "params", like)
         self.version = int(checkpoint.meta["version"])
-        self.decide = _decider(self.agent, spec, self.params, greedy)
-        self._root = key(seed, "policy")
-        self._sees_rewards = bool(getattr(config.settings, "previous_reward", False))
+        self.decider = deciding(self.agent, greedy=greedy)
+        self.decide = _compiled(self.decider, spec, self.params)
+        self.root = key(seed, "policy")
+        self._keys = jax.jit(lambda rows, step: _keys(self.root, rows, step), static_argnums=0)
+        self.sees_rewards = bool(getattr(config.settings, "previous_reward", False))
 
     @property
     def observation_spec(self) -> Tree:
@@ -122,28 +131,17 @@ class Policy:
           SpecError: an observation does not fit the spec, the batch is another one than the state's, or the reward is
             missing.
         """
-        arrays, batch = _arrays(observation, self.spec.observation)
+        arrays, batch = batch_of(observation, self.spec.observation)
         rows = 1 if batch is None else batch
         if state is not None and (before := _rows(state.agent, rows)) != rows:
             raise SpecError(
                 f"the observation is of {rows} environments, and the state of {before}: give as many"
             )
-        if state is not None and reward is None and self._sees_rewards:
+        if state is not None and reward is None and self.sees_rewards:
             raise SpecError("this policy sees the reward of its last action: give act(..., reward=...)")
-        begins = np.broadcast_to(np.asarray(state is None if first is None else first, np.bool_), rows)
-        rewards = np.broadcast_to(np.asarray(0.0 if reward is None else reward, np.float32), rows)
-        ends = np.zeros(rows, np.bool_)
-        timestep = TimeStep(
-            rebuild(self.spec.observation, arrays),
-            np.where(begins, np.float32(0), rewards),
-            ends,
-            ends,
-            begins,
-        )
+        timestep = step_of(self.spec, arrays, reward, state is None if first is None else first)
         state = state or PolicyState(self.agent.initial_state(rows), 0)
-        output, memory = self.decide(
-            jax.random.fold_in(self._root, state.step), step_arrays(timestep), state.agent
-        )
+        output, memory = self.decide(self._keys(rows, state.step), step_arrays(timestep), state.agent)
         action = self.within(np.asarray(output.action, self.spec.action.dtype))
         return action[0] if batch is None else action, PolicyState(memory, state.step + 1)
 
@@ -179,77 +177,38 @@ def _agent_of(config: RunConfig, spec: EnvSpec) -> Agent:
     return definition.make(config.settings, spec, config.net, total_updates=1)
 
 
-def _decider(agent: Agent, spec: EnvSpec, params: Tree, greedy: bool) -> Callable[..., Any]:
-    """Compiles the decision of a step: ``(key, arrays of the step, state) -> (ActOutput, state)``."""
+def deciding(agent: Agent, *, greedy: bool) -> Agent:
+    """Returns the agent whose ``act`` is the decision outside of training: it explores by its policy alone.
 
+    Args:
+      agent: the agent.
+      greedy: whether its ``act`` takes the most likely action, and records nothing.
+    """
+    if not greedy:
+        return replace(agent, explore=None)
+
+    def act(params: Tree, keys: Any, timestep: Any, state: Tree) -> tuple[ActOutput, Tree]:
+        del keys
+        action, state = agent.mode(params, timestep, state)
+        return ActOutput(action, {}), state
+
+    return replace(agent, act=act, explore=None)
+
+
+def _compiled(agent: Agent, spec: EnvSpec, params: Tree) -> Callable[..., Any]:
     @jax.jit
-    def decide(step_key: Any, arrays: list[Any], state: Tree) -> tuple[ActOutput, Tree]:
-        timestep = timestep_of(spec, [jnp.asarray(array) for array in arrays])
-        if greedy:
-            action, state = agent.mode(params, timestep, state)
-            return ActOutput(action, {}), state
-        keys = jax.random.split(step_key, timestep.reward.shape[0])
-        return agent.act(params, keys, timestep, state)
+    def decide(keys: Any, arrays: list[Any], state: Tree) -> tuple[ActOutput, Tree]:
+        return agent.act(params, keys, timestep_of(spec, [jnp.asarray(array) for array in arrays]), state)
 
     return decide
+
+
+def _keys(root: Any, rows: int, step: Any) -> Any:
+    """Returns keys ``[B]``, as a served policy derives them for its first client."""
+    return row_keys(root, jnp.arange(rows), jnp.zeros(rows, jnp.int32), jnp.full(rows, step, jnp.int32))
 
 
 def _rows(state: Tree, otherwise: int) -> int:
     """The batch of an agent's state; ``otherwise`` where it has no array."""
     arrays = jax.tree.leaves(state)
     return len(arrays[0]) if arrays else otherwise
-
-
-def _arrays(observation: Tree, spec: Tree) -> tuple[list[Array], int | None]:
-    """Arrays ``[B, *shape]`` of the leaves of an observation, and B; None for one environment without a batch axis."""
-    shown = _shown(observation, spec, "observation")
-    arrays = [_leaf(array, leaf, name) for (name, leaf), array in zip(_named(spec), shown, strict=True)]
-    batches = {name: batch for (name, _), (_, batch) in zip(_named(spec), arrays, strict=True)}
-    if len({*batches.values()}) > 1:
-        said = ", ".join(f"{name} {'none' if batch is None else batch}" for name, batch in batches.items())
-        raise SpecError(f"the batch axes of an observation are to be alike, and are: {said}")
-    return [array for array, _ in arrays], next(iter(batches.values()))
-
-
-def _named(spec: Tree) -> list[tuple[str, ArraySpec]]:
-    return leaves(spec, "observation")
-
-
-def _shown(observation: Tree, spec: Tree, name: str) -> list[Any]:
-    """The leaves of an observation, in the order of the spec's."""
-    if not isinstance(spec, Mapping):
-        return [observation]
-    entries = dict(enumerate(observation)) if isinstance(observation, tuple | list) else observation
-    if not isinstance(entries, Mapping):
-        raise SpecError(
-            f"{name} is {type(observation).__name__}, needed is a dict with {', '.join(sorted(spec))}"
-        )
-    named = {str(entry): value for entry, value in entries.items()}
-    if {*named} != {*spec}:
-        raise SpecError(f"{name} has {', '.join(sorted(named))}, needed is {', '.join(sorted(spec))}")
-    return [leaf for entry in sorted(spec) for leaf in _shown(named[entry], spec[entry], f"{name}/{entry}")]
-
-
-def _leaf(shown: Any, spec: ArraySpec, name: str) -> tuple[Array, int | None]:
-    """An array ``[B, *shape]`` in the dtype of the spec, and B; None if it had no batch axis."""
-    array = np.asarray(shown)
-    if spec.channels_first and array.ndim >= 3 and array.shape[-3:] == (spec.shape[2], *spec.shape[:2]):
-        array = np.moveaxis(array, -3, -1)
-    batch = array.shape[: array.ndim - len(spec.shape)]
-    if len(batch) > 1 or array.shape[len(batch) :] != spec.shape or batch == (0,):
-        raise SpecError(
-            f"{name} is {array.dtype}{list(array.shape)}, needed is {spec.dtype}{list(spec.shape)}"
-        )
-    if not np.can_cast(array.dtype, spec.dtype, "same_kind") and not _is_whole(array, spec.dtype):
-        raise SpecError(
-            f"{name} is {array.dtype}, and its numbers are not those of {spec.dtype}, which is needed"
-        )
-    converted = array.astype(spec.dtype)
-    if converted.dtype.kind in "iu" and not np.array_equal(converted, array):
-        raise SpecError(f"{name} has numbers that {spec.dtype} does not have")
-    return (converted, batch[0]) if batch else (converted[None], None)
-
-
-def _is_whole(array: Array, dtype: str) -> bool:
-    """Returns whether both dtypes are of whole numbers (or truth), whose values can be compared."""
-    return array.dtype.kind in "biu" and np.dtype(dtype).kind in "biuf"

@@ -7,10 +7,12 @@ from typing import Any, cast
 
 from seedbed.agents.interface import AgentDefinition
 from seedbed.architectures.compatibility import load_architecture
-from seedbed.config.placement import EnvironmentSettings, TransportSettings
+from seedbed.config.placement import EnvironmentSettings, RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
+from seedbed.envs.foreign import foreign_spec, is_foreign
 from seedbed.envs.make import NATIVE
+from seedbed.errors import ConfigError
 from seedbed.launch.first import in_a_process, in_a_thread
 from seedbed.launch.surroundings import require_devices
 from seedbed.registry import AGENTS
@@ -30,6 +32,13 @@ def build_spec(config: RunConfig) -> EnvSpec:
         ``env_timeout`` seconds.
     """
     place = config.placement
+    if is_foreign(config.env):
+        if not isinstance(place, RemoteSettings) or place.actors:
+            raise ConfigError(
+                f"{config.env} is stepped by another program, which joins: give --arch seed --actors 0 and --listen "
+                "socket:HOST:PORT or socket:unix:PATH"
+            )
+        return foreign_spec(config.env, config.env_options)
     together = place.envs_per_actor if isinstance(place, EnvironmentSettings) else config.settings.batch_size
     apart = isinstance(place, TransportSettings) and place.transport != "inproc"
     seen = in_a_process if apart and config.env.partition(":")[0] not in _OURS else in_a_thread

@@ -24,9 +24,24 @@ from seedbed.errors import ConnectionLost
 from seedbed.faults import Fault
 from seedbed.launch.logs import forgive
 from seedbed.plugins import load
+from seedbed.transport.admission import Invitation
 
-TOKEN = "SEEDBED_TOKEN"
-"""Environment variable with the token by which the other instances admit this one."""
+_INVITATION, _CLAIM = "SEEDBED_INVITATION", "SEEDBED_CLAIM"
+
+
+def secrets(invitation: Invitation, claim: str = "") -> dict[str, str]:
+    """Returns the environment variables with an instance's secrets.
+
+    Only its own user can read them, and it removes them before it starts anything.
+    """
+    return {_INVITATION: str(invitation), _CLAIM: claim}
+
+
+def _taken() -> tuple[Invitation, str]:
+    """Takes the secrets out of the environment, so that what an environment starts does not inherit them."""
+    fingerprint, _, token = os.environ.pop(_INVITATION, "").rpartition(".")
+    # A head that shows no certificate to its own instances speaks plain text to them.
+    return Invitation(token, fingerprint, insecure=not fingerprint), os.environ.pop(_CLAIM, "")
 
 
 def make_config(record: dict[str, Any]) -> Any:
@@ -43,9 +58,9 @@ def make_agent(config: Any, spec: Any) -> Any:
     return build_agent(config, spec)
 
 
-def context_of(task: Task, token: str, over: threading.Event) -> Context:
+def context_of(task: Task, over: threading.Event, invitation: Invitation, claim: str = "") -> Context:
     """Returns the argument for the entry of a task."""
-    return Context(task, token, over, make_config, make_agent)
+    return Context(task, invitation, claim, over, make_config, make_agent)
 
 
 def entry_of(task: Task) -> Callable[[Context], None]:
@@ -69,14 +84,17 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")  # warnings of environments, into this instance's log
     # The supervisor decides when instances stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An engine may have blocked them in the process that started this one.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     status = 0
+    invitation, claim = _taken()
     try:
         task = Task(**json.loads(path.read_text(encoding="utf-8")))
         if (
             task.listens is not None
         ):  # others notice that it is gone; one that only dials hears it by its connection
             signal.signal(signal.SIGTERM, lambda *_: over.set())
-        entry_of(task)(context_of(task, os.environ.get(TOKEN, ""), over))
+        entry_of(task)(context_of(task, over, invitation, claim))
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201
         faults.note(Fault.of(error))

@@ -24,7 +24,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.envs import first
 from seedbed.errors import ConfigError, SeedbedError
 from seedbed.faults import Fault
-from seedbed.launch.local import Guard, ProcessInstance
+from seedbed.launch.processes import Guard, ProcessInstance
 from seedbed.seeding import integer
 from seedbed.types import EnvSpec
 
@@ -50,7 +50,7 @@ def in_a_process(config: RunConfig, num_envs: int) -> EnvSpec:
         folder = Path(name)
         job = _job(config, num_envs)
         (folder / first.JOB).write_text(json.dumps(job))
-        process = ProcessInstance([first.__name__, name], "", folder / "output", guard)
+        process = ProcessInstance([first.__name__, name], folder / "output", guard)
         try:
             fault = _ended(process, folder / first.MOMENTS, config)
         finally:

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from seedbed.config import resolve
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import CheckpointError, ConfigError, SpecError
+from seedbed.launch.runtime_folder import runtime_folder
 from seedbed.launch.signature import is_signed, sign
 from seedbed.learning.checkpoint import Checkpoint, load_latest
 from seedbed.metrics.say import say
@@ -29,7 +29,6 @@ from seedbed.transport.admission import Gate, Invitation, require_token
 from seedbed.transport.tls import Identity, needs_tls
 from seedbed.types import EnvSpec
 
-_LONGEST_SOCKET_PATH = 90
 GOING_ON: dict[str, tuple[type, ...]] = {"version": (int,), "seconds": (int, float), "exact": (bool,)}
 """Values of a run's checkpoint that going on takes, with their types; playing takes the version."""
 _FOLDERS = ("checkpoints", "events", "logs", "instances", "hosts", "variants", "members")
@@ -56,6 +55,8 @@ class RunFolder:
         self.curve = path / "curve.png"
         self.video = path / "video.mp4"
         self.summary = path / "summary.json"
+        self.live = path / "live.json"
+        self.program = path / "program.json"
         self._config = path / "config.json"
         self._signature = path / "signature"
         self._unsigned = False
@@ -66,6 +67,7 @@ class RunFolder:
         self._addresses = path / "addresses.json"
         self._session = path / "session"
         self._spec = path / "spec.json"
+        self._own_session = ""
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
@@ -125,6 +127,11 @@ class RunFolder:
                 raise ConfigError(
                     f"another process trains in {self.path}: wait for it or stop it, or choose another folder"
                 ) from error
+            except OSError as error:
+                say(
+                    f"the file system of {self.path} has no locks ({error.strerror}): of two sessions of this run, the "
+                    "later one goes on"
+                )
             yield
 
     def keep(self, config: RunConfig) -> None:
@@ -151,6 +158,10 @@ class RunFolder:
         """Keeps the spec of the run's environments, for policies that are loaded without one."""
         self._write(self._spec, json.dumps(spec.to_json(), indent=2) + "\n")
 
+    def keep_program(self, program: dict[str, Any]) -> None:
+        """Keeps the program of the run as JSON values, for programs that watch it."""
+        self._write(self.program, json.dumps(program, indent=2) + "\n")
+
     def spec(self) -> EnvSpec | None:
         """Returns the spec of the run's environments; None for a run that kept none."""
         try:
@@ -166,14 +177,31 @@ class RunFolder:
         Runs of version 0.1 did not count their sessions; their next session is number 1.
         """
         try:
-            before = int(regular_files.read(self._session))
-        except (OSError, ValueError):
+            before = int(regular_files.read(self._session).split()[0])
+        except (OSError, ValueError, IndexError):
             before = 0
         return before + 1 if resumed else 0
 
     def keep_session(self, number: int) -> None:
-        """Writes the number of the session that has begun; it stays if the session fails."""
-        self._write(self._session, f"{number}\n")
+        """Writes the number of the session that has begun, with a word of its own; it stays if the session fails."""
+        self._own_session = f"{number} {secrets.token_hex(8)}"
+        self._write(self._session, f"{self._own_session}\n")
+
+    def overtaken(self) -> str | None:
+        """Returns a line that says so if another session has begun since; None while this one is the newest.
+
+        The lock keeps a second session out on one machine; not every network file system has locks that hold.
+        """
+        try:
+            found = regular_files.read(self._session).decode().strip()
+        except (OSError, UnicodeDecodeError):  # the folder is gone, or its disk fails: nobody has begun
+            return None
+        if self._own_session in ("", found):
+            return None
+        return (
+            f"another session of this run has begun in {self.path} (number {found.partition(' ')[0]}): this one, "
+            f"number {self._own_session.partition(' ')[0]}, ends and writes nothing more there"
+        )
 
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
         """Writes a small file atomically."""
@@ -194,7 +222,7 @@ class RunFolder:
           ConfigError: it is damaged, a module stands in it that the user did not name, or a folder of a run that is not
             this user's is a link.
         """
-        record = self._record()
+        record = self.record()
         if not self._is_signed(record):
             self._require_no_links()
             if unknown := untrusted(foreign_names(record), trust):
@@ -213,7 +241,7 @@ class RunFolder:
         return self._names(own=False)
 
     def _names(self, *, own: bool) -> set[str]:
-        record = self._record() if self.begun else {}
+        record = self.record() if self.begun else {}
         return foreign_names(record) if self._is_signed(record) is own else set()
 
     def newest(self, *more: str) -> Checkpoint:
@@ -228,7 +256,12 @@ class RunFolder:
                 raise CheckpointError(f"{where} is not of a run: its {name} is {value!r}")
         return checkpoint
 
-    def _record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
+        """Returns the recorded settings by name; nothing that they name is imported.
+
+        Raises:
+          ConfigError: the record is damaged, or there is none.
+        """
         try:
             return regular_files.read_object(self._config)
         except OSError as error:
@@ -309,13 +342,12 @@ class RunFolder:
             raise ConfigError(f"cannot read {self._token}: {error}") from error
 
     def socket(self) -> str:
-        """Returns the path of this run's Unix socket: in the run folder, if its path is short enough for a socket."""
-        whole = str(self.path / "actors.sock")
-        for path in (whole, os.path.relpath(whole)):
-            if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and _can_be_dialled(path):
-                return path
+        """Returns the path of this run's Unix socket, which is always the same one.
+
+        It is in the runtime folder: a run folder may be on a network file system, which holds no sockets.
+        """
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
-        return str(Path(tempfile.gettempdir()) / f"seedbed-{name}.sock")
+        return str(runtime_folder() / f"{name}.sock")
 
     def keep_addresses(self, asked: Sequence[str], listening: Sequence[str]) -> None:
         """Writes the addresses at which the run listens, so that remote actors find it there when it is resumed."""
@@ -349,6 +381,8 @@ class RunFolder:
             self._addresses,
             self._session,
             self._spec,
+            self.live,
+            self.program,
         )
         for file in (*small, self.metrics, self.log):
             with contextlib.suppress(OSError):  # there is none, or it cannot be removed
@@ -357,11 +391,6 @@ class RunFolder:
         for folder in (self.logs, self.path):
             with contextlib.suppress(OSError):  # it holds something else
                 folder.rmdir()
-
-
-def _can_be_dialled(path: str) -> bool:
-    """Returns whether gRPC takes a path of a socket: it has to be UTF-8, without commas."""
-    return "," not in path and path.encode(errors="ignore") == os.fsencode(path)
 
 
 def _fresh_folder(parent: Path, config: RunConfig) -> Path:

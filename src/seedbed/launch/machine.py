@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 
 from seedbed import __version__
-from seedbed.errors import ConfigError, SeedbedError, extra_line
+from seedbed.errors import ConfigError, SeedbedError
+from seedbed.installation import extra_line, whole_line
 from seedbed.launch.surroundings import require_devices
 
 _NEEDED_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio")
@@ -51,7 +52,13 @@ EXTRAS = {
     "brax": Extra("brax", ("brax:inverted_pendulum",)),
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
     "onnx": Extra("jax2onnx"),
+    "ray": Extra("ray"),
+    "minari": Extra("minari"),
     "onednn": Extra("onednn-cpu-gomp"),
+    "sweep": Extra("optuna"),
+    "watch": Extra("starlette"),
+    "wandb": Extra("wandb"),
+    "mlflow": Extra("mlflow-skinny"),
 }
 
 
@@ -82,7 +89,7 @@ def _python_advice() -> str:
 def _packages() -> Iterator[Finding]:
     for name in _NEEDED_PACKAGES:
         version = _version(name)
-        yield name, version or "not installed", "" if version else "needed: make install"
+        yield name, version or "not installed", "" if version else f"needed: {whole_line()}"
     for extra in EXTRAS.values():
         if version := _version(extra.package):
             yield extra.package, version, ""
@@ -123,14 +130,18 @@ def _convolutions() -> Finding:
     return "convolutions on this CPU", str(found), found.advice
 
 
-def convolving() -> str:
-    """Returns the library of this process's convolutions: XLA, or oneDNN with its version and dtypes."""
+def convolving(*, advised: bool = True) -> str:
+    """Returns the library of this process's convolutions: XLA, or oneDNN with its version and dtypes.
+
+    Args:
+      advised: whether to add how to get a faster one, which names paths of this machine.
+    """
     import jax
 
     if jax.default_backend() != "cpu":
         return "XLA"
     _, found, advice = _convolutions()
-    return f"{found} ({advice})" if advice else found
+    return f"{found} ({advice})" if advice and advised else found
 
 
 def _environments() -> Iterator[Finding]:

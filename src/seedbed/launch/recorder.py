@@ -12,6 +12,7 @@ import jax
 import psutil
 
 from seedbed.acting.lanes import Member
+from seedbed.errors import RunFailed
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.run import Run
 from seedbed.metrics.ledger import carried_out
@@ -132,7 +133,13 @@ class Recorder:
             self.write(run, metrics)
 
     def write(self, run: Run, metrics: Mapping[str, Any]) -> None:
-        """Writes a row, with the metrics of an update (scalars on the device)."""
+        """Writes a row, with the metrics of an update (scalars on the device).
+
+        Raises:
+          RunFailed: another session has taken the run over.
+        """
+        if (reason := self._folder.overtaken()) is not None:
+            raise RunFailed(reason)
         self._tell_of_skipped(run)
         self._write_row(run, {**self._row(run), **jax.device_get(dict(metrics))})
 

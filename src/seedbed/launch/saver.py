@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from seedbed.errors import CheckpointError
+from seedbed.errors import CheckpointError, RunFailed
 from seedbed.learning.checkpoint import Contents, save
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class Saver:
       beside: whether :meth:`begin` leaves the writing to a thread of its own.
       saved_version: version of the newest checkpoint; -1 if there is none.
       note: callback for a line with the reason why a checkpoint could not be written; called from any thread.
+      overtaken: function that returns the reason why nothing may be written any more; None while it may.
 
     Attributes:
       saved_version: version of the newest checkpoint on the disk.
@@ -48,8 +49,10 @@ class Saver:
         beside: bool,
         saved_version: int,
         note: Callable[[str], None],
+        overtaken: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._root = root
+        self._overtaken = overtaken
         self._keep = keep
         self._beside = beside
         self._note = note
@@ -96,8 +99,14 @@ class Saver:
             self._failure = error
 
     def save(self, version: int, contents: Contents) -> str | None:
-        """Writes a checkpoint, after the one that is being written; returns the reason if it cannot be written."""
+        """Writes a checkpoint, after the one that is being written; returns the reason if it cannot be written.
+
+        Raises:
+          RunFailed: another session has taken the run over.
+        """
         with self._one, contextlib.closing(contents):
+            if (reason := self._overtaken()) is not None:
+                raise RunFailed(reason)
             begun = time.monotonic()
             try:
                 save(self._root, version, contents, keep=self._keep)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,13 +26,14 @@ from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
 from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
-from seedbed.launch.launcher import Launcher
-from seedbed.launch.local import LocalLauncher
+from seedbed.launch.launcher import Launch, launcher_on
+from seedbed.launch.live import LiveFile
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
 from seedbed.launch.outcome import curves_of, invitations, observations_of, resumption_of, summary_of
 from seedbed.launch.recorder import Recorder, TrainingTime
 from seedbed.launch.saver import Saver
+from seedbed.launch.services import makers, sinks
 from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.launch.stopping import Stopping
 from seedbed.launch.supervisor import Supervisor
@@ -40,6 +42,7 @@ from seedbed.learning.run import Run
 from seedbed.metrics.console import display
 from seedbed.metrics.reports import Summary, draw_curve, title
 from seedbed.metrics.say import say
+from seedbed.metrics.services import Recorded
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.types import Agent, EnvSpec
 
@@ -61,7 +64,7 @@ class Session:
       checkpoint: checkpoint from which to go on; None to begin.
       resumed: whether the run was begun before, also if it has no checkpoint.
       hosts: the hosts of the run, as this one sees them; None if it is alone.
-      launch: function that makes the launcher of the run's instances from the run folder and the name of the carrier.
+      launch: function that makes the launcher of the run's instances; None for the one in the settings.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Session:
         *,
         resumed: bool = False,
         hosts: Hosts | None = None,
-        launch: Callable[[RunFolder, str], Launcher] = LocalLauncher,
+        launch: Launch | None = None,
     ) -> None:
         self.config = config
         self.hosts = hosts or Hosts()
@@ -82,7 +85,7 @@ class Session:
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
         self.program = self.architecture.program(self.placed, agent, spec)
-        self.launcher = launch(folder, carrier_of(self.placed))
+        self.launcher = (launch or launcher_on(config.on))(folder, carrier_of(self.placed))
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -97,18 +100,23 @@ class Session:
             beside=not config.deterministic,
             saved_version=checkpoint.step if checkpoint else nothing,
             note=self._note,
+            overtaken=folder.overtaken,
         )
         self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
         self.session = 0
         self.interrupted = Interruption()
         self.stopping = Stopping(config.stop, self.clock, self.interrupted)
+        self.services = {} if config.cluster.host else makers(config.log)
         # The run is ended by its own thread, or, if that is blocked, by the thread that learns of a lost host.
         self.back, self.ending = threading.Event(), threading.Lock()
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
         place = self.placed.placement
         listens = place if isinstance(place, RemoteSettings) else None
-        self.gate = folder.gate(listens, folder.addresses(listens.listen)) if listens else None
+        wanted = [*self.launcher.listens, *folder.addresses(listens.listen)] if listens else []
+        self.gate = folder.gate(listens, wanted) if listens else None
+        # Of this session only: what an earlier one has started knows another.
+        self.claim = secrets.token_hex(16)
 
     def run(self) -> Summary:
         """Trains until there is a reason to stop; writes checkpoints, the summary and the learning curve.
@@ -127,16 +135,21 @@ class Session:
         seeds = sorted({variant.seed for variant in self.variants})
         heading = title(env, config.arch, config.agent, seeds)
         with heeding_signals(self.interrupted), logging_to(folder.log):
-            files: list[Sink] = [JsonLines(folder.metrics), TensorBoard(folder.events, resumed=self.resumed)]
+            files: list[Sink] = [
+                JsonLines(folder.metrics),
+                TensorBoard(folder.events, resumed=self.resumed),
+                LiveFile(folder.live, self._instances),
+                *sinks(self.services, Recorded(folder.path, to_json(config), heading)),
+            ]
             self.display = display(heading, self.stopping.budget)
             with (
-                contextlib.closing(Record([self.display, *files], self.display.note)) as sinks,
+                contextlib.closing(Record([self.display, *files], self.display.note)) as record,
                 showing_notes(self.display.note) as self.notes,
                 contextlib.ExitStack() as stack,
             ):
                 self._announce()
                 self.session = self._count_session()
-                self.recorder = stack.enter_context(contextlib.closing(self._recorder(sinks)))
+                self.recorder = stack.enter_context(contextlib.closing(self._recorder(record)))
                 self.hosts.watch(self._end_without)
                 arch = self.arch = self._build()
                 try:
@@ -150,10 +163,10 @@ class Session:
             self.display.note(f"no curve: {cause_of(error)}")
         return summary
 
-    def _recorder(self, sinks: Record) -> Recorder:
+    def _recorder(self, record: Record) -> Recorder:
         return Recorder(
             self.folder,
-            sinks,
+            record,
             self.display.note,
             self.clock,
             session=self.session,
@@ -167,7 +180,11 @@ class Session:
         number = max(int(each["session"]) for each in told)
         self.folder.keep_session(number)
         self.folder.keep_spec(self.spec)
+        self.folder.keep_program(self.program.to_json())
         return number
+
+    def _instances(self) -> list[dict[str, Any]]:
+        return self.supervisor.standing() if self.supervisor else []
 
     def _build(self) -> Run:
         setup = Setup(
@@ -175,6 +192,7 @@ class Session:
             self.agent,
             self.spec,
             token=self.folder.token(),
+            claim=self.claim,
             gate=self.gate,
             log=self.folder.log,
             checkpoint=self.checkpoint,
@@ -255,7 +273,12 @@ class Session:
         taken: Contents | None,
         failure: SeedbedError | None,
     ) -> Summary:
-        """Writes the last checkpoint and the summary; raises ``failure``, or the error of the writing."""
+        """Writes the last checkpoint and the summary; raises ``failure``, or the error of the writing.
+
+        A session that another one has overtaken writes neither.
+        """
+        if (overtaken := self.folder.overtaken()) is not None:
+            raise RunFailed(overtaken) from failure
         unsaved = self._save_at_the_end(arch, taken, failure)
         if unsaved and not failure:
             failure = RunFailed(unsaved)
@@ -335,7 +358,7 @@ class Session:
         supervisor = self.supervisor = self._supervised(arch)
         addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
-        supervisor.start(self.program.after, addresses[:1])
+        supervisor.start(self.program.after, addresses)
         self.recorder.begin()
         self.saver.saved_at = time.monotonic()
         if not self.program.has_instances:
@@ -392,12 +415,15 @@ class Session:
         local = self.launcher.address(self.program[self.program.head], 0)
         if not isinstance(place, RemoteSettings) or self.gate is None:
             return arch.open([local], dialled)
-        wanted = self.folder.addresses(place.listen)
-        addresses = arch.open([local, *wanted], dialled)
-        self.folder.keep_addresses(place.listen, addresses[1:])
-        for line in invitations(self.config, self.gate, addresses[1:]):
+        own, wanted = self.launcher.listens, self.folder.addresses(place.listen)
+        opened = arch.open([local, *own, *wanted], dialled)
+        ours, others = opened[1 : 1 + len(own)], opened[1 + len(own) :]
+        if ours:
+            self.launcher.meet(ours, self.gate.invitation(ours[0]), self.claim)
+        self.folder.keep_addresses(place.listen, others)
+        for line in invitations(self.config, self.gate, others):
             self.display.note(line)
-        return addresses
+        return opened[:1]
 
     def _supervised(self, arch: Run) -> Supervisor:
         """Returns the supervisor of the run's instances; none is started yet."""

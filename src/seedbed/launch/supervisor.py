@@ -37,7 +37,7 @@ class _Watched:
     """One instance, with the history of earlier ones that had the same index.
 
     Attributes:
-      begun: time (monotonic, s) of its start.
+      begun: time (monotonic, s) at which it was started, or at which it began to run on a machine.
       heard: time (monotonic, s) since which it owed something, or at which it owed nothing, when the head knew it last;
         without meaning if that is before its start.
     """
@@ -169,6 +169,24 @@ class Supervisor:
         if roles is None:
             self._launcher.close()
 
+    def standing(self) -> list[dict[str, Any]]:
+        """Returns the instances as JSON values: role, index, state, restarts, last fault, log; from any thread.
+
+        The state is ``starting`` until the head has heard of an instance, where it knows its debts; else ``running``.
+        """
+        return [
+            {
+                "role": each.role.name,
+                "index": each.index,
+                "state": "starting" if each.role.silent_after and not each.there else "running",
+                "restarts": len(each.restarts),
+                "fault": None if each.fault is None else str(each.fault),
+                "log": each.instance.log,
+            }
+            for watched in self._watched.values()
+            for each in list(watched.values())
+        ]
+
     def _of(self, role: Role) -> Instances:
         return self._known.get(role.name, Instances())
 
@@ -179,7 +197,8 @@ class Supervisor:
             while not self._stopping.is_set():
                 self._start_what_is_due()
                 self._watch()
-                self._launcher.look_after()
+                for line in self._launcher.look_after():
+                    self._note(line)
                 self._stopping.wait(WATCH_SECONDS)
         except BaseException as error:
             self._on_failure(error)
@@ -235,6 +254,9 @@ class Supervisor:
         # An instance that starts may first have to wait for the roles that it dials.
         starting = max(role.silent_after, role.starts_within + role.patience)
         for index, each in self._watched[role.name].items():
+            if each.instance.begun is None:  # no machine has room for it
+                continue
+            each.begun = max(each.begun, each.instance.begun)
             silent = each.silent(owes, now)
             allowed = role.silent_after if each.there else starting
             if stood_still or silent <= min(allowed, STOPPED_SECONDS):
@@ -280,7 +302,9 @@ class Supervisor:
         history.append(now)
         watched.fault = reason
         self.restarts += 1
-        self._note(f"{watched}: {reason}; restart {len(history)} of {role.restarts}")
+        line = f"{watched}: {reason}; restart {len(history)} of {role.restarts}"
+        _log.warning("%s (log: %s)", line, watched.instance.log)
+        self._note(line)
         if (standing := self._launcher.standing(role, watched.index)) is not None:
             self._note(f"{watched} {standing}; the others have come to {self._version()}")
         _log.info("%s starts again", watched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec, outlook
 from seedbed.launch.folder import GOING_ON, RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
-from seedbed.launch.launcher import Launcher
-from seedbed.launch.local import LocalLauncher
+from seedbed.launch.launcher import Launch
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
+from seedbed.launch.shares import require_equal_shares
 from seedbed.launch.surroundings import held
 from seedbed.launch.warm_start import warm_started
 from seedbed.learning.checkpoint import any_saved
@@ -28,11 +28,9 @@ from seedbed.metrics.say import say
 from seedbed.transport.admission import Invitation
 from seedbed.types import Agent, EnvSpec
 
-Launch = Callable[[RunFolder, str], Launcher]
-
 
 @held()
-def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
+def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
 
     With ``begin_or_resume`` a run that is in the folder already is resumed, with the limits of ``config``. If it is
@@ -40,12 +38,13 @@ def train(config: RunConfig, *, launch: Launch = LocalLauncher) -> Summary:
 
     Args:
       config: settings of the run.
-      launch: function that makes the launcher of the run's instances from the run folder and the name of the carrier.
+      launch: function that makes the launcher of the run's instances; None for the one in the settings.
 
     Raises:
       ConfigError: a setting does not fit; nothing was started.
       RunFailed: the run failed; the message names the component, the cause and the log.
     """
+    require_equal_shares(config)
     if config.cluster.host:
         assert config.cluster.coordinator is not None, (
             "a host that is not the first has to be told where that is"
@@ -114,7 +113,9 @@ def resume(
         return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
 
 
-CHANGEABLE = frozenset({"frames", "minutes", "until_return", "actors", "listen", "host", "coordinator"})
+CHANGEABLE = frozenset(
+    {"frames", "minutes", "until_return", "actors", "on", "listen", "host", "coordinator", "log"}
+)
 """Settings that may be others when a run is resumed."""
 _OF_THE_COMMAND = frozenset({"run_dir", "json", "video", "begin_or_resume"})
 """Settings of a command and not of what is computed."""

@@ -23,19 +23,26 @@ class Learner:
       agent: the agent whose loss and optimizer are used.
       devices: the JAX devices that train, of all hosts, host by host; each host gives its share of every batch.
       key: random key for the initialization and for losses that draw random numbers.
+      at_once: whether all updates with a batch are one program, so that nobody sees the weights between them; of agents
+        with a replay or an early end of their passes each update is a program of its own all the same.
 
     Raises:
       ConfigError: the batch cannot be shared equally by the devices.
     """
 
-    def __init__(self, agent: Agent, devices: Sequence[Any], key: Any) -> None:
+    def __init__(self, agent: Agent, devices: Sequence[Any], key: Any, *, at_once: bool = False) -> None:
         self._plan = agent.data
+        at_once = at_once and agent.data.replay is None and agent.data.most_kl is None
+        self.updates_a_step = agent.data.updates_a_batch if at_once else 1
+        """Updates after each of which :meth:`updates` yields."""
+        self._at_once = at_once
         self._update = Update(agent, devices)
         # Compiled whole: one program instead of one for every operation of the network.
         self.state = self._replicate(jax.jit(self._update.begin)(key))
         self._priorities: Any = None
         # Wrapped per object: programs that a decorator compiles are kept for the life of the process.
         self._step = jax.jit(self._update.step)
+        self._passes = jax.jit(self._update.passes)
         self._prepare = jax.jit(self._update.prepare) if agent.prepare else self._update.prepare
         self._order = jax.jit(self._update.order)
         self._join = jax.jit(partial(join, concatenate=jnp.concatenate))
@@ -98,6 +105,9 @@ class Learner:
 
     def warm_up(self, example: Unroll) -> None:
         """Compiles all programs for batches like ``example`` (on the host); changes no state."""
+        if self._at_once:
+            jax.block_until_ready(self._passes(self.state, self.put(example)))
+            return
         _, batch = self._prepare(self.state.params, self.put(example))
         part = next(iter(self._parts(batch)))
         jax.block_until_ready(self._step(self.state, part))
@@ -105,10 +115,15 @@ class Learner:
     def updates(self, batch: Unroll) -> Iterator[tuple[dict[str, Any], bool]]:
         """Makes all updates with one batch: ``reuse`` passes, each over all of the batch's minibatches.
 
-        Yields ``(metrics, last)`` after each update: metrics as device scalars, and whether it was the last. Passes end
-        early where the KL divergence exceeds ``most_kl``; the version counts the updates that are left out, as it
-        counts skipped ones.
+        Yields ``(metrics, last)`` after each update, or once after all of them if they are one program: metrics as
+        device scalars, and whether it was the last. Passes end early where the KL divergence exceeds ``most_kl``; the
+        version counts the updates that are left out, as it counts skipped ones.
         """
+        if self._at_once:
+            state, metrics = self._passes(self.state, batch)
+            self.state = jax.block_until_ready(state)
+            yield metrics, True
+            return
         plan = self._plan
         params, batch = self._prepare(self.state.params, batch)
         # Waited for, as every update is: the state can then be saved even if a later computation fails.

@@ -198,10 +198,12 @@ class LearnerLoop:
         updates = self.learner.updates(unroll)
         counted = last = False
         while not last:
-            self.books.policy_lag.add(self.version - batch.version)
+            for version in range(self.version, self.version + self.learner.updates_a_step):
+                self.books.policy_lag.add(version - batch.version)
             with self._learner_time:
                 metrics, last = next(updates)
-            self._reuse.add(batch.version.size / self._agent.data.minibatches, 0 if counted else batch.fresh)
+            trained = batch.version.size * self.learner.updates_a_step / self._agent.data.minibatches
+            self._reuse.add(trained, 0 if counted else batch.fresh)
             if not counted:
                 self.memory.learned(batch, lambda: self.learner.priorities)
                 counted = True

@@ -24,9 +24,12 @@ from seedbed.acting.unrolls import Delivery
 from seedbed.errors import ConfigError
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.metrics.ledger import Ledger
+from seedbed.replay.device import DeviceReplay, require_room_on
+from seedbed.replay.limiter import RateLimiter
 from seedbed.replay.queue import UnrollQueue, select
-from seedbed.replay.replay import Replay, Sample
-from seedbed.types import Agent, DataPlan, EnvSpec, Unroll
+from seedbed.replay.replay import SLOT, Replay, Sample
+from seedbed.replay.ring import Ring
+from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, Unroll
 
 
 class Batch(NamedTuple):
@@ -36,13 +39,13 @@ class Batch(NamedTuple):
       unrolls: unrolls that make up the batch, in order.
       version: int32 ``[T, B]``, version of the weights that acted, for each transition that is trained on.
       fresh: number of these transitions that were not trained on before.
-      sample: the sample of the replay; None where the unrolls come from a queue.
+      samples: the sample of each part of the replay; empty where the unrolls come from a queue.
     """
 
     unrolls: Sequence[Unroll]
     version: NDArray[np.int32]
     fresh: int
-    sample: Sample | None = None
+    samples: tuple[Sample, ...] = ()
 
 
 class Memory(Protocol):
@@ -169,27 +172,52 @@ class QueueMemory:
 class ReplayMemory:
     """A memory that keeps unrolls in a replay, and samples batches from them.
 
+    The replay may have several parts, each with the steps of its own environments: an equal share of every batch is
+    sampled from each.
+
     Args:
-      replay: replay that holds the unrolls.
+      parts: parts of the replay on this host.
       agent: agent that the replay is for; its ``priorities`` gives the priorities of new items.
       ledger: ledger of steps: a step counts as trained once an update has used an item of its own, and as dropped if
         it is overwritten before.
       round_size: unrolls in a round, under an exact lag: the sampling thread inserts each round as a whole, once all
         samples that earlier rounds earned are taken. None: unrolls are inserted as they come.
+      planned: number of environments of this host's own actors, which are divided among the parts in their order.
+      alone: whether there are no further parts on other hosts.
     """
 
-    def __init__(self, replay: Replay, agent: Agent, ledger: Ledger, round_size: int | None = None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Replay | DeviceReplay],
+        agent: Agent,
+        ledger: Ledger,
+        round_size: int | None = None,
+        *,
+        planned: int = 0,
+        alone: bool = True,
+    ) -> None:
         assert agent.data.replay is not None
-        self._replay = replay
+        self._parts = parts
         self._ledger = ledger
         self._round_size = round_size
+        self._planned = planned
+        self._one = alone and len(parts) == 1
         self._waiting: deque[Delivery] = deque()
+        self._taken: list[Sample] = []
         self._came = threading.Condition()
         self._start = agent.data.replay.start
         self._priorities = None if agent.priorities is None else jax.jit(agent.priorities)
         self._processor = _processor()
-        self.listen = replay.listen
-        self.close = replay.close
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """See :class:`Memory`."""
+        for part in self._parts:
+            part.listen(wake)
+
+    def close(self) -> None:
+        """See :class:`Memory`."""
+        for part in self._parts:
+            part.close()
 
     def offer(self, delivery: Delivery) -> bool:
         """See :class:`Memory`."""
@@ -219,23 +247,29 @@ class ReplayMemory:
             self._ledger.drop(queued_steps=int(delivery.counted))
             return True
         unroll = delivery.unroll if rows == len(delivery.trains) else select(delivery.unroll, 0, rows)
-        if not self._replay.has_room(rows):
+        part = self._part_of(int(delivery.streams[0]))
+        if not part.has_room(rows):
             return False
-        taken = self._replay.offer(
+        taken = part.offer(
             unroll, delivery.streams[:rows], int(delivery.end), self._initial(delivery, unroll)
         )
         if taken is None:
             return False
         # One booking: steps that begin a new segment, since the one before was overwritten, are in both terms.
-        self._ledger.drop(queued_steps=int(delivery.counted) - taken + self._replay.take_dropped())
+        self._ledger.drop(queued_steps=int(delivery.counted) - taken + part.take_dropped())
         return True
+
+    def _part_of(self, stream: int) -> Replay | DeviceReplay:
+        """Returns the part that keeps a stream, by the slot of its environment."""
+        slot, count = stream & SLOT, len(self._parts)
+        return self._parts[slot * count // self._planned if slot < self._planned else slot % count]
 
     def _initial(self, delivery: Delivery, unroll: Unroll) -> NDArray[np.float32] | None:
         """Returns the initial priorities ``[items, B]``: the actor's if it has computed them, else computed here.
 
-        None if the agent has no priorities.
+        None if the agent has no priorities, or if the replay computes them.
         """
-        if self._priorities is None:
+        if self._priorities is None or self._parts[0].own_priorities:
             return None
         if delivery.priorities is not None:
             return delivery.priorities[:, : len(unroll.action[0])]
@@ -247,56 +281,94 @@ class ReplayMemory:
 
     def take(self, timeout: float) -> Batch | None:
         """See :class:`Memory`."""
-        if self._round_size and not self._replay.may_sample():
+        if self._round_size and not self._parts[0].may_sample():
             self._insert_round(timeout)
             timeout = 0.0
-        sample = self._replay.take(timeout)
-        if sample is None:
-            return None
-        return Batch([sample.unroll], sample.unroll.version[self._start :], sample.fresh, sample)
+        while len(self._taken) < len(self._parts):
+            sample = self._parts[len(self._taken)].take(timeout)
+            if sample is None:
+                return None
+            self._taken.append(sample)
+        samples, self._taken = tuple(self._taken), []
+        unrolls = [self._weighed(sample) for sample in samples]
+        version = np.concatenate([unroll.version[self._start :] for unroll in unrolls], axis=1)
+        return Batch(unrolls, version, sum(sample.fresh for sample in samples), samples)
+
+    def _weighed(self, sample: Sample) -> Unroll:
+        """Returns a sample's unroll, with importance weights that can be compared with those of other parts."""
+        if self._one:
+            return sample.unroll
+        greatest = np.float32(min(sample.greatest, _GREATEST))
+        return sample.unroll._replace(weight=sample.unroll.weight * greatest)
 
     def learned(self, batch: Batch, priorities: Callable[[], NDArray[np.float32]]) -> None:
         """See :class:`Memory`."""
-        assert batch.sample is not None
         self._ledger.train(batch.fresh)
-        if self._priorities is not None:
-            self._replay.update(batch.sample.items, batch.sample.generations, priorities())
+        if self._priorities is None:
+            return
+        shares = np.split(priorities(), len(self._parts))
+        for part, sample, share in zip(self._parts, batch.samples, shares, strict=True):
+            part.update(sample.items, sample.generations, share)
 
     def meters(self) -> dict[str, float]:
         """See :class:`Memory`."""
         return {
-            "replay_fill": self._replay.fill,
-            "replay_transitions": len(self._replay),
-            "replay_late_priorities": self._replay.late,
-            "replay_ignored_priorities": self._replay.ignored,
+            "replay_fill": sum(part.fill for part in self._parts) / len(self._parts),
+            "replay_transitions": sum(map(len, self._parts)),
+            "replay_late_priorities": sum(part.late for part in self._parts),
+            "replay_ignored_priorities": sum(part.ignored for part in self._parts),
         }
 
     def snapshot(self) -> Contents:
         """See :class:`Memory`."""
-        pieces, meta = self._replay.snapshot()
+        kept = [part.snapshot() for part in self._parts]
         with self._came:  # where acting does not rest meanwhile
             deliveries = list(self._waiting)
         waiting = [leaf for delivery in deliveries for leaf in jax.tree.leaves(_without_episodes(delivery))]
-        return Contents({}, {"replay": meta}, {"waiting": waiting}, {"replay": pieces})
+        return Contents(
+            {},
+            {_name(index): meta for index, (_, meta) in enumerate(kept)},
+            {"waiting": waiting},
+            {_name(index): pieces for index, (pieces, _) in enumerate(kept)},
+        )
 
     def restore(self, checkpoint: Checkpoint, example: Unroll | None) -> int:
         """See :class:`Memory`."""
-        self._replay.restore(checkpoint.pieces("replay"), checkpoint.meta["replay"])
-        self._replay.take_dropped()  # the restored ledger counts these steps as dropped already
+        names = [_name(index) for index in range(len(self._parts))]
+        if names[-1] not in checkpoint.meta or _name(len(names)) in checkpoint.meta:
+            raise ConfigError(
+                f"the replay has {len(names)} parts on this host, and in the checkpoint it has another number of them: "
+                "give the --replay-parts that the run had"
+            )
+        for name, part in zip(names, self._parts, strict=True):
+            part.restore(checkpoint.pieces(name), checkpoint.meta[name])
+            part.take_dropped()  # the restored ledger counts these steps as dropped already
+        unsampled = sum(part.unsampled for part in self._parts)
         if example is None:
-            return self._replay.unsampled
+            return unsampled
         empty = _without_episodes(Delivery(example, [], np.zeros(1, np.int64), 0, np.zeros(1, np.bool_), 0))
         structure, size = jax.tree.structure(empty), len(jax.tree.leaves(empty))
         leaves = checkpoint.blob("waiting")
         for start in range(0, len(leaves), size):
             self._waiting.append(jax.tree.unflatten(structure, leaves[start : start + size]))
-        return self._replay.unsampled + sum(int(delivery.counted) for delivery in self._waiting)
+        return unsampled + sum(int(delivery.counted) for delivery in self._waiting)
 
     def begin_anew(self, inserted: int) -> int:
         """See :class:`Memory`."""
-        filling = math.ceil(self._replay.missing / inserted)
-        self._replay.settle(filling * inserted)
+        share = inserted // len(self._parts)
+        filling = math.ceil(max(part.missing for part in self._parts) / share)
+        for part in self._parts:
+            part.settle(filling * share)
         return filling
+
+
+_GREATEST = 1e30
+"""Bound of importance weights, so that they stay finite as float32."""
+
+
+def _name(part: int) -> str:
+    """Returns the name of a part of the replay in a checkpoint."""
+    return f"replay_{part}" if part else "replay"
 
 
 def _processor() -> Any:
@@ -321,36 +393,27 @@ def make_replay(
     acting: int,
     largest_insert: int,
     seed: int,
+    share: int = 1,
 ) -> Replay:
-    """Makes the agent's replay on this host.
+    """Makes the agent's replay, or a part of it.
 
     Args:
       agent: the agent whose data it keeps.
       spec: spec of the environments.
       lag: policy lag of the run.
-      batch_size: number of items that this host samples for a batch.
-      acting: number of environments of this run's own actors whose data is kept.
+      batch_size: number of items that are sampled from it for a batch.
+      acting: number of environments of this run's own actors whose data it keeps.
       largest_insert: largest number of environments in one unroll.
       seed: seed of the sampling.
+      share: number of such parts, over all hosts, that share the agent's sizes.
 
     Raises:
       ConfigError: it does not fit into memory, could stall, or does not go with an exact lag.
     """
-    plan = agent.data
-    assert plan.replay is not None
-    example = example_unroll(agent, spec, plan.overlap + plan.unroll_length, 1)._replace(weight=None)
-    base = tolerance = None
-    if isinstance(lag, ExactLag):
-        filling, batches = rounds(plan, acting, batch_size)
-        # Exact to the last digit, or some round would earn a batch more or less.
-        ratio = batches * batch_size / (acting * plan.items)
-        plan = dataclasses.replace(plan, replay=dataclasses.replace(plan.replay, ratio=ratio))
-        base = filling * acting * plan.items
-        # This many rounds may have come before the first of them is trained on.
-        tolerance = float((lag.rounds + 2) * batches * batch_size + batch_size)
+    plan, base, tolerance = _flow(shared(agent.data, share), lag, acting, batch_size)
     return Replay(
         plan,
-        example,
+        _example(agent, spec),
         batch_size=batch_size,
         largest_insert=largest_insert * plan.unroll_length,
         seed=seed,
@@ -358,6 +421,95 @@ def make_replay(
         by_places=lag.exact,
         tolerance=tolerance,
     )
+
+
+def make_device_replay(
+    agent: Agent,
+    spec: EnvSpec,
+    *,
+    lag: Lag,
+    batch_size: int,
+    acting: int,
+    envs: int,
+    largest_insert: int,
+    device: Any,
+    key: Any,
+    part: int = 0,
+    share: int = 1,
+) -> DeviceReplay:
+    """Makes the agent's replay on an accelerator, or a part of it; arguments as for :func:`make_replay`, and further:
+
+    Args:
+      agent, spec, lag, batch_size, acting, largest_insert, share: see there.
+      envs: number of environments whose data it keeps, or has room for.
+      device: the JAX device.
+      key: random key of the sampling.
+      part: number of this part.
+
+    Raises:
+      ConfigError: as for :func:`make_replay`.
+    """
+    plan, base, tolerance = _flow(shared(agent.data, share), lag, acting, batch_size)
+    replay = plan.replay
+    assert replay is not None
+    ring = Ring.of(plan, _example(agent, spec), envs, agent.priorities)
+    require_room_on(device, ring, envs)
+    geometry = ring.geometry
+    limiter = RateLimiter(
+        replay.ratio,
+        -(-replay.min_size // geometry.own) if base is None else base,
+        batch_size,
+        largest_insert * geometry.items,
+        tolerance,
+    )
+    return DeviceReplay(
+        ring,
+        envs,
+        device,
+        limiter,
+        key=lambda count: part_key(jax.random.fold_in(key, count), part),
+        batch_size=batch_size,
+        by_places=lag.exact,
+    )
+
+
+def _example(agent: Agent, spec: EnvSpec) -> Unroll:
+    length = agent.data.overlap + agent.data.unroll_length
+    return example_unroll(agent, spec, length, 1)._replace(weight=None)
+
+
+def _flow(
+    plan: DataPlan, lag: Lag, acting: int, batch_size: int
+) -> tuple[DataPlan, int | None, float | None]:
+    """Returns the plan with the exact ratio, and base and tolerance of the rate limiter; None for its own."""
+    assert plan.replay is not None
+    if not isinstance(lag, ExactLag):
+        return plan, None, None
+    filling, batches = rounds(plan, acting, batch_size)
+    # Exact to the last digit, or some round would earn a batch more or less.
+    ratio = batches * batch_size / (acting * plan.items)
+    plan = dataclasses.replace(plan, replay=dataclasses.replace(plan.replay, ratio=ratio))
+    # This many rounds may have come before the first of them is trained on.
+    tolerance = float((lag.rounds + 2) * batches * batch_size + batch_size)
+    return plan, filling * acting * plan.items, tolerance
+
+
+def parts_here(plan: ReplayPlan, hosts: int) -> int:
+    """Returns the number of parts of the replay on each of ``hosts`` hosts."""
+    return max((plan.parts or hosts) // hosts, 1)
+
+
+def shared(plan: DataPlan, share: int) -> DataPlan:
+    """Returns the plan of one of ``share`` equal parts of the replay: with its share of the sizes."""
+    if plan.replay is None or share == 1:
+        return plan
+    sizes = {name: -(-getattr(plan.replay, name) // share) for name in ("capacity", "min_size")}
+    return dataclasses.replace(plan, replay=dataclasses.replace(plan.replay, **sizes))
+
+
+def part_key(key: Any, part: Any) -> Any:
+    """Returns the key of one of the parts that a batch is sampled from, by the key of the batch."""
+    return jax.random.fold_in(key, part)
 
 
 def rounds(plan: DataPlan, acting: int, batch_size: int) -> tuple[int, int]:

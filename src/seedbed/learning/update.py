@@ -198,6 +198,9 @@ class Update:
         This update's random key is folded from ``key`` (raw data, uint32) and ``updates``.
         """
         key = jax.random.fold_in(jax.random.wrap_key_data(key), updates)
+        if self._agent.data.replay is not None:
+            # Of the whole batch, of which each part of a replay has sampled its share.
+            batch = batch._replace(weight=batch.weight / jnp.max(batch.weight))
         (loss, metrics, gradient), priorities = self._averaged(params, target, batch, key)
         norm = optax.tree.norm(gradient)
         metrics = {

@@ -28,10 +28,11 @@ class FinalInfo:
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}
 
-    def add(self, info: Mapping[Any, Any]) -> None:
-        """Counts the numbers of one final step."""
-        for name, value in _numbers(info):
-            self._count(name, value, 1)
+    def add(self, *infos: Mapping[Any, Any]) -> None:
+        """Counts the numbers of final steps."""
+        for info in infos:
+            for name, value in _numbers(info):
+                self._count(name, value, 1)
 
     def merge(self, told: Mapping[str, Any]) -> None:
         """Adds a result of :meth:`take`; raises :class:`Refused` on anything else."""

@@ -262,7 +262,10 @@ class Tally:
         array = np.asarray(values, np.float64)
         if not array.size:
             return
-        count, total, most = array.size, float(array.sum()), float(array.max())
+        self.add_many(array.size, float(array.sum()), float(array.max()))
+
+    def add_many(self, count: int, total: float, most: float) -> None:
+        """Counts so many numbers, 1 or more, with this sum and maximum."""
         with self._lock:
             self._since = self._sum(self._since, count, total, most)
             self._whole = self._sum(self._whole, count, total, most)

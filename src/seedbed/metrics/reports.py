@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,11 @@ class Summary:
     stopped_because: str
     more: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def run_dir(self) -> str | None:
+        """The run folder; None in a summary of a version that did not keep it."""
+        return self.more.get("run_dir")
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; numbers that are not finite are None."""
         values = asdict(self)
@@ -112,22 +117,38 @@ def many_skipped(skipped: int, updates: int) -> str | None:
     )
 
 
+_SEEDS_OF_A_TITLE = 5
+
+
 def title(env: str, arch: str, agent: str, seeds: Sequence[int]) -> str:
     """The title of a curve: ``"ALE/Pong-v5 · vtrace agent · seed architecture · seed 1"``."""
     numbers = ", ".join(map(str, seeds))
+    if len(seeds) > _SEEDS_OF_A_TITLE:
+        numbers = f"{min(seeds)} … {max(seeds)} ({len(seeds)})"
     return f"{env} · {agent} agent · {arch} architecture · seed{'s' if len(seeds) > 1 else ''} {numbers}"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The learning curve of one run: parallel arrays, one entry a row of its metrics."""
+    """The learning curve of one run: parallel arrays, one entry a row of its metrics.
+
+    Attributes:
+      agent_steps: decisions that environments carried out.
+      frames: frames that the environments simulated.
+      seconds: seconds of training.
+      mean_return: mean return of the last 100 episodes.
+      task: name of the task, within which runs are resampled for an interval.
+    """
 
     agent_steps: NDArray[np.float64]
+    frames: NDArray[np.float64]
     seconds: NDArray[np.float64]
     mean_return: NDArray[np.float64]
+    task: str = ""
 
 
-_Axis = Callable[[Curve], NDArray[np.float64]]
+Axis = Callable[[Curve], NDArray[np.float64]]
+"""Returns the values of an axis."""
 
 
 def read_curve(path: Path) -> Curve:
@@ -135,16 +156,21 @@ def read_curve(path: Path) -> Curve:
 
     Rows that a resumed run went back behind are left out: the curve shows the history of the final weights.
     """
-    points: list[tuple[float, float, float]] = []
-    for row in read_rows(path):
+    return curve_of(read_rows(path))
+
+
+def curve_of(rows: Iterable[Mapping[str, float]]) -> Curve:
+    """Returns the learning curve in the rows of a run, as :func:`read_curve` does."""
+    points: list[tuple[float, ...]] = []
+    for row in rows:
         steps = row.get("agent_steps", math.nan)
         while points and points[-1][0] >= steps:
             points.pop()
-        point = (steps, row.get("seconds", math.nan), row.get("mean_return", math.nan))
+        point = (steps, *(row.get(name, math.nan) for name in ("seconds", "mean_return")))
         if all(map(math.isfinite, point)):
-            points.append(point)
-    columns = np.array(points, np.float64).reshape(-1, 3)
-    return Curve(columns[:, 0], columns[:, 1], columns[:, 2])
+            points.append((*point, row.get("env_frames", steps)))
+    columns = np.array(points, np.float64).reshape(-1, 4)
+    return Curve(columns[:, 0], columns[:, 3], columns[:, 1], columns[:, 2])
 
 
 def together(
@@ -168,10 +194,31 @@ def draw_curve(
       heading: stands above, see :func:`title`.
       goal: a return to mark with a dashed line.
     """
-    groups = {
-        name: [curve for curve in map(read_curve, files) if len(curve.agent_steps)]
-        for name, files in metrics.items()
-    }
+    groups = {name: list(map(read_curve, files)) for name, files in metrics.items()}
+    steps = ("agent steps", lambda curve: curve.agent_steps)
+    draw_groups(groups, picture, heading, goal=goal, steps=steps)
+
+
+def draw_groups(
+    groups: Mapping[str, Sequence[Curve]],
+    picture: Path,
+    heading: str,
+    *,
+    goal: float | None = None,
+    steps: tuple[str, Axis] = ("environment frames", lambda curve: curve.frames),
+    label: str = "mean return of the last 100 episodes",
+) -> None:
+    """Draws curves as :func:`draw_curve` does.
+
+    Args:
+      groups: curves of the runs, by the name of a group of runs.
+      picture: the PNG to write.
+      heading: title above the panels.
+      goal: a return to mark with a dashed line.
+      steps: name and values of the axis of the left panel.
+      label: name of the vertical axis.
+    """
+    groups = {name: [curve for curve in curves if len(curve.agent_steps)] for name, curves in groups.items()}
     # An object of its own instead of pyplot: no global state, and no window system is looked for.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -183,9 +230,9 @@ def draw_curve(
     left, right = figure.subplots(1, 2, sharey=True)
     longest = max([0.0, *(curve.seconds[-1] for curves in groups.values() for curve in curves)])
     unit, length = _unit_of(longest)
-    _panel(left, groups, "agent steps", lambda curve: curve.agent_steps, goal)
+    _panel(left, groups, *steps, goal)
     _panel(right, groups, f"{unit} of training", lambda curve: curve.seconds / length, goal)
-    left.set_ylabel("mean return of the last 100 episodes")
+    left.set_ylabel(label)
     left.xaxis.set_major_formatter(_short)
     picture.parent.mkdir(parents=True, exist_ok=True)
     regular_files.require_room(picture)
@@ -193,7 +240,7 @@ def draw_curve(
 
 
 def _panel(
-    axes: Any, groups: Mapping[str, Sequence[Curve]], label: str, x_of: _Axis, goal: float | None
+    axes: Any, groups: Mapping[str, Sequence[Curve]], label: str, x_of: Axis, goal: float | None
 ) -> None:
     axes.set_xlabel(label)
     axes.grid(alpha=0.3)
@@ -209,7 +256,7 @@ def _panel(
         axes.legend(loc="lower right", frameon=False)
 
 
-def _group(axes: Any, x_of: _Axis, curves: Sequence[Curve], name: str, colour: str) -> None:
+def _group(axes: Any, x_of: Axis, curves: Sequence[Curve], name: str, colour: str) -> None:
     xs = [x_of(curve) for curve in curves]
     several = len(curves) > 1
     for x, curve in zip(xs, curves, strict=True):
@@ -229,7 +276,7 @@ def _middle(
     axes: Any, xs: Sequence[NDArray[np.float64]], curves: Sequence[Curve], name: str, colour: str
 ) -> None:
     grid, returns = together(xs, [curve.mean_return for curve in curves])
-    low, high = bootstrap_interval(returns, resamples=500)
+    low, high = bootstrap_interval(returns, resamples=500, strata=[curve.task for curve in curves])
     middle, interval = name or "interquartile mean", None if name else "95% interval"
     axes.plot(grid, interquartile_mean(returns), color=colour, linewidth=2, label=middle)
     axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0, label=interval)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from seedbed import regular_files
-from seedbed.errors import ConfigError, described
+from seedbed.errors import ConfigError, cause_of
 from seedbed.metrics import registry
 from seedbed.metrics.appending import AppendedFile
 
@@ -87,7 +87,7 @@ class Record:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"cannot write {error.filename}: {error.strerror}"
-    return described(error)
+    return cause_of(error)
 
 
 class JsonLines:

@@ -44,6 +44,8 @@ _LEAST, _MOST = 1e-12, 1e30
 """Bounds of a live item's leaf: one of 0 would be dead, and sums have to stay finite."""
 _COPYING = 1.0
 """Seconds after which an offer looks again whether another one has finished copying; it is told when it has."""
+SLOT = 0xFFFFFFFF
+"""Bits of a stream's number that hold the slot of its environment."""
 PIECE_BYTES = 32 << 20
 """Bytes that a checkpoint copies at once, about; at least a chunk."""
 _BESIDE = 1 << 30
@@ -59,16 +61,19 @@ class Sample(NamedTuple):
       items: int64 ``[B]``, numbers of the items, for :meth:`Replay.update`.
       generations: int64 ``[B]``, generations of the chunks they ended in when they were sampled.
       fresh: transitions in it that were in no sample before.
+      greatest: importance weight that is 1 in the unroll, which all others are divided by; with it, batches of several
+        replays with the same number of places can be compared.
     """
 
     unroll: Unroll
     items: Indices
     generations: Indices
     fresh: int
+    greatest: float
 
 
 class _Draw(NamedTuple):
-    """A draw: items ``[B]``, generations ``[B]``, places ``[W+1, B]``, and N times the probability ``[B]``."""
+    """A draw: items ``[B]``, generations ``[B]``, places ``[W+1, B]``, and the probability ``[B]`` times all places."""
 
     items: Indices
     generations: Indices
@@ -159,6 +164,9 @@ class Replay:
     Raises:
       ConfigError: it would not fit into memory, is too small to work, or could stall.
     """
+
+    own_priorities = False
+    """True if it computes the first priorities of items itself."""
 
     def __init__(
         self,
@@ -447,7 +455,7 @@ class Replay:
             items,
             self._chunks.generation[items // self._geometry.items],
             self._chunks.places(items),
-            self._live * (self._tree.get(items) / total),
+            self._tree.capacity * (self._tree.get(items) / total),
         )
 
     def _gather(self, drawn: _Draw) -> Sample | None:
@@ -466,8 +474,9 @@ class Replay:
                 mine[..., torn] = new
             _replace(unroll, torn, self._chunks.read(again.items, again.places))
         weight = drawn.density**-self._plan.importance_exponent
-        unroll = unroll._replace(weight=(weight / weight.max()).astype(np.float32))
-        return Sample(unroll, drawn.items, drawn.generations, fresh)
+        greatest = float(weight.max())
+        unroll = unroll._replace(weight=(weight / greatest).astype(np.float32))
+        return Sample(unroll, drawn.items, drawn.generations, fresh, greatest)
 
     def _alive(self, items: Indices, generations: Indices) -> NDArray[np.bool_]:
         """Returns whether items are alive. An item dies with any chunk of its window, before it is overwritten."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +15,13 @@ from seedbed.acting.assignment import Assignment, half_seeds, lanes_of
 from seedbed.acting.lanes import Lane, Member
 from seedbed.acting.notes import notes_of
 from seedbed.envs.episodes import EpisodeMeter
-from seedbed.errors import NotNow, Refused, SpecError
+from seedbed.errors import NotNow, Refused
 from seedbed.instances import START_SECONDS
 from seedbed.serving.service import Service
+from seedbed.serving.specs import require_spec
 from seedbed.serving.violations import Violations
-from seedbed.transport.admission import require_admission
+from seedbed.transport.admission import equal, require_admission
 from seedbed.transport.interface import RUN_IS_OVER, Peer
-from seedbed.types import EnvSpec
 
 
 @dataclass
@@ -159,7 +159,7 @@ class ActorRegistry:
         with self._lock:
             if peer in self._joined:
                 raise Refused("'join' comes once")
-            index = self._index_for(message.get("index"), elsewhere=message.get("elsewhere") is True)
+            index = self._index_for(message)
             if index not in self._planned and (reason := self._violations.refusal(peer.place)) is not None:
                 raise NotNow(reason)
             envs = self._envs_for(index, message.get("envs"))
@@ -172,6 +172,7 @@ class ActorRegistry:
         return {
             "env": self.assignment.env,
             "options": self.assignment.options,
+            "spec": self.assignment.spec.to_json(),
             "index": index,
             "rows": rows,
             "unroll_length": self.assignment.unroll_length,
@@ -205,7 +206,8 @@ class ActorRegistry:
                     joined.heard, joined.acts = now, True
         return {}
 
-    def _index_for(self, asked: Any, *, elsewhere: bool) -> int:
+    def _index_for(self, message: Mapping[str, Any]) -> int:
+        asked = message.get("index")
         if asked is not None and (type(asked) is not int or not 0 <= asked < 1 << 20):
             raise Refused(f"actor index {asked!r}: must be a whole number from 0 to {(1 << 20) - 1}")
         if self.assignment.lockstep and asked not in self._planned:
@@ -213,12 +215,22 @@ class ActorRegistry:
                 "this run has an exact lag, which only its own actors keep: start it with --lag free and "
                 "without --deterministic"
             )
-        if elsewhere and asked in self._planned:
-            raise Refused(f"actor index {asked}: it is one of the run's own actors; join without an index")
+        if message.get("elsewhere") is True and asked in self._planned:
+            self._require_claim(asked, message.get("claim"))
         if asked is not None:
             return int(asked)
         taken = {joined.member.index for joined in self._joined.values()} | set(self._planned)
         return next(index for index in range(1 << 20) if index not in taken)
+
+    def _require_claim(self, index: int, claim: Any) -> None:
+        """Refuses a peer on another machine that was not started by this session; one of an earlier session is none."""
+        if not claim:
+            raise Refused(f"actor index {index}: it is one of the run's own actors; join without an index")
+        if not (self.assignment.claim and equal(claim, self.assignment.claim)):
+            raise Refused(
+                f"actor index {index}: another session of this run has started this actor, and is over; the present "
+                "one has started another in its place"
+            )
 
     def _epoch_of(self, index: int) -> int:
         """Returns the next epoch at ``index``.
@@ -250,7 +262,7 @@ class ActorRegistry:
             joined = self._joined.get(peer)
             if joined is None or joined.lanes:
                 raise Refused("'ready' comes once, after 'join'")
-            self._check_spec(message)
+            require_spec(message, self.assignment.spec)
             service = self.services[joined.service]
             lanes, rows = lanes_of(joined.envs)
             self._take_slots(joined, service, rows)
@@ -263,17 +275,6 @@ class ActorRegistry:
         peer.open(service.layouts(rows, lanes))
         self._on_join(joined.member)
         return service.introduction(joined.lanes)
-
-    def _check_spec(self, message: dict[str, Any]) -> None:
-        try:
-            given = EnvSpec.from_json(message["spec"])
-        except (KeyError, SpecError) as error:
-            raise Refused(f"the actor's environment spec cannot be read: {error}") from error
-        if given != self.assignment.spec:
-            raise Refused(
-                f"the actor made {given}, the learner needs {self.assignment.spec}: "
-                "install the same version of the environment on both machines"
-            )
 
     def _take_slots(self, joined: _Joined, service: Service[Any], rows: int) -> None:
         if joined.member.index in self._planned:

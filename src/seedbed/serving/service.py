@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -13,12 +12,13 @@ from seedbed.acting.lag_control import LagControl
 from seedbed.acting.lanes import Lane, Member, arrival
 from seedbed.acting.meters import Meters
 from seedbed.metrics.ledger import Ledger
+from seedbed.serving.command_thread import CommandThread
 from seedbed.transport.interface import Layouts
 
 L = TypeVar("L", bound=Lane)
 
 
-class Service(ABC, Generic[L]):
+class Service(CommandThread, Generic[L]):
     """A thread behind the registry that takes messages of actors, replies, and passes unrolls on.
 
     Args:
@@ -36,17 +36,11 @@ class Service(ABC, Generic[L]):
         meters: Meters,
         on_failure: Callable[[BaseException], None],
     ) -> None:
+        super().__init__("acting", on_failure)
         self.lanes: list[L] = []
         self._lag_control = lag_control
         self._ledger = ledger
         self._meters = meters
-        self._on_failure = on_failure
-        self._news = threading.Condition()
-        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._poked = False
-        self._stopping = False
-        self._idle = False
-        self._thread = threading.Thread(target=self._run, name="acting", daemon=True)
 
     # Called by the registry, in its thread.
 
@@ -93,10 +87,6 @@ class Service(ABC, Generic[L]):
 
     # Called by other threads.
 
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
     def join(self, lane: L) -> None:
         """Commands the thread to add a lane."""
         self._submit(self._join, lane)
@@ -113,26 +103,6 @@ class Service(ABC, Generic[L]):
         """Commands the thread to remove a lane."""
         self._submit(self._leave, lane)
 
-    def _submit(self, command: Callable[..., None], *arguments: Any) -> None:
-        """Queues a command for the thread, which runs commands in order."""
-        with self._news:
-            self._inbox.append((command, arguments))
-            self._news.notify_all()
-
-    def poke(self) -> None:
-        """Wakes the thread: there are new weights, or there is room in the memory."""
-        with self._news:
-            self._poked = True
-            self._news.notify_all()
-
-    def stop(self) -> None:
-        """Ends the thread; open unrolls are left as they are."""
-        with self._news:
-            self._stopping = True
-            self._news.notify_all()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-
     def wait_blocked(self, timeout: float) -> bool:
         """Waits, in lockstep, until all lanes wait for weights; returns False when ``timeout`` s have passed."""
         with self._news:
@@ -142,31 +112,6 @@ class Service(ABC, Generic[L]):
         return self._idle and not self._inbox and not self._poked and self._lag_control.blocked(self.lanes)
 
     # Run by the thread.
-
-    def _run(self) -> None:
-        try:
-            wait: float | None = None
-            while self._wait_for_news(wait):
-                wait = self._turn()
-        except BaseException as error:
-            self._on_failure(error)
-
-    def _wait_for_news(self, timeout: float | None) -> bool:
-        with self._news:
-            self._idle = True
-            self._news.notify_all()
-            self._news.wait_for(lambda: self._inbox or self._poked or self._stopping, timeout)
-            self._idle = False
-            inbox, self._inbox, self._poked = self._inbox, [], False
-            if self._stopping:
-                return False
-        for action, arguments in inbox:
-            action(*arguments)
-        return True
-
-    @abstractmethod
-    def _turn(self) -> float | None:
-        """Does all work that is due; returns the time in s to wait for commands (None: until there is one)."""
 
     def _pass_on(self) -> list[L]:
         """Passes complete unrolls on, as far as there is room; returns the lanes whose unrolls were taken."""

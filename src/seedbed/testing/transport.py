@@ -92,6 +92,17 @@ CARRIERS = (
         ),
         between_processes=False,
     ),
+    Carrier("socket", lambda path, handler: listen(f"socket:unix:{path}/socket", handler)),
+    Carrier(
+        "socket-tls",
+        lambda path, handler: listen("socket:0.0.0.0:0", handler, gate=_gate()),
+        lambda address, timeout: connect(
+            address.replace("0.0.0.0", "127.0.0.1"),
+            timeout=timeout,
+            invitation=_gate().invitation(address),
+        ),
+        between_processes=False,
+    ),
 )
 
 

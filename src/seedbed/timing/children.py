@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seedbed.launch.local import Guard
+from seedbed.launch.processes import Guard
 
 _PATIENCE_SECONDS = 10.0
 """In which a run that is asked to end may stop its actors."""

@@ -42,6 +42,7 @@ from seedbed.acting.unrolls import step_fields
 from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Setup
+from seedbed.architectures.parts import trains_at_once
 from seedbed.config.placement import TransportSettings
 from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
@@ -208,7 +209,7 @@ def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float)
 def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
     """All updates with one batch that is already on the device; every transition that is acted counts once."""
     devices = pick("training", config.placement.training_devices)
-    learner = Learner(agent, devices, key(0, "bench"))
+    learner = Learner(agent, devices, key(0, "bench"), at_once=trains_at_once(config, spec))
     plan = agent.data
     batch = learner.put(example_unroll(agent, spec, plan.trained_length, plan.batch_size))
     passes = jax.jit(Update(agent, devices).passes)
@@ -397,7 +398,7 @@ def provenance() -> dict[str, Any]:
             "processor": _processor(),
             "cores": _cores(),
             "devices": [device.device_kind for device in jax.local_devices()],
-            "convolutions": convolving(),
+            "convolutions": convolving(advised=False),
             "load_before": os.getloadavg()[0],
         },
         "commit": _commit(),

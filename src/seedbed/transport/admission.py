@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import resource
 import secrets
 import ssl
 import stat
@@ -28,16 +29,21 @@ from numpy.typing import NDArray
 
 from seedbed import regular_files
 from seedbed.errors import ConfigError, Refused
-from seedbed.transport.interface import PROTOCOL, Handler, Peer
+from seedbed.transport.interface import MAX_PEERS, PROTOCOL, Handler, Peer
 from seedbed.transport.tls import Identity, needs_tls, within_machine
 
 CHALLENGE_SECONDS = 10.0
-"""How long a client may think about a challenge."""
+"""Seconds in which a client has to answer a challenge."""
+STRANGER_SECONDS = 10.0
+"""Seconds after which a connection without an admission is closed."""
+REFUSAL_SECONDS = 1.0
+"""Seconds for which a refused client waits for the reason."""
 _LEAST_TOKEN_CHARACTERS = 16
 _NOISE_BYTES, _SEAL_BYTES = 16, 16
 _TIME = struct.Struct("!d")
-_CHALLENGE_BYTES = _NOISE_BYTES + _TIME.size + _SEAL_BYTES
-_PROOF_BYTES = hashlib.sha256().digest_size
+CHALLENGE_BYTES = _NOISE_BYTES + _TIME.size + _SEAL_BYTES
+ANSWER_BYTES = hashlib.sha256().digest_size
+PROOF_BYTES = CHALLENGE_BYTES + _NOISE_BYTES + ANSWER_BYTES
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _WRONG = "wrong token: copy the whole line that the learner printed, with its --join"
@@ -111,7 +117,7 @@ class Invitation:
 
     def prove(self, challenge: bytes, binding: bytes) -> bytes:
         """Returns a proof that this client knows the token."""
-        if len(challenge) != _CHALLENGE_BYTES:
+        if len(challenge) != CHALLENGE_BYTES:
             raise Refused(
                 "the server gives no challenge that this version knows: install the same on both machines"
             )
@@ -120,7 +126,7 @@ class Invitation:
 
     def check(self, answer: bytes, proof: bytes, binding: bytes) -> None:
         """Raises :class:`Refused` unless the server has proved that it knows the token."""
-        if not hmac.compare_digest(answer, _mac(self.token, b"server", binding, proof[:-_PROOF_BYTES])):
+        if not hmac.compare_digest(answer, _mac(self.token, b"server", binding, proof[:-ANSWER_BYTES])):
             raise Refused(
                 "the server does not know the token: another run listens there, or somebody in between"
             )
@@ -187,13 +193,13 @@ class Gate:
         """Returns the server's own proof, if a client's is right; raises :class:`Refused` if not."""
         if proof is None:
             raise Refused(f"wrong token: none was given; {_WRONG.partition(': ')[2]}")
-        challenge, known = proof[:_CHALLENGE_BYTES], proof[:-_PROOF_BYTES]
+        challenge, known = proof[:CHALLENGE_BYTES], proof[:-ANSWER_BYTES]
         noise = challenge[:-_SEAL_BYTES]
-        if len(proof) != _CHALLENGE_BYTES + _NOISE_BYTES + _PROOF_BYTES or not hmac.compare_digest(
+        if len(proof) != PROOF_BYTES or not hmac.compare_digest(
             challenge[-_SEAL_BYTES:], self._sealed(noise)
         ):
             raise Refused("not an answer to a challenge of this server")
-        if not hmac.compare_digest(proof[-_PROOF_BYTES:], _mac(self._token, b"client", binding, known)):
+        if not hmac.compare_digest(proof[-ANSWER_BYTES:], _mac(self._token, b"client", binding, known)):
             raise Refused(_WRONG)
         self._use(challenge, _TIME.unpack(noise[_NOISE_BYTES:])[0])
         return _mac(self._token, b"server", binding, known)
@@ -237,6 +243,12 @@ class Vouching:
         self._handler.left(peer, reason)
 
 
+def most_connections() -> int:
+    """Returns how many connections a server takes: a share of the files that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2 * MAX_PEERS if soft == resource.RLIM_INFINITY else max(1, min(2 * MAX_PEERS, soft // 2))
+
+
 class Refusals:
     """Counts clients that were refused, and has a line for the log now and then.
 
@@ -268,8 +280,13 @@ def require_admission(message: Mapping[str, Any], token: str) -> None:
             f"the other side speaks protocol {message.get('protocol')!r}, and this one {PROTOCOL}: "
             "install the same version of Seedbed on both machines"
         )
-    if not hmac.compare_digest(_bytes(message.get("token", "")), _bytes(token)):
+    if not equal(message.get("token", ""), token):
         raise Refused(_WRONG)
+
+
+def equal(given: Any, secret: str) -> bool:
+    """Returns whether a word of a peer is ``secret``, in a time that tells nothing about it."""
+    return hmac.compare_digest(_bytes(given), _bytes(secret))
 
 
 def _read_private(path: Path) -> str:

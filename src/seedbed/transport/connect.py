@@ -10,9 +10,13 @@ from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.in_process import InProcessClient, InProcessServer
 from seedbed.transport.interface import Client, Handler, Server
 from seedbed.transport.shared_memory import SharedMemoryClient, SharedMemoryServer
-from seedbed.transport.tls import needs_tls
+from seedbed.transport.sockets import SocketClient, SocketServer
+from seedbed.transport.tls import SOCKET_PREFIX, needs_tls, within_machine
 
-FORMS = "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine) or HOST:PORT"
+FORMS = (
+    "inproc:NAME (a thread of this process), shm:PATH, unix:PATH (this machine), HOST:PORT, or socket: before one of "
+    "the last two (without gRPC)"
+)
 
 CARRIERS = {"inproc": "inproc", "shm": "shm", "grpc": "unix"}
 """Prefixes of addresses on this machine, by the setting ``transport``."""
@@ -31,7 +35,8 @@ def listen(address: str, handler: Handler, *, gate: Gate | None = None, keepaliv
         - ``inproc:NAME``: another thread of this process;
         - ``shm:PATH``: another process of this machine, arrays in shared memory (PATH: of a Unix socket);
         - ``unix:PATH``: another process of this machine, a gRPC stream over a Unix socket;
-        - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one).
+        - ``HOST:PORT``: another machine, a gRPC stream over TCP (PORT 0 when listening: a free one);
+        - ``socket:unix:PATH``, ``socket:HOST:PORT``: the same places, for frames without gRPC.
       handler: handler that answers.
       gate: lets clients in at ``HOST:PORT``; None for all that reach the address. (Sockets are this user's own.)
       keepalive: whether a gRPC stream's silent client is missed; False where the handler does it.
@@ -44,19 +49,22 @@ def listen(address: str, handler: Handler, *, gate: Gate | None = None, keepaliv
         return InProcessServer(place, handler)
     if carrier == "shm":
         return SharedMemoryServer(place, handler)
-    from seedbed.transport.streams import StreamServer  # gRPC takes a while to import
-
-    if place.startswith("unix:"):
+    if within_machine(address):
         gate = None
     elif gate is None and needs_tls(address):
         raise ConfigError(f"nothing keeps strangers from {address}: give a gate, or listen at 127.0.0.1")
+    if carrier == "socket":
+        return SocketServer(address, handler, gate=gate)
+    from seedbed.transport.streams import StreamServer  # gRPC takes a while to import
+
     return StreamServer(address, handler, gate=gate, keepalive=keepalive)
 
 
 def seen_from_elsewhere(address: str) -> str:
     """``HOST:PORT`` as another machine can dial it: this machine's name in place of "every interface"."""
-    host, _, port = address.rpartition(":")
-    return f"{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
+    prefix = SOCKET_PREFIX if address.startswith(SOCKET_PREFIX) else ""
+    host, _, port = address.removeprefix(prefix).rpartition(":")
+    return f"{prefix}{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
 
 
 def connect(
@@ -80,19 +88,21 @@ def connect(
         return InProcessClient(place, timeout=timeout)
     if carrier == "shm":
         return SharedMemoryClient(place, timeout=timeout)
+    if carrier == "socket":
+        return SocketClient(address, timeout=timeout, invitation=invitation)
     from seedbed.transport.streams import StreamClient
 
     return StreamClient(address, timeout=timeout, invitation=invitation, keepalive=keepalive)
 
 
 def _parse(address: str) -> tuple[str, str]:
-    """Returns the carrier (``inproc``, ``shm``, ``grpc``) and the rest of the address; raises ``ConfigError``."""
+    """Returns the carrier (inproc, shm, socket, grpc) and the rest of the address; raises ``ConfigError``."""
     prefix, _, place = address.partition(":")
     if prefix in ("inproc", "shm"):
         if place:
             return prefix, place
-    elif _is_stream(address):
-        return "grpc", address
+    elif _is_stream(address.removeprefix(SOCKET_PREFIX)):
+        return "socket" if address.startswith(SOCKET_PREFIX) else "grpc", address
     raise ConfigError(f"not an address: {address!r}; write {FORMS}")
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from seedbed.errors import ConnectionLost, NotNow, ProtocolError, Refused, SpecError, TransportError
 from seedbed.transport.framing import Frame, Kind, decode, decode_reason, encode
-from seedbed.transport.interface import Handler, Layouts, Terms
+from seedbed.transport.interface import Handler, Layout, Layouts, Terms
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,13 @@ def next_of(mailbox: queue.SimpleQueue[_T], wait: bool) -> _T | None:
         except queue.Empty:
             if not wait:
                 return None
+
+
+def views_of(layout: Layout, frame: Frame) -> Arrays:
+    """The arrays of a frame's body; raises ``ProtocolError`` if it has not the agreed length."""
+    if len(frame.body) != layout.nbytes:
+        raise ProtocolError(f"a message of {len(frame.body)} bytes; the agreed layout has {layout.nbytes}")
+    return layout.views(frame.body)
 
 
 CLOSED_BY_CLIENT = "the client closed the conversation"

@@ -34,6 +34,9 @@ class Kind(IntEnum):
     STEP = 5
     REPLY = 6
     CLOSED = 7
+    CHALLENGE = 8
+    PROOF = 9
+    ADMITTED = 10
 
 
 class Frame(NamedTuple):
@@ -108,18 +111,18 @@ class Inbox:
     """Cuts a stream of bytes into frames; holds at most one frame of the largest kind and one read.
 
     Args:
-      limits: the kinds that are taken.
+      limits: the kinds that are taken; may be set to others at any time, also between two frames of one read.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._held = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Adds ``data`` and yields the frames that are complete; raises :class:`ProtocolError`."""
         self._held += data
         while len(self._held) >= HEADER_BYTES:
-            kind, lane, length = _read_header(self._held, self._limits)
+            kind, lane, length = _read_header(self._held, self.limits)
             end = HEADER_BYTES + length
             if len(self._held) < end:
                 return

@@ -18,7 +18,6 @@ import itertools
 import logging
 import os
 import queue
-import resource
 import ssl
 import threading
 import time
@@ -40,7 +39,15 @@ import grpc
 import grpc.aio
 
 from seedbed.errors import ConfigError, ConnectionLost, ProtocolError, Refused, SpecError, TransportError
-from seedbed.transport.admission import CHALLENGE_SECONDS, Gate, Invitation, Refusals
+from seedbed.transport.admission import (
+    CHALLENGE_SECONDS,
+    REFUSAL_SECONDS,
+    STRANGER_SECONDS,
+    Gate,
+    Invitation,
+    Refusals,
+    most_connections,
+)
 from seedbed.transport.conversation import (
     CLOSED_BY_CLIENT,
     Arrays,
@@ -48,6 +55,7 @@ from seedbed.transport.conversation import (
     Conversation,
     Ending,
     next_of,
+    views_of,
 )
 from seedbed.transport.framing import (
     HEADER_BYTES,
@@ -76,8 +84,6 @@ _LINGER_SECONDS = 1.0  # how long an end waits for a client to read what is on i
 _METHOD = "/seedbed.Transport/Converse"
 _CHALLENGE = "/seedbed.Transport/Challenge"
 _PROOF = "seedbed-proof-bin"
-_STRANGER_SECONDS = 10.0  # how long a connection stays on which nobody is let in
-_REFUSAL_SECONDS = 1.0  # how long one waits who was not let in
 _CALLS_A_CONNECTION = 16
 _LOOK_SECONDS, _HURRIED_SECONDS = 0.5, 0.05  # between two looks at the strangers; while there are too many
 _MAX_STATUS_CHARACTERS = 1000  # a status travels in HTTP headers, which have a limit of their own
@@ -126,17 +132,11 @@ def _options(max_message_bytes: int, keepalive: bool) -> list[tuple[str, int]]:
 def _of_strangers() -> list[tuple[str, int]]:
     """The options of a server by which strangers cost it little."""
     return [
-        ("grpc.server_handshake_timeout_ms", int(_STRANGER_SECONDS * 1000)),
-        ("grpc.max_connection_idle_ms", int(_STRANGER_SECONDS * 1000)),
+        ("grpc.server_handshake_timeout_ms", int(STRANGER_SECONDS * 1000)),
+        ("grpc.max_connection_idle_ms", int(STRANGER_SECONDS * 1000)),
         ("grpc.max_concurrent_streams", _CALLS_A_CONNECTION),
         ("grpc.max_allowed_incoming_connections", most_connections()),
     ]
-
-
-def most_connections() -> int:
-    """Returns how many connections a server takes: a share of the files that this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 2 * MAX_PEERS if soft == resource.RLIM_INFINITY else max(1, min(2 * MAX_PEERS, soft // 2))
 
 
 class StreamServer:
@@ -270,7 +270,7 @@ class StreamServer:
             answer = self._gate.admit(given if isinstance(given, bytes) else None, self._binding)
         except Refused as refusal:
             self._refuse(context.peer() or "unknown", str(refusal))
-            await asyncio.sleep(_REFUSAL_SECONDS)
+            await asyncio.sleep(REFUSAL_SECONDS)
             await context.abort(_STATUS[Ending.REFUSED], str(refusal))
             return False
         await context.send_initial_metadata(((_PROOF, answer),))
@@ -432,7 +432,7 @@ class _Conversation(Conversation):
         self._enqueue(down.join(arrays, header(Kind.REPLY, lane, down.nbytes)))
 
     def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
-        return _views(terms.lanes[frame.lane].up, frame)
+        return views_of(terms.lanes[frame.lane].up, frame)
 
     def _hang_up(self, ending: Ending, reason: str) -> None:
         self._enqueue((ending, reason))
@@ -571,7 +571,7 @@ class StreamClient(Caller):
         self._outgoing.put(message)
 
     def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
-        return _views(terms.lanes[frame.lane].down, frame)
+        return views_of(terms.lanes[frame.lane].down, frame)
 
     def _next(self, wait: bool) -> Frame | None:
         item = next_of(self._incoming, wait)
@@ -588,13 +588,6 @@ class StreamClient(Caller):
         self._reader.join(timeout=1.0)
         self._call.cancel()
         self._channel.close()
-
-
-def _views(layout: Any, frame: Frame) -> Arrays:
-    if len(frame.body) != layout.nbytes:
-        raise ProtocolError(f"a message of {len(frame.body)} bytes; the agreed layout has {layout.nbytes}")
-    views: Arrays = layout.views(frame.body)
-    return views
 
 
 def _translated(address: str, error: grpc.RpcError) -> TransportError:

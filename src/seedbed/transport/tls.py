@@ -13,6 +13,7 @@ import hashlib
 import ipaddress
 import socket
 import ssl
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,16 +25,20 @@ _NAME = "seedbed"
 _RETRY_SECONDS, _HANDSHAKE_SECONDS = 0.2, 10.0
 
 
+SOCKET_PREFIX = "socket:"
+"""Stands before the address of a stream where frames travel without gRPC."""
+
+
 def within_machine(address: str) -> bool:
     """Returns whether ``address`` is one of a thread or a socket file, which only this user can reach."""
-    return address.partition(":")[0] in ("inproc", "shm", "unix")
+    return address.removeprefix(SOCKET_PREFIX).partition(":")[0] in ("inproc", "shm", "unix")
 
 
 def needs_tls(address: str) -> bool:
     """Returns whether other machines may listen in at ``address``: all but sockets and loopback's own names."""
     if within_machine(address):
         return False
-    host = address.rpartition(":")[0].strip("[]")
+    host = address.removeprefix(SOCKET_PREFIX).rpartition(":")[0].strip("[]")
     if host == "localhost":
         return False
     try:
@@ -98,6 +103,19 @@ class Identity:
         first = self.certificate.decode().partition("-----END CERTIFICATE-----")
         return fingerprint_of(ssl.PEM_cert_to_DER_cert(first[0] + first[1]))
 
+    def context(self) -> ssl.SSLContext:
+        """Returns the settings of a server that shows this certificate, by TLS 1.3 alone."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # Python reads certificates from files only; the folder is this user's own, and gone afterwards.
+        with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
+            certificate, key = Path(folder, "certificate"), Path(folder, "key")
+            for file, content in ((certificate, self.certificate), (key, self.key)):
+                file.touch(0o600)
+                file.write_bytes(content)
+            context.load_cert_chain(certificate, key)
+        return context
+
 
 def fingerprint_of(certificate: bytes) -> str:
     """Returns the SHA-256 of a certificate (DER), as ``openssl x509 -fingerprint -sha256`` computes it."""
@@ -140,25 +158,53 @@ def certificate_at(address: str, *, timeout: float, fingerprint: str = "", autho
 
 
 def _shown(host: str, port: int, seconds: float, fingerprint: str, authority: str) -> bytes:
+    with (
+        socket.create_connection((host, port), seconds) as connection,
+        secured(connection, host, authority, speaks="h2") as encrypted,
+    ):
+        require_certificate(encrypted, f"{host}:{port}", fingerprint)
+        return _certificate(encrypted)
+
+
+def secured(connection: socket.socket, host: str, authority: str, speaks: str = "") -> ssl.SSLSocket:
+    """Encrypts a connection by TLS 1.3, as a client; nothing is said yet.
+
+    Args:
+      connection: connection to a server.
+      host: the host's name.
+      authority: file with certificates of which one must have signed the server's, for that name; empty for none.
+      speaks: protocol that is spoken inside (ALPN); empty for none.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_alpn_protocols(["h2"])
+    if speaks:
+        context.set_alpn_protocols([speaks])
     if authority:
         context.load_verify_locations(authority)
     else:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    with (
-        socket.create_connection((host, port), seconds) as connection,
-        context.wrap_socket(connection, server_hostname=host if authority else None) as secured,
-    ):
-        certificate = secured.getpeercert(binary_form=True)
-    assert certificate is not None, "a server always shows one"
-    if fingerprint and fingerprint_of(certificate) != fingerprint:
+    return context.wrap_socket(connection, server_hostname=host if authority else None)
+
+
+def require_certificate(encrypted: ssl.SSLSocket, place: str, fingerprint: str) -> str:
+    """Returns the fingerprint of the certificate that a server has shown.
+
+    Raises:
+      Refused: it is not ``fingerprint``; empty for any.
+    """
+    found = fingerprint_of(_certificate(encrypted))
+    if fingerprint and found != fingerprint:
         raise Refused(
-            f"the certificate at {host}:{port} has the fingerprint {fingerprint_of(certificate)[:16]}… and not "
+            f"the certificate at {place} has the fingerprint {found[:16]}… and not "
             f"{fingerprint[:16]}…: another run listens there, or somebody in between; copy the run's line again"
         )
+    return found
+
+
+def _certificate(encrypted: ssl.SSLSocket) -> bytes:
+    certificate = encrypted.getpeercert(binary_form=True)
+    assert certificate is not None, "a server always shows one"
     return certificate
 
 

@@ -20,7 +20,8 @@ from seedbed.envs.on_device.interface import NativeEnvironment, settled
 from seedbed.envs.on_device.toys import TOYS
 from seedbed.envs.options import Options, Parameter, Takes, arguments, taken_by, whole
 from seedbed.envs.own import is_own
-from seedbed.errors import ConfigError, SeedbedError, extra_line, unknown_name
+from seedbed.errors import ConfigError, SeedbedError, unknown_name
+from seedbed.installation import extra_line
 from seedbed.plugins import load
 from seedbed.types import ArraySpec, EnvSpec
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.errors import ConfigError
+from seedbed.installation import extra_line
 from seedbed.nets.cpu import build
 
 SWITCH, LIBRARY = "SEEDBED_CONVOLUTIONS", "SEEDBED_ONEDNN"
@@ -113,7 +114,7 @@ def _found() -> Found:
         return Found(advice=f"what the extension is built of cannot be read: {error}")
     if library is None:
         return Found(
-            advice=f"no oneDNN: pip install -c constraints.txt {_WHEEL}, where it has a wheel for this machine"
+            advice=f"no oneDNN: {extra_line('onednn')}, where it has a wheel for this machine, and then {build.COMMAND}"
         )
     if not extension.exists():
         return Found(advice=f"the extension is not built: {build.COMMAND}")

@@ -1,0 +1,473 @@
+"""The launcher of a cluster: Ray finds machines for the instances, and others when machines are lost.
+
+::
+
+      driver: the head                 one bundle a machine                the instances
+    ┌───────────────────────┐        ┌───────────────────────┐        ┌──────────────────┐
+    │ supervisor ─► launcher│ ─Ray─► │ Ray actor, no JAX     │ starts │ processes, under │
+    │                       │ ◄───── │ starts, ends, reports │ ─────► │ a guard          │
+    │ registry              │        └───────────────────────┘        └──────────────────┘
+    └───────────────────────┘ ◄──────── shared memory or gRPC with TLS ────────┘
+
+Ray owns machines, the supervisor processes: a lost machine is no fault of an instance, and counts against no budget of
+restarts. Steps, unrolls and weights travel as they do on one machine; none of them is an object of Ray's (decision
+0076).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from seedbed import regular_files
+from seedbed.architectures.program import Role, Task
+from seedbed.errors import ConfigError
+from seedbed.faults import Fault
+from seedbed.installation import extra_line
+from seedbed.instances import GRACE_SECONDS, Instance
+from seedbed.launch.bundle import Bundle, Plan, Report
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.local import LocalLauncher
+from seedbed.launch.processes import name_of
+from seedbed.learning.checkpoint import Contents
+from seedbed.transport.admission import Invitation
+
+_log = logging.getLogger(__name__)
+_MOST_IN_A_BUNDLE = 8
+_ASK_SECONDS = 0.5
+"""Seconds between two reports of a bundle."""
+_MISSED_SECONDS = 3.0
+"""Seconds without a report after which a bundle counts as waiting for a machine."""
+_DEATHS = 3
+"""Answers in a row that a bundle is dead, after which it is: one that is begun anew has none meanwhile."""
+_CALLS_AT_ONCE = 4
+_NAMESPACE = "seedbed"
+_AS_HERE = ("OMP_NUM_THREADS", "XLA_FLAGS")
+"""Environment variables on which results may depend, and of which Ray sets some."""
+
+
+class PlacedInstance:
+    """An instance somewhere on the cluster, as the driver knows it by the reports of its bundle.
+
+    Args:
+      held: its bundle.
+      index: its index.
+      log: path of its log.
+      before: word for the process that it replaces; empty for the first one.
+    """
+
+    def __init__(self, held: _Held, index: int, log: str, before: str = "") -> None:
+        self.log = log
+        self.before = before
+        self.life = ""
+        self.begun: float | None = None
+        self.fault: Fault | None = None
+        self._held = held
+        self._index = index
+
+    def hear(self, life: str, fault: Fault | None) -> bool:
+        """Takes the bundle's word on it; returns False if the bundle still has the process that it is to replace."""
+        if life == self.before:
+            return False
+        if life != self.life or self.begun is None:
+            self.life, self.begun = life, time.monotonic()
+        self.fault = fault
+        return True
+
+    def stopped(self) -> bool:
+        """See :class:`~seedbed.instances.Instance`; a stopped process of another machine answers no ping."""
+        return False
+
+    def ended(self) -> Fault | None:
+        """See :class:`~seedbed.instances.Instance`; the loss of its machine is none if the engine finds another."""
+        return self.fault
+
+    def ask_to_end(self) -> None:
+        """See :class:`~seedbed.instances.Instance`."""
+        self._held.tell("ask_to_end", self._index, self.life)
+
+    def kill(self) -> bool:
+        """See :class:`~seedbed.instances.Instance`; does not wait for it."""
+        self._held.tell("kill", self._index, self.life)
+        return True
+
+    def finish(self, seconds: float) -> None:
+        """See :class:`~seedbed.instances.Instance`; one that waits for a machine has nothing to end."""
+        over = time.monotonic() + seconds
+        while self.fault is None and self.begun is not None and time.monotonic() < over:
+            self._held.look(min(0.1, seconds))
+        if self.fault is None and self.life:
+            self.kill()
+
+
+@dataclass
+class _Held:
+    """A bundle, as the driver knows it.
+
+    Attributes:
+      ray: the engine's module.
+      role: role of its instances.
+      tasks: tasks of its instances, by index.
+      lock: lock of the launcher.
+      handle: the engine's handle of it; None before it is begun.
+      instances: its instances, by index.
+      placed: whether it is on a machine.
+      report: its last report.
+    """
+
+    ray: Any
+    role: Role
+    tasks: dict[int, Task]
+    lock: threading.RLock
+    handle: Any = None
+    instances: dict[int, PlacedInstance] = field(default_factory=dict)
+    placed: bool = False
+    report: Report | None = None
+    _asked: Any = None
+    _since: float = 0.0
+    _deaths: int = 0
+
+    def begin(self, plan: Plan) -> None:
+        """Has the engine find a machine for it, under a name by which other commands find it.
+
+        Under an exact lag (a role without restarts) a lost machine ends the run, so the engine looks for no other.
+        """
+        remote = self.ray.remote(Bundle).options(
+            num_cpus=self.role.needs.cores * len(self.tasks),
+            max_restarts=0 if self.role.restarts is None else -1,
+            max_task_retries=0,
+            max_concurrency=_CALLS_AT_ONCE,
+            scheduling_strategy="SPREAD",
+            name=f"{_title(plan.run)} {' '.join(name_of(self.role.name, index) for index in self.tasks)}",
+            namespace=_NAMESPACE,
+        )
+        self.handle, self._asked, self._deaths = remote.remote(plan), None, 0
+
+    @property
+    def dead(self) -> bool:
+        """True if the engine has given it up."""
+        return self._deaths >= _DEATHS
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Calls a method of the bundle, and waits for no answer: the next report shows what came of it."""
+        if self.handle is not None and not self.dead:
+            getattr(self.handle, method).remote(*arguments)
+
+    def look(self, wait: float = 0.0) -> None:
+        """Takes its report if it has come, and asks for the next one if that is due.
+
+        Args:
+          wait: seconds to wait for a report.
+        """
+        with self.lock:
+            now = time.monotonic()
+            if self.handle is None or self.dead:
+                return
+            if self._asked is None and (wait or now - self._since > _ASK_SECONDS):
+                self._asked, self._since = self.handle.report.remote(), now
+            if self._asked is None:
+                return
+            if self.ray.wait([self._asked], timeout=wait)[0]:
+                answer, self._asked = self._asked, None
+                self._take(answer)
+            elif now - self._since > _MISSED_SECONDS:
+                self._miss()
+
+    def _take(self, answer: Any) -> None:
+        try:
+            self.report = report = self.ray.get(answer)
+        except self.ray.exceptions.ActorDiedError as error:
+            self._miss()
+            self._deaths += 1
+            if self.dead:
+                _log.warning("bundle of %s: %s", self.role.name, error)
+                gone = Fault(f"its place on the cluster is gone: {_cause(error)}")
+                for instance in self.instances.values():
+                    instance.fault = instance.fault or gone
+            return
+        except self.ray.exceptions.RayError as error:
+            _log.info("bundle of %s: %s", self.role.name, error)
+            self._miss()
+            return
+        self.placed, self._deaths = True, 0
+        for index, (life, fault) in report.lives.items():
+            if not self.instances[index].hear(life, fault):
+                self.tell("start", index, life)  # it has not heard of that, or not yet
+
+    def _miss(self) -> None:
+        self.placed = False
+        for instance in self.instances.values():
+            instance.begun = None
+
+
+class Progress:
+    """The lines that say how many instances have a machine.
+
+    Args:
+      clock: seconds.
+    """
+
+    _SECONDS = 5.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told: dict[str, int] = {}
+        self._since: dict[str, tuple[int, float]] = {}
+
+    def line(self, role: str, placed: int, count: int) -> str | None:
+        """Returns a line if one is due: at once when all have a machine, else when their number stays for a while."""
+        now = self._clock()
+        seen, since = self._since.get(role, (-1, now))
+        if placed != seen:
+            since = now
+            self._since[role] = placed, now
+        if placed == self._told.get(role) or (placed < count and now - since < self._SECONDS):
+            return None
+        self._told[role] = placed
+        waiting = count - placed
+        rest = f" ({waiting} {'waits' if waiting == 1 else 'wait'} for machines)" if waiting else ""
+        return f"{role}s {placed} of {count} placed{rest}"
+
+
+class ClusterLauncher:
+    """A :class:`~seedbed.launch.launcher.Launcher` of processes on the machines of a Ray cluster.
+
+    Args:
+      folder: run folder.
+      transport: name of the carrier to instances on the head's own machine.
+
+    Raises:
+      ConfigError: Ray is not installed, or there is no cluster.
+    """
+
+    def __init__(self, folder: RunFolder, transport: str) -> None:
+        self._folder = folder
+        self._here = LocalLauncher(folder, transport)
+        self._ray, self._own_connection = _connected()
+        self._node = str(self._ray.get_runtime_context().get_node_id())
+        self._lock = threading.RLock()
+        self._bundles: list[_Held] = []
+        self._sizes: dict[str, int] = {}
+        self._elsewhere = ""
+        self._invitation: Invitation | None = None
+        self._claim = ""
+        self._progress = Progress()
+        self._closed = False
+
+    def address(self, role: Role, index: int) -> str:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        return self._here.address(role, index)
+
+    def folder(self, role: Role, index: int) -> str:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        return self._here.folder(role, index)
+
+    def prepare(self, role: Role, index: int, contents: Contents) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`; no role that can be elsewhere begins from a checkpoint."""
+        raise NotImplementedError(f"{role.name} {index} begins from a checkpoint, which no other machine has")
+
+    def standing(self, role: Role, index: int) -> str | None:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        return None
+
+    @property
+    def listens(self) -> Sequence[str]:
+        """See :class:`~seedbed.launch.launcher.Launcher`: a free port at the address that Ray's nodes know."""
+        host = str(self._ray.util.get_node_ip_address())
+        return (f"[{host}]:0" if ":" in host else f"{host}:0",)
+
+    def meet(self, addresses: Sequence[str], invitation: Invitation, claim: str) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        (self._elsewhere,) = addresses
+        self._invitation, self._claim = invitation, claim
+
+    def start(self, role: Role, task: Task) -> Instance:
+        """See :class:`~seedbed.launch.launcher.Launcher`.
+
+        The engine is asked for a machine once all tasks of a bundle are there: its constructor starts them all.
+        """
+        with self._lock:
+            held = self._bundle_of(role, task.index)
+            held.tasks[task.index] = task
+            log = str(self._folder.logs / f"{name_of(role.name, task.index)}.log")
+            old = held.instances.get(task.index)
+            instance = PlacedInstance(held, task.index, log, old.life if old else "")
+            held.instances[task.index] = instance
+            if old is not None:
+                self._keep_log(held, task.index)
+            if held.dead or (held.handle is None and len(held.tasks) == self._size(role, task.index)):
+                held.begin(self._plan(held))
+            elif old is not None:
+                held.tell("start", task.index, old.life)
+            return instance
+
+    def _bundle_of(self, role: Role, index: int) -> _Held:
+        for held in self._bundles:
+            if held.role.name == role.name and (index in held.tasks or held.handle is None):
+                return held
+        self._bundles.append(_Held(self._ray, role, {}, self._lock))
+        return self._bundles[-1]
+
+    def _size(self, role: Role, index: int) -> int:
+        """Returns the number of instances in the bundle of an index: as many as the largest machine has cores for."""
+        if (size := self._sizes.get(role.name)) is None:
+            cores = max(
+                (node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0
+            )
+            size = int(max(1, min(_MOST_IN_A_BUNDLE, role.count, cores // role.needs.cores)))
+            self._sizes[role.name] = size
+        return min(size, role.count - index // size * size)
+
+    def _plan(self, held: _Held) -> Plan:
+        assert self._invitation is not None, "meet() comes first"
+        return Plan(
+            tuple(held.tasks.values()),
+            {edge.to: self._elsewhere for edge in held.role.dials},
+            self._node,
+            self._invitation,
+            self._claim,
+            str(self._folder.path),
+            str(Path.cwd()),
+            {name: os.environ.get(name) for name in _AS_HERE},
+            os.getpriority(os.PRIO_PROCESS, 0),
+        )
+
+    def look_after(self) -> Sequence[str]:
+        """See :class:`~seedbed.launch.launcher.Launcher`: hears the reports of all bundles."""
+        with self._lock:
+            for held in self._bundles:
+                held.look()
+            roles = {held.role.name: held.role for held in self._bundles}
+            lines = [
+                self._progress.line(role.name, self._placed(role), role.count) for role in roles.values()
+            ]
+        return [line for line in lines if line]
+
+    def _placed(self, role: Role) -> int:
+        return sum(len(held.tasks) for held in self._bundles if held.placed and held.role.name == role.name)
+
+    def _keep_log(self, held: _Held, index: int) -> None:
+        """Writes the end of an instance's log into the run folder, if its machine does not share that."""
+        if held.report is None or held.report.shares_folder or held.dead:
+            return
+        try:
+            text = self._ray.get(held.handle.tail.remote(index), timeout=GRACE_SECONDS)
+            regular_files.write_whole(Path(held.instances[index].log), text.decode(errors="replace"))
+        except (self._ray.exceptions.RayError, OSError) as error:
+            _log.warning("no log of %s %d: %s", held.role.name, index, error)
+
+    def close(self) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            begun = [held for held in self._bundles if held.handle is not None]
+            for held in begun:
+                for index in held.tasks if held.placed else ():
+                    self._keep_log(held, index)
+            ends = [held.handle.close.remote() for held in begun if held.placed]
+            if ends:
+                self._ray.wait(ends, num_returns=len(ends), timeout=2 * GRACE_SECONDS)
+            for held in begun:
+                self._ray.kill(held.handle, no_restart=True)
+            if self._own_connection:
+                self._ray.shutdown()
+            self._here.close()
+
+
+def tail_of(folder: RunFolder, name: str) -> bytes:
+    """Returns the end of the log of an instance whose machine does not share the run folder, while the run goes on.
+
+    Args:
+      folder: run folder.
+      name: name of the instance: ``actor-3``.
+
+    Raises:
+      ConfigError: it is on no machine, or there is no cluster.
+    """
+    ray, own = _connected()
+    try:
+        titles = [title.split() for title in ray.util.list_named_actors(all_namespaces=False)]
+        for title in titles:
+            if title[0] == _title(str(folder.path)) and name in title[1:]:
+                bundle = ray.get_actor(" ".join(title), namespace=_NAMESPACE)
+                tail: bytes = ray.get(bundle.tail.remote(int(name.rpartition("-")[2])), timeout=GRACE_SECONDS)
+                return tail
+    except (ray.exceptions.RayError, ValueError) as error:
+        raise ConfigError(f"no log of {name}: {_cause(error)}") from error
+    finally:
+        if own:
+            ray.shutdown()
+    raise ConfigError(f"there is no log of {name} in {folder.given}, and no machine has {name} now")
+
+
+def _title(run: str) -> str:
+    """Returns the first word of the names of a run's bundles."""
+    return hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
+
+
+def _connected() -> tuple[Any, bool]:
+    """Returns Ray's module, connected to a cluster, and whether the connection was made here.
+
+    Raises:
+      ConfigError: Ray is not installed, there is no cluster, or it is reached through Ray Client.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(f"on is ray, and Ray is not installed: {extra_line('ray')}") from error
+    if ray.is_initialized():
+        return ray, False
+    address = os.environ.get("RAY_ADDRESS") or "auto"
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"RAY_ADDRESS is {address}, and the learner has to run inside of the cluster: start this command on one of "
+            "its machines, or by 'ray job submit'"
+        )
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    # An environment for each run would be built by uv on every machine.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    # Nobody waits for the answers of most calls: the next report shows what came of them.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _hush()
+            ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"on is ray, and there is no Ray cluster at {address!r} ({_cause(error)}): start one by 'ray start "
+            "--head', or set RAY_ADDRESS to HOST:PORT of one"
+        ) from error
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the run without a checkpoint
+    return ray, True
+
+
+def _hush() -> None:
+    """Has what Ray says about lost processes and machines go into the log of the run, in one line.
+
+    It would print pages into the run's display, and has no setting for that. The name is private to Ray: where it is
+    gone, nothing changes.
+    """
+    worker: Any = import_module("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda data, **_: _log.info("Ray: %s", " ".join(data["lines"])[:300])
+
+
+def _cause(error: BaseException) -> str:
+    """Returns the first lines of an error of Ray's in one, which may have many."""
+    return " ".join(str(error).split())[:300]

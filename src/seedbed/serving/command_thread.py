@@ -1,0 +1,79 @@
+"""A thread that alone owns some state; other threads send it commands, which it runs in order."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+
+class CommandThread(ABC):
+    """A thread that runs commands, and after each batch of them the work that is due.
+
+    Args:
+      name: name of the thread.
+      on_failure: function that is called with the exception that ended the thread.
+    """
+
+    def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._news = threading.Condition()
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._poked = False
+        self._stopping = False
+        self._idle = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    # Called by other threads.
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def _submit(self, command: Callable[..., None], *arguments: Any) -> None:
+        """Queues a command for the thread, which runs commands in order."""
+        with self._news:
+            self._inbox.append((command, arguments))
+            self._news.notify_all()
+
+    def poke(self) -> None:
+        """Wakes the thread: the work that is due may be another one."""
+        with self._news:
+            self._poked = True
+            self._news.notify_all()
+
+    def stop(self) -> None:
+        """Ends the thread; its state is left as it is."""
+        with self._news:
+            self._stopping = True
+            self._news.notify_all()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # Run by the thread.
+
+    def _run(self) -> None:
+        try:
+            wait: float | None = None
+            while self._wait_for_news(wait):
+                wait = self._turn()
+        except BaseException as error:
+            self._on_failure(error)
+
+    def _wait_for_news(self, timeout: float | None) -> bool:
+        with self._news:
+            self._idle = True
+            self._news.notify_all()
+            self._news.wait_for(lambda: self._inbox or self._poked or self._stopping, timeout)
+            self._idle = False
+            inbox, self._inbox, self._poked = self._inbox, [], False
+            if self._stopping:
+                return False
+        for action, arguments in inbox:
+            action(*arguments)
+        return True
+
+    @abstractmethod
+    def _turn(self) -> float | None:
+        """Does all work that is due; returns the time in s to wait for commands (None: until there is one)."""

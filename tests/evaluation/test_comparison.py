@@ -1,0 +1,124 @@
+"""Comparisons of runs whose curves are made by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seedbed.cli.main import main
+from seedbed.errors import ConfigError
+from seedbed.evaluation.comparison import compare, draw, returns_at, table
+from seedbed.metrics.sinks import JsonLines
+
+
+def a_run(folder: Path, slope: float, *, frames: int = 1000, speed: float = 10.0, **settings: Any) -> Path:
+    """A run of a line: its return at ``n`` frames is ``slope * n``, and it has ``speed`` frames a second."""
+    folder.mkdir(parents=True)
+    record = {"env": "toy:catch", "arch": "seed", "agent": "ppo", "seed": 0, "learning_rate": 0.1, **settings}
+    (folder / "config.json").write_text(json.dumps(record))
+    sink = JsonLines(folder / "metrics.jsonl")
+    for n in range(0, frames + 1, 100):
+        row = {"agent_steps": n / 2, "env_frames": n, "seconds": n / speed, "mean_return": slope * n}
+        sink.write(row)
+    sink.close()
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Of each of two agents four runs: ppo's slopes are 1 to 4, dqn's 2.5 to 5.5 and it is ten times slower."""
+    for seed in range(4):
+        a_run(tmp_path / "runs" / f"ppo-{seed}", 1.0 + seed, seed=seed)
+        slow = a_run(tmp_path / "runs" / "of dqn" / f"{seed}", 2.5 + seed, seed=seed, speed=1.0, agent="dqn")
+        assert slow.is_dir()
+    return tmp_path / "runs"
+
+
+def test_the_figures_by_hand(runs: Path) -> None:
+    found = compare([runs])
+    assert (found.frames, found.seconds, found.env, found.notes) == (1000, 100, "toy:catch", ())
+    best, other = found.groups
+    assert [group.name for group in found.groups] == ["dqn", "ppo"]
+    # The middle two of four: slopes 3.5 and 4.5, 2 and 3.
+    assert (best.at_frames.value, other.at_frames.value) == pytest.approx((4000, 2500))
+    # After 100 s dqn has 100 frames.
+    assert (best.at_seconds.value, other.at_seconds.value) == pytest.approx((400, 2500))
+    assert (best.steps_per_second, other.steps_per_second) == pytest.approx((0.5, 5.0))
+    assert best.at_frames.low < 4000 < best.at_frames.high
+    # dqn's 2.5 wins against two of ppo's four, 3.5 against three, 4.5 and 5.5 against all.
+    assert best.better_than["ppo"].value == pytest.approx(13 / 16)
+    assert other.better_than["dqn"].value == pytest.approx(3 / 16)
+
+
+def test_runs_that_cannot_be_compared_are_named(runs: Path) -> None:
+    a_run(runs / "elsewhere", 1.0, env="toy:bandit")
+    a_run(runs / "short", 99.0, frames=300, seed=9)
+    a_run(runs / "none", 1.0).joinpath("metrics.jsonl").write_text("")
+    a_run(runs / "torn", 1.0).joinpath("metrics.jsonl").write_text("[]\n{}\n")
+    a_run(runs / "other rate", 2.5, learning_rate=0.01)
+    found = compare([runs])
+    said = "\n".join(found.notes)
+    assert "elsewhere: its environment is toy:bandit, and most runs have toy:catch" in said
+    assert "short: it has 300 frames, and half of the runs have 1,000 or more" in said
+    assert "none, in which no episode has ended" in said
+    assert "torn" in said and "not a row of metrics" in said
+    assert "ppo: its runs differ in learning_rate (0.01, 0.1); --by learning_rate divides them" in said
+    assert sum(len(group.curves) for group in found.groups) == 9
+    by_rate = compare([runs], ["agent", "learning-rate"])
+    assert {group.name for group in by_rate.groups} == {
+        *("ppo, learning_rate 0.1", "ppo, learning_rate 0.01", "dqn, learning_rate 0.1")
+    }
+    by_env = compare([runs], ["env"])
+    assert {group.name for group in by_env.groups} == {"toy:catch", "toy:bandit"}
+    assert by_env.env == ""
+
+
+def test_several_environments_are_scaled_and_resampled_by_task(runs: Path) -> None:
+    for seed in range(4):
+        a_run(runs / f"bandit-{seed}", (1.0 + seed) / 1e4, env="toy:bandit", seed=seed)
+    scales = ["toy:catch=0..5000", "toy:bandit=0..0.5"]
+    found = compare([runs], scales=scales)
+    ppo = next(group for group in found.groups if group.name == "ppo")
+    # Both tasks have 0.2, 0.4, 0.6, 0.8: the middle four of eight are 0.4 and 0.6, twice each.
+    assert ppo.at_frames.value == pytest.approx(0.5)
+    assert {curve.task for curve in ppo.curves} == {"toy:catch", "toy:bandit"}
+    assert ppo.better_than["dqn"].value == pytest.approx(3 / 16), "over the task that both have"
+    with pytest.raises(ConfigError, match=r"no run is left.*no --scale is given for it"):
+        compare([runs], scales=["toy:other=0..1"])
+    for bad in ("toy:catch", "toy:catch=3..1", "=0..1", "toy:catch=0..x"):
+        with pytest.raises(ConfigError, match=r"write ENV=LOW\.\.HIGH"):
+            compare([runs], scales=[bad])
+
+
+def test_a_return_is_read_between_rows(runs: Path) -> None:
+    curves = compare([runs]).groups[0].curves
+    assert returns_at(curves[:1], 150, lambda curve: curve.frames) == pytest.approx([2.5 * 150])
+
+
+def test_wrong_paths_and_names_are_refused(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no run folder and holds none"):
+        compare([tmp_path / "nowhere"])
+    with pytest.raises(ConfigError, match=r"unknown setting 'learning_rat': did you mean learning_rate\?"):
+        compare([runs], ["learning_rat"])
+
+
+def test_the_tables_and_the_picture(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = compare([runs])
+    lines = table(found).splitlines()
+    assert lines[0].startswith("| group | runs | return at 1,000 frames | return at 100 s | steps/s |")
+    assert lines[2].startswith("| dqn | 4 | 4000 (") and "0.81 (" in lines[2]
+    assert len({line.count("|") for line in lines}) == 1
+    (first, _) = csv.DictReader(table(found, "csv").splitlines())
+    assert (first["group"], float(first["better_than ppo"])) == ("dqn", pytest.approx(13 / 16))
+    draw(found, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    with pytest.raises(ConfigError, match="cannot draw"):
+        draw(found, tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", str(runs), "--by", "agent,seed", "--format", "csv"])
+    assert stop.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) == 9

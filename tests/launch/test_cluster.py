@@ -1,0 +1,221 @@
+"""Whole runs on a Ray cluster of several nodes, all on this machine: what is computed, and what is lost and found."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from harness import (
+    TESTS,
+    Command,
+    alive,
+    balanced,
+    checkpoints,
+    flags,
+    learned,
+    summary,
+    tiny,
+    until,
+    words_of,
+)
+
+from seedbed.cli.logs import log_of
+from seedbed.cli.status import Status
+from seedbed.errors import ConfigError
+from seedbed.launch.train import train
+
+pytestmark = pytest.mark.slow
+ray = pytest.importorskip("ray")
+SLEEPY = """
+import time, gymnasium, numpy
+class World(gymnasium.Env):
+    '''A world that takes its time and no processor, so that its actors leave that to everybody else.'''
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 20
+        return self.observation_space.sample(), {}
+    def step(self, action):
+        time.sleep(0.01)
+        self.left -= 1
+        return self.observation_space.sample(), 1.0, self.left == 0, False, {}
+"""
+
+
+class Nodes:
+    """A cluster of two nodes with one core each: each of two actors has a node of its own, one the learner's."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster()
+        self.home = self.add(include_dashboard=False, no_monitor=True)
+        self.other = self.add()
+
+    def find_another(self) -> None:
+        """Adds a node in the place of the lost one; a busy machine may take longer than the engine waits for it."""
+        for left in (2, 1, 0):
+            try:
+                self.other = self.add()
+                return
+            except Exception:
+                if not left:
+                    raise
+
+    def add(self, **more: Any) -> Any:
+        """Adds a node, with as few processes of the engine's own as there can be."""
+        small = {"object_store_memory": 80_000_000, "include_log_monitor": False}
+        return self.cluster.add_node(num_cpus=1, wait=False, **small, **more)
+
+    def lose_the_other(self) -> None:
+        """Kills the raylet of the node where no learner is."""
+        self.cluster.remove_node(self.other, allow_graceful=False)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # a busy machine would let them starve
+        found = Nodes()
+        try:
+            patch.setenv("RAY_ADDRESS", found.cluster.address)
+            yield found
+        finally:
+            found.cluster.shutdown()
+
+
+def ours(folder: Path) -> list[psutil.Process]:
+    """Living processes of a run's actors, and of the engine that start actors."""
+    named = ((process, " ".join(words_of(process))) for process in psutil.process_iter())
+    return [
+        process
+        for process, words in named
+        if words.startswith("ray::Bundle") or ("launch.entry" in words and str(folder) in words)
+    ]
+
+
+class Actors:
+    """The living actors of the run in a folder, and of no other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, index: int, before: psutil.Process | None = None) -> psutil.Process | None:
+        """Returns the process of an actor, if it is another one than before."""
+        task = str(self._folder / "logs" / f"actor-{index}.json")
+        named = (process for process in psutil.process_iter() if task in words_of(process) and alive(process))
+        return next((process for process in named if process != before), None)
+
+    def raylet_of(self, index: int) -> int:
+        """Process id of the node where an actor is: its own parent is the engine's process that started it."""
+        found = self(index)
+        assert found is not None
+        return int(found.parent().ppid())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"arch": "seed", "deterministic": True}, {"arch": "impala", "lag": 0}],
+    ids=["seed, deterministic", "impala, in lockstep"],
+)
+def test_the_cluster_changes_nothing_that_is_computed(
+    settings: dict[str, Any], nodes: Nodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs = {
+        place: train(tiny("toy:catch", tmp_path / place, **settings, frames=1_200, on=place)).to_json()
+        for place in ("here", "ray")
+    }
+    assert "actors 2 of 2 placed" in capfd.readouterr().out
+    assert runs["ray"]["params_sha256"] == runs["here"]["params_sha256"]
+    assert runs["ray"]["agent_steps"] == runs["here"]["agent_steps"] >= 1_200
+    assert runs["ray"]["actor_restarts"] == 0 and balanced(runs["ray"])
+    host = ray.util.get_node_ip_address()
+    assert (tmp_path / "ray" / "certificate.pem").exists() == (not host.startswith("127.")), (
+        "the network is encrypted"
+    )
+    assert not (tmp_path / "here" / "certificate.pem").exists()
+    assert not ours(tmp_path)
+
+
+def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: Path) -> None:
+    actor = Actors(tmp_path / "run")
+    (tmp_path / "sleepy.py").write_text(SLEEPY)
+    words = flags(
+        "sleepy:World", "run", frames=10**9, on="ray", begin_or_resume=True, checkpoint_minutes=0.02
+    )
+    with Command(*words, cwd=tmp_path) as driver:
+        driver.says("actors 2 of 2 placed")
+        learned(tmp_path / "run")
+        (tmp_path / "run/logs/actor-1.log").write_text("heard\n")
+        assert log_of(str(tmp_path / "run"), "actor-1") == b"heard\n"
+        (tmp_path / "run/logs/actor-1.log").rename(tmp_path / "elsewhere.log")
+        with pytest.raises(
+            ConfigError, match=r"there is no log of actor-7 in .*run, and no machine has actor-7"
+        ):
+            log_of(str(tmp_path / "run"), "actor-7")
+        assert log_of(str(tmp_path / "run"), "actor-1") == b"", "asked of its machine, which has none either"
+        first, second = (until(lambda index=index: actor(index), f"actor {index}") for index in (0, 1))
+
+        first.kill()
+        driver.says("actor 0: killed by signal 9; restart 1 of 3")
+        first = until(lambda: actor(0, first), "another actor 0")
+
+        second.parent().kill()  # the engine's process, with its guard nobody's child
+        before, second = second, until(lambda: actor(1, second), "another actor 1")
+        until(lambda: not alive(before), "the end of the one before")
+
+        far, near = sorted((0, 1), key=lambda index: actor.raylet_of(index) in pids(nodes.home))
+        assert actor.raylet_of(far) in pids(nodes.other) and actor.raylet_of(near) in pids(nodes.home)
+        lost, told = [first, second][far], len(driver.output)
+        nodes.lose_the_other()
+        until(lambda: not alive(lost), "the end of the actor of a lost machine")
+        waits = "actors 1 of 2 placed (1 waits for machines)"
+        until(lambda: waits in driver.output[told:], "the line that says so")
+        updates = learned(tmp_path / "run")
+        until(lambda: learned(tmp_path / "run") > updates, "updates with the actor that is left")
+        nodes.find_another()
+        until(lambda: actor(far, lost), "the actor on another machine")
+        until(lambda: "actors 2 of 2 placed" in driver.output[told:], "the line that says so")
+
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.wait() == Status.EXECUTE_AGAIN, driver.output
+    found = summary(tmp_path / "run")
+    assert found["actor_restarts"] == 1, "lost machines are no faults of actors"
+    assert balanced(found) and found["steps_dropped"] > 0
+    assert int(checkpoints(tmp_path / "run")[-1].name) == found["weights_version"]
+    assert "Traceback" not in driver.output and "raylet" not in driver.output
+    until(lambda: not ours(tmp_path), "the end of all")
+
+    with Command(*words, cwd=tmp_path) as driver:
+        driver.says("resumed from")
+        driver.says("actors 2 of 2 placed")
+        updates = learned(tmp_path / "run")
+        until(lambda: learned(tmp_path / "run") > updates, "updates of the second session")
+        driver.process.kill()
+        driver.wait()
+        until(lambda: not ours(tmp_path), "the end of all")
+
+
+def pids(node: Any) -> set[int]:
+    """Process ids of a node of the engine."""
+    return {info.process.pid for infos in node.all_processes.values() for info in infos}
+
+
+def test_without_a_cluster_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address, reason in (
+        ("127.0.0.1:9", r"there is no Ray cluster at '127\.0\.0\.1:9' .*: start one by 'ray start --head'"),
+        ("ray://127.0.0.1:10001", "the learner has to run inside of the cluster"),
+    ):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ConfigError, match=re.compile(reason, re.DOTALL)):
+            train(tiny("toy:catch", tmp_path / "run", on="ray", frames=100))
+        assert not (tmp_path / "run").exists()

@@ -1,0 +1,140 @@
+"""Pictures of runs whose folders are made by hand, and of one that trains in another process."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness import Command, flags, until
+from rich.console import Console
+from watched_runs import a_run, ended
+
+from seedbed.launch.folder import RunFolder
+from seedbed.watching.run import WatchedRun
+from seedbed.watching.terminal import frame, show
+from seedbed.watching.watcher import Watcher
+
+
+def shown(paths: list[Path], width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(frame(Watcher(paths).look()))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_run_that_trains(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    run.log.write_text("2026-11-25 10:00:01,002 WARNING supervisor s: actor 1: killed; restart 1 of 3 [x]\n")
+    picture = shown([tmp_path])
+    for text in (
+        *("toy:catch · vtrace · seed", "running", "mean return (100) 0.50", "learner ███████████░ 90%"),
+        *("bottleneck  learner: it computes updates 90% of the time", "actor 0 running"),
+        *("actor 1 starting (2 restarts: killed)", "2026-11-25 10:00:01 warning  actor 1: killed", "[x]"),
+    ):
+        assert text in picture, text
+    narrow = shown([tmp_path], width=30)
+    assert max(map(len, narrow.splitlines())) <= 30
+    assert "bottleneck" in narrow and "learner" in narrow
+
+
+def test_states(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    look = WatchedRun(run).look
+    assert look().state == "running"
+    live = json.loads(run.live.read_text())
+    run.live.write_text(json.dumps({**live, "begun": live["begun"] - 100}))
+    assert look().state == "killed", "another process has its number now"
+    run.live.write_text(json.dumps({**live, "machine": "elsewhere"}))
+    assert look().state == "running", "of a process on another machine only its file tells"
+    long_ago = time.time() - 100
+    os.utime(run.live, (long_ago, long_ago))
+    assert (look().state, look().why[:10]) == ("silent", "no row for")
+    ended(run, "frames are spent")
+    assert (look().state, look().why) == ("ended", "frames are spent")
+    os.utime(run.live, (time.time() + 10, time.time() + 10))
+    assert look().state == "running", "it was resumed"
+    for file in (run.live, run.metrics, run.summary):
+        file.unlink()
+    assert look().state == "starting"
+
+
+def test_many_runs_have_a_line_each_and_new_ones_are_found(tmp_path: Path) -> None:
+    for number in range(6):
+        ended(a_run(tmp_path / "runs" / f"over-{number}"), "done")
+    a_run(tmp_path / "runs" / "living")
+    now = [0.0]
+    watcher = Watcher([tmp_path], clock=lambda: now[0])
+    first = watcher.look()
+    assert len(first) == 7 and first[0].name.endswith("living")
+    picture = shown([tmp_path], width=150)
+    assert picture.count("╭") == 1 and picture.count("over-") == 6
+    a_run(tmp_path / "runs" / "late")
+    assert len(watcher.look()) == 7
+    now[0] = 10.0
+    assert len(watcher.look()) == 8
+
+
+def test_what_is_damaged_is_left_out(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    for file in (run.live, run.program, run.path / "config.json", run.log):
+        file.write_text("{")
+    run.metrics.write_text("[1]\n{")
+    assert "silent" in shown([tmp_path]) or "running" in shown([tmp_path])
+
+
+def test_a_terminal_that_is_gone_ends_the_view(tmp_path: Path) -> None:
+    a_run(tmp_path / "run")
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "input/output error")
+
+    console = Console(file=Gone(), force_terminal=True, width=80)
+    show([tmp_path], once=False, every=0.01, console=console)
+
+
+def test_one_frame_for_pipes_and_a_reader_that_leaves(tmp_path: Path) -> None:
+    a_run(tmp_path / "run")
+    words = [sys.executable, "-m", "seedbed", "top", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "bottleneck" in done.stdout, done.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    left = subprocess.run([*words, "--once"], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (left.returncode, left.stderr) == (1, "")
+
+
+@pytest.mark.slow
+def test_a_run_of_another_process_is_seen(tmp_path: Path) -> None:
+    words = flags("toy:catch", "run", frames=10**9)
+    with Command(*words, cwd=tmp_path) as command:
+        folder = RunFolder(tmp_path / "run")
+        watched = WatchedRun(folder)
+        standing = until(
+            lambda: (found := watched.look()).bottleneck and found.row.get("updates", 0) > 2 and found,
+            "a run with a bottleneck",
+        )
+        assert standing.state == "running"
+        assert [(each["role"], each["index"]) for each in standing.instances if each["role"] == "actor"] == [
+            ("actor", 0),
+            ("actor", 1),
+        ]
+        assert standing.program is not None and standing.program.head == "learner"
+        victim = command.actors()[0]
+        victim.kill()
+        until(lambda: any(each["restarts"] for each in watched.look().instances), "a restart")
+        assert any("restart 1 of" in line.text for line in watched.look().faults)
+        flows = until(
+            lambda: [each for each in watched.look().traffic if each["bytes_per_second"] > 0], "traffic"
+        )
+        assert {each["what"] for each in flows} >= {"action"}
+        command.process.kill()
+        command.process.wait()
+        assert watched.look().state == "killed"
