@@ -200,7 +200,8 @@ class SocketServer:
                 task.cancel()
 
     async def _take_in(self, connection: socket.socket) -> None:
-        conversation = _Conversation(f"socket peer {next(self._numbers)} ({_origin(connection)})", self)
+        place, origin = _place(connection), _origin(connection)
+        conversation = _Conversation(f"socket peer {next(self._numbers)} ({origin})", self, place)
         self._open.add(conversation)
         patience = {} if self._tls is None else {"ssl_handshake_timeout": STRANGER_SECONDS}
         try:
@@ -220,8 +221,8 @@ class SocketServer:
 class _Conversation(Conversation, asyncio.Protocol):
     """The server's end of one connection: a stranger until its proof is right, if there is a gate, then a peer."""
 
-    def __init__(self, name: str, server: SocketServer) -> None:
-        super().__init__(name, server.handler)
+    def __init__(self, name: str, server: SocketServer, place: str) -> None:
+        super().__init__(name, server.handler, place)
         self._server = server
         self._transport: Any = None
         self._inbox = Inbox({Kind.PROOF: PROOF_BYTES})
@@ -365,6 +366,16 @@ def _origin(connection: socket.socket) -> str:
         return f"{host}:{port}"
     except OSError:
         return "it is gone"
+
+
+def _place(connection: socket.socket) -> str:
+    """Returns the address of the client's machine; empty if it is this one, or gone."""
+    if connection.family == socket.AF_UNIX:
+        return ""
+    try:
+        return str(connection.getpeername()[0])
+    except OSError:
+        return ""
 
 
 def _keep_alive(connection: socket.socket) -> None:
