@@ -129,7 +129,7 @@ def holding_all_connections(address: str) -> Iterator[Iterator[int]]:
 
 def test_a_stranger_that_holds_all_connections_keeps_no_newcomer_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "most_connections", lambda: 12)
-    monkeypatch.setattr(streams, "_STRANGER_SECONDS", 30 * PATIENCE)
+    monkeypatch.setattr(streams, "STRANGER_SECONDS", 30 * PATIENCE)
     gate = Gate("0123456789abcdef", Identity.make())
     with closing(listen("0.0.0.0:0", FakeHandler(), gate=gate)) as server, ExitStack() as stack:
         address = server.address.replace("0.0.0.0", "127.0.0.1")

@@ -55,6 +55,7 @@ from seedbed.transport.framing import (
 )
 from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
+from seedbed.transport.strangers import end_of
 from seedbed.transport.tls import SOCKET_PREFIX, require_certificate, secured, within_machine
 
 _UNIX = "unix:"
@@ -200,8 +201,8 @@ class SocketServer:
                 task.cancel()
 
     async def _take_in(self, connection: socket.socket) -> None:
-        place, origin = _place(connection), _origin(connection)
-        conversation = _Conversation(f"socket peer {next(self._numbers)} ({origin})", self, place)
+        name = f"socket peer {next(self._numbers)} ({_origin(connection)})"
+        conversation = _Conversation(name, self, _place(connection))
         self._open.add(conversation)
         patience = {} if self._tls is None else {"ssl_handshake_timeout": STRANGER_SECONDS}
         try:
@@ -357,6 +358,16 @@ class _Conversation(Conversation, asyncio.Protocol):
         self._leave()
 
 
+def _place(connection: socket.socket) -> str:
+    """Returns the address of a client's machine; empty if it is this one's socket file, or the client is gone."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return ""
+    try:
+        return end_of(*connection.getpeername()[:2]).host
+    except OSError:
+        return ""
+
+
 def _origin(connection: socket.socket) -> str:
     """Returns a name of the place that a connection comes from, for people."""
     if connection.family == socket.AF_UNIX:
@@ -366,16 +377,6 @@ def _origin(connection: socket.socket) -> str:
         return f"{host}:{port}"
     except OSError:
         return "it is gone"
-
-
-def _place(connection: socket.socket) -> str:
-    """Returns the address of the client's machine; empty if it is this one, or gone."""
-    if connection.family == socket.AF_UNIX:
-        return ""
-    try:
-        return str(connection.getpeername()[0])
-    except OSError:
-        return ""
 
 
 def _keep_alive(connection: socket.socket) -> None:
