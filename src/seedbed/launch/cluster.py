@@ -92,10 +92,6 @@ class PlacedInstance:
         """See :class:`~seedbed.instances.Instance`; the loss of its machine is none if the engine finds another."""
         return self.fault
 
-    def stopped(self) -> bool:
-        """See :class:`~seedbed.instances.Instance`; that a process on another machine is stopped is not seen."""
-        return False
-
     def ask_to_end(self) -> None:
         """See :class:`~seedbed.instances.Instance`."""
         self._held.tell("ask_to_end", self._index, self.life)
