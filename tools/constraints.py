@@ -16,7 +16,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = "test,check,docs,cuda,envpool,vizdoom,mujoco,onednn,gymnax,brax,craftax,onnx,minari,ray,sweep,watch,wandb,mlflow"
+EXTRAS = (
+    "test,check,docs,cuda,envpool,vizdoom,mujoco,onednn,gymnax,brax,craftax,onnx,minari,ray,"
+    "sweep,watch,wandb,mlflow"
+)
 HEADER = """\
 # The versions that Seedbed is installed with and tested on. Written by tools/constraints.py; do not edit.
 """
