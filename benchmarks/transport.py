@@ -1,7 +1,7 @@
-"""Times every carrier with 1, 16 and 32 observations a message, beside the environments of this machine.
+"""Times carriers with 1, 16 and 32 observations a message, beside the environments of this machine.
 
-``.venv/bin/python benchmarks/transport.py [SECONDS]`` prints a line a measurement and appends a row to
-``benchmarks/results/transport.jsonl``.
+``.venv/bin/python benchmarks/transport.py [SECONDS] [CARRIER …]`` prints a line a measurement and appends a row to
+``benchmarks/results/transport.jsonl``. Without names it times all carriers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     environments = environment_stage(config, build_spec(config), seconds).steps_per_second
     print(f"environments {environments:.0f} steps/s", flush=True)
     measured = []
-    for carrier in ADDRESSES:
+    for carrier in sys.argv[2:] or ADDRESSES:
         for envs in (1, 16, 32):
             measured.append(measure(carrier, envs, (84, 84), seconds))
             print(json.dumps(measured[-1]), flush=True)

@@ -73,8 +73,8 @@ def numbered(length: int, names: Sequence[int]) -> Unroll:
 class FakePeer:
     """The registry's end of a conversation: keeps what it is told to send."""
 
-    def __init__(self, name: str = "peer") -> None:
-        self.name = name
+    def __init__(self, name: str = "peer", place: str = "") -> None:
+        self.name, self.place = name, place
         self.terms: Sequence[Layouts] | None = None
         self.closed: list[str] = []
         self._replies: queue.SimpleQueue[tuple[int, NDArray[Any]]] = queue.SimpleQueue()
@@ -107,9 +107,9 @@ class FakePeer:
 class Player:
     """An actor without process or wire: joins a registry and plays ``toy:count``, one lane at a time."""
 
-    def __init__(self, registry: Any, token: str = "secret", **join: Any) -> None:
+    def __init__(self, registry: Any, token: str = "secret", place: str = "", **join: Any) -> None:
         self.registry = registry
-        self.peer = FakePeer()
+        self.peer = FakePeer(place=place)
         message = {"kind": "join", "protocol": PROTOCOL, "token": token, "index": None, "envs": None, **join}
         self.told = registry.answer(self.peer, message)
         rows = self.told["rows"]

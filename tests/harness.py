@@ -40,6 +40,31 @@ TINY: dict[str, Any] = {
 Found = TypeVar("Found")
 
 
+def hear_interrupts() -> None:
+    """Has Ctrl-C and the terminal's end heard again by this process and by all that it starts.
+
+    Whatever is started in the background of a script, or by nohup, ignores them, and its processes would inherit that:
+    what interrupts one would wait in vain. A handler is not inherited.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def private_surroundings(folder: Path) -> dict[str, str]:
+    """Environment variables: what is compiled is kept in ``folder`` for all processes, and so is the user's key.
+
+    Compiling is most of the time of a tiny run; and the key that runs are signed with is not the user's own.
+    """
+    return {
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
 def tiny(env: str, folder: Path, **settings: Any) -> RunConfig:
     """A run that compiles and trains in a second or two."""
     return configure(env, **{**_tiny_for(settings), "run_dir": str(folder), **settings})

@@ -12,6 +12,7 @@
     ├── TransportError        arrays could not travel
     │   ├── ProtocolError     a peer sent something malformed
     │   ├── Refused           the other side said no, and why
+    │   │   └── NotNow        it said: not now, come again later
     │   └── ConnectionLost    the other side is gone
     └── RunFailed             a run cannot go on; names the component, the cause and the log
 
@@ -77,6 +78,13 @@ class ProtocolError(TransportError):
 
 class Refused(TransportError):
     """The other side said no; the message is its reason."""
+
+
+class NotNow(Refused):
+    """A server's answer to a client that may come again: it ends the conversation, and the client hears the reason.
+
+    The client raises :class:`ConnectionLost`, as after any other end that is not final.
+    """
 
 
 class ConnectionLost(TransportError):

@@ -32,6 +32,9 @@ class Instance(Protocol):
     def ended(self) -> Fault | None:
         """Returns the fault with which it ended; None while it lives."""
 
+    def stopped(self) -> bool:
+        """Returns whether its process is stopped by a signal: it then does nothing, however fast its environments."""
+
     def ask_to_end(self) -> None:
         """Asks it to end, where the closing of its connection does not."""
 
@@ -109,6 +112,10 @@ class ThreadInstance:
         if self._thread.is_alive():
             return None
         return Fault.of(self._error) if self._error else Fault("ended")
+
+    def stopped(self) -> bool:
+        """See :class:`Instance`; a thread is stopped with the process that asks."""
+        return False
 
     def ask_to_end(self) -> None:
         """See :class:`Instance`."""

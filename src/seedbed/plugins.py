@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.errors import ConfigError, described, unknown_name
+from seedbed.regular_files import current_folder
 
 
 def load_object(name: str) -> Any:
@@ -59,14 +60,14 @@ def import_from_here(name: str, module: str) -> Any:
             f"{name}: a module is named without its folder and without .py: write "
             f"{stem}:{name.rpartition(':')[2]}, in the folder of {stem}.py"
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
+    here = current_folder()
+    if here is not None and str(here) not in sys.path:
         # Scripts that are installed (`seedbed`) do not have the current directory on their path.
-        sys.path.insert(0, here)
+        sys.path.insert(0, str(here))
     try:
         return import_module(module)
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{name}: module {module!r} cannot be imported: {described(error)} "
-            f"(looked in {here} and in the installed packages)"
+            f"(looked in {here or 'no folder, since the current one was removed,'} and in the installed packages)"
         ) from error

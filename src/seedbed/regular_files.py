@@ -33,6 +33,14 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 )
 
 
+def current_folder() -> Path | None:
+    """Returns the folder that this process is in; None if it has been removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
 def require(path: str | Path, *, links: bool = False) -> os.stat_result:
     """Returns the status of a regular file.
 

@@ -150,7 +150,7 @@ def test_a_worker_and_a_shard_that_stand_still_are_replaced(tmp_path: Path) -> N
     with Command(*words, cwd=tmp_path) as command:
         until(lambda: updates(tmp_path) > 50, "the workers to learn")
         next(p for p in command.actors()).suspend()
-        until(lambda: "it gave no sign of life for" in command.output, "the worker to be missed")
+        until(lambda: "its process was stopped by a signal" in command.output, "the worker to be missed")
         until(lambda: "restart 1 of 3" in command.output, "the worker to be replaced")
         shard_processes(command)[0].suspend()
         until(lambda: "goes on from its snapshot of version" in command.output, "the shard to come back")

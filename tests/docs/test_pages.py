@@ -245,7 +245,8 @@ def test_the_options_of_atari_are_on_the_page() -> None:
 def test_the_wire_is_as_the_page_says() -> None:
     from seedbed.transport import framing, interface
 
-    text = (DOCS / "transport.md").read_text()
+    text = (DOCS / "wire.md").read_text()
+    assert f"It is protocol **{interface.PROTOCOL}**" in text
     assert framing.HEADER_BYTES == 16
     assert framing.header(framing.Kind.STEP, 3, 5).hex() == "536402050300000005" + "00" * 7
     for kind in framing.Kind:

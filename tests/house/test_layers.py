@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "instances": {"errors", "faults"},
     "types": {"errors"},
     "seeding": {"errors", "types"},
-    "plugins": {"errors"},
+    "plugins": {"errors", "regular_files"},
     "registry": {"errors", "plugins"},
     "atomic_folder": {"errors", "regular_files"},
     "ops": VOCABULARY,

@@ -34,7 +34,10 @@ class Dead:
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
-        self.killed = self.asked = False
+        self.killed = self.asked = self.still = False
+
+    def stopped(self) -> bool:
+        return self.still
 
     def ended(self) -> Fault | None:
         return self.fault
@@ -222,6 +225,33 @@ def test_an_instance_that_is_late_is_killed_and_started_again(clock: list[float]
     assert [one.killed for one in begun] == [True, False]
     assert notes == ["actor 0: no step for 30 s; restart 1 of 2"]
     assert watch.restarts == 1
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_one_whose_process_is_stopped_is_not_waited_for(ready: bool, clock: list[float]) -> None:
+    """A slow environment has its time; a process that is stopped has 20 s, also before it is ready."""
+    begun: list[Dead] = []
+    notes: list[str] = []
+
+    def start(index: int) -> Dead:
+        begun.append(Dead())
+        return begun[-1]
+
+    program = program_of(count=2, restarts=2, silent_after=60.0, starts_within=100.0)
+    owes = {0: 1000.5, 1: 1000.5} if ready else {}
+    watch = supervisor_of(
+        start, note=notes.append, program=program, instances={"actor": Instances(owes=lambda: owes)}
+    )
+    watch._to_start.put(program["actor"])
+    watch._addresses["learner"] = ["here"]
+    watch._start_what_is_due()
+    begun[1].still = True
+    for now, restarts in ((1020.0, 0), (1021.0, 1)):
+        clock[0] = watch._looked = now
+        watch._watch()
+        assert watch.restarts == restarts
+    assert [one.killed for one in begun] == [False, True, False]
+    assert notes[0].startswith("actor 1: its process was stopped by a signal, and has owed something for 2")
 
 
 def test_a_head_that_does_not_come_round_is_told_once(clock: list[float]) -> None:
@@ -463,6 +493,22 @@ def test_why_a_process_ended(
     assert str(actor.ended()) == said
     actor.finish(1)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["actor-0.log", "ending.py"]
+
+
+def test_a_process_that_is_stopped_is_seen_to_be(
+    guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "waiting.py").write_text("import signal; signal.pause()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    actor = ProcessInstance(["waiting"], "", tmp_path / "actor-0.log", guard)
+    try:
+        for sent, stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+            assert actor.stopped() is not stopped
+            os.kill(actor._process.pid, sent)
+            until(lambda stopped=stopped: actor.stopped() is stopped, f"{sent.name} to be seen")
+    finally:
+        actor.finish(0)
+    assert not actor.stopped(), "it is gone"
 
 
 @pytest.mark.parametrize("kind", PLACED)

@@ -24,12 +24,13 @@ from seedbed.acting.lanes import Member
 from seedbed.acting.meters import Meters
 from seedbed.acting.unrolls import Delivery, step_arrays, step_fields
 from seedbed.envs.make import make
-from seedbed.errors import ConfigError, Refused
+from seedbed.errors import ConfigError, NotNow, Refused
 from seedbed.instances import START_SECONDS
 from seedbed.metrics.ledger import Ledger
 from seedbed.replay.queue import UnrollQueue
 from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.inference_service import InferenceService
+from seedbed.serving.violations import ALLOWED
 from seedbed.testing.transport import CARRIERS, Carrier
 from seedbed.transport.admission import Vouching
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
@@ -320,12 +321,45 @@ def test_join_comes_once(house: Callable[..., House]) -> None:
     assert here.worker.lanes == [], "no lane of it is left behind"
 
 
+def test_liars_from_elsewhere_are_refused_for_a_while(house: Callable[..., House]) -> None:
+    here = house(actors=1, capacity=20)
+
+    def lie(**join: Any) -> None:
+        player = Player(here.registry, **join).ready().begin()
+        here.settle()
+        # A reward that is not finite.
+        lane, action = player.peer.next()
+        player.lanes[lane].send(action)
+        step = player.lanes[lane].receive()
+        step.reward[0] = np.nan
+        here.registry.deliver(player.peer, lane, step_arrays(step))
+        here.settle()
+        assert "not finite" in player.peer.closed[0]
+        player.leave(player.peer.closed[0])
+
+    honest = Player(here.registry, place="10.0.0.5").ready()
+    for _ in range(ALLOWED):
+        lie(place="10.0.0.5")
+    assert not any("refused" in reason for _, reason in here.gone)
+    lie(place="10.0.0.5")
+    assert "not finite" in here.gone[-1][1]
+    assert here.gone[-1][1].endswith("; actors from 10.0.0.5 are refused for 10 s")
+    for index in (None, 7):  # whatever it calls itself
+        with pytest.raises(
+            NotNow, match=r"actors from 10\.0\.0\.5 were sent away 4 times .* none is let in for 10 s"
+        ):
+            Player(here.registry, place="10.0.0.5", index=index)
+    Player(here.registry, place="10.0.0.6").ready()
+    Player(here.registry, index=0).ready()
+    assert honest.peer.closed == [], "actors that are there stay"
+
+
 def test_places_are_taken_and_given_back(house: Callable[..., House]) -> None:
     here = house(actors=1, envs=4, capacity=10, max_rows=4)
     first = Player(here.registry, envs=4).ready()
     second = Player(here.registry, envs=2).ready()
     assert (first.told["index"], second.told["index"]) == (1, 2)
-    with pytest.raises(Refused, match="no room for 1 more environments, 0 places are left"):
+    with pytest.raises(NotNow, match="no room for 1 more environments, 0 places are left"):
         Player(here.registry, envs=1).ready()
     first.leave()
     third = Player(here.registry, envs=4).ready()

@@ -13,6 +13,7 @@ def test_measure(carrier: str) -> None:
     row = measure(carrier, 2, (4, 4), 0.05)
     assert row["frames_per_s"] == pytest.approx(2 * row["round_trips_per_s"])
     assert row["round_trips_per_s"] > 0
+    assert 0 < row["processor_us"] < 1e6
     assert row["carrier"] == carrier
 
 

@@ -94,6 +94,21 @@ def test_the_status_says_what_was_wrong(scene: Scene, messages: list[bytes], cod
     scene.check_others()
 
 
+@pytest.mark.parametrize(
+    ("peer", "end"),
+    [
+        ("ipv4:10.0.0.5:4711", ("10.0.0.5", 4711)),
+        ("ipv6:%5B::1%5D:4711", ("::1", 4711)),
+        ("ipv6:%5B::ffff:10.0.0.5%5D:4711", ("10.0.0.5", 4711)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:4711", ("fe80::1", 4711)),
+        ("unix:", None),
+        ("", None),
+    ],
+)
+def test_the_end_of_a_peer_is_its_machine_and_port(peer: str, end: tuple[str, int] | None) -> None:
+    assert streams.end_of_peer(peer) == end
+
+
 def test_another_method_is_not_there(scene: Scene) -> None:
     assert scene.status([], "/seedbed.Transport/Other")[0] is grpc.StatusCode.UNIMPLEMENTED
 

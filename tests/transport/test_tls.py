@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 from harness import at_once, placed
+from wire import Wire
 
 from seedbed.errors import ConfigError, ConnectionLost, Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
@@ -34,6 +35,10 @@ def serving(address: str = "0.0.0.0:0", **gate: Any) -> Iterator[str]:
     made = Gate(**{"token": TOKEN, "identity": IDENTITY, **gate})
     with closing(listen(address, FakeHandler(), gate=made)) as server:
         yield server.address.replace("0.0.0.0", "127.0.0.1")
+
+
+def wire_to(address: str) -> Wire:
+    return Wire(address, IDENTITY.certificate)
 
 
 def ask(address: str, invitation: Invitation | None, timeout: float = PATIENCE) -> dict[str, Any]:
@@ -147,40 +152,9 @@ def test_a_client_without_the_token_is_refused(address: str) -> None:
                 ask(reached, wrong)
 
 
-class Wire:
-    """A raw client over an encrypted channel, to say what no client of ours would."""
-
-    def __init__(self, address: str) -> None:
-        self.channel = grpc.secure_channel(
-            address,
-            grpc.ssl_channel_credentials(IDENTITY.certificate),
-            [
-                ("grpc.ssl_target_name_override", "seedbed"),
-                ("grpc.use_local_subchannel_pool", 1),
-                ("grpc.max_send_message_length", -1),
-            ],
-        )
-
-    def challenge(self) -> bytes:
-        (challenge,) = self.channel.stream_stream("/seedbed.Transport/Challenge")(iter(()), timeout=PATIENCE)
-        return bytes(challenge)
-
-    def converse(self, proof: bytes | None, messages: list[bytes]) -> Any:
-        metadata = () if proof is None else (("seedbed-proof-bin", proof),)
-        call = self.channel.stream_stream("/seedbed.Transport/Converse")(
-            iter(messages), metadata=metadata, timeout=PATIENCE
-        )
-        with suppress(grpc.RpcError):
-            list(call)
-        return call
-
-    def close(self) -> None:
-        self.channel.close()
-
-
 def test_what_was_heard_on_the_wire_does_not_admit() -> None:
     binding = bytes.fromhex(IDENTITY.fingerprint)
-    with serving() as address, closing(Wire(address)) as wire:
+    with serving() as address, closing(wire_to(address)) as wire:
         proof = JOIN.prove(wire.challenge(), binding)
         assert wire.converse(proof, []).code() is grpc.StatusCode.OK
         again = wire.converse(proof, [])
@@ -189,7 +163,7 @@ def test_what_was_heard_on_the_wire_does_not_admit() -> None:
 
 
 def test_a_proof_for_an_impostors_certificate_cannot_be_passed_on() -> None:
-    with serving() as address, closing(Wire(address)) as wire:
+    with serving() as address, closing(wire_to(address)) as wire:
         passed_on = JOIN.prove(wire.challenge(), bytes.fromhex(Identity.make().fingerprint))
         assert "wrong token" in wire.converse(passed_on, []).details()
 
@@ -199,7 +173,7 @@ def test_nothing_of_a_stranger_is_read_and_no_place_is_taken(
 ) -> None:
     monkeypatch.setattr(streams, "MAX_PEERS", 1)
     monkeypatch.setattr(streams._Conversation, "_take_message", lambda *_: pytest.fail("a message was read"))
-    with serving() as address, closing(Wire(address)) as wire, caplog.at_level(logging.WARNING):
+    with serving() as address, closing(wire_to(address)) as wire, caplog.at_level(logging.WARNING):
         for proof in (None, b"x", b"x" * 88):
             for _ in range(5):
                 call = wire.converse(proof, [bytes(1 << 20)] * 3)

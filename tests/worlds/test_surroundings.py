@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 from harness import PATIENCE, SEEDBED, flags, learned, summary, tiny
 
-from seedbed.cli import streams
+from seedbed.cli import ending, streams
+from seedbed.cli.main import main
 from seedbed.errors import ConfigError
 from seedbed.launch.machine import findings
 from seedbed.launch.surroundings import held, require_devices
 from seedbed.launch.train import train
 from seedbed.learning.checkpoint import load_latest
 from seedbed.metrics.say import say
+from seedbed.plugins import import_from_here
 
 SMALL: dict[str, Any] = {"actors": 1, "hidden": (8,), "batch_size": 4, "frames": 600}
 RUN = flags("toy:catch", "run", **SMALL)
@@ -189,6 +191,41 @@ def test_settings_are_held_for_as_long_as_it_lasts_and_are_then_what_they_were()
         assert {name: getattr(jax.config, name) for name in ODD} == ODD
         assert os.environ["JAX_ENABLE_X64"] == "1"
         assert "JAX_DEFAULT_PRNG_IMPL" not in os.environ
+
+
+@pytest.fixture
+def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is current and will be removed; afterwards the tests are where they were."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    return tmp_path / "gone"
+
+
+def test_the_folder_that_a_run_is_started_in_may_be_renamed_or_removed(removed: Path) -> None:
+    here = Path().stat().st_ino
+    with held():
+        os.chdir("/")
+        removed.rename(removed.parent / "elsewhere")
+    assert Path().stat().st_ino == here
+    with held():
+        os.chdir("/")
+        (removed.parent / "elsewhere").rmdir()
+    assert Path().stat().st_ino == here
+    assert ending._shown(Path("/runs/one")) == "/runs/one"
+    with pytest.raises(ConfigError, match="the current one was removed"):
+        import_from_here("nothing:World", "nothing_of_that_name")
+
+
+def test_a_command_in_a_folder_that_was_removed_ends_in_one_line(
+    removed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    removed.rmdir()
+    with pytest.raises(SystemExit) as stop:
+        main(["resume", "run"])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said == "seedbed: the folder that this was started in has been removed: cd to another one\n"
 
 
 @pytest.mark.usefixtures("odd_jax")

@@ -192,7 +192,11 @@ def act_and_reconnect(
             if error.said == RUN_IS_OVER:
                 say(RUN_IS_OVER)
                 return
-            say(f"the learner is gone ({error}); waiting for it to come back")
+            say(
+                f"the learner says: {error.said}; coming again in a while"
+                if error.said
+                else f"the learner is gone ({error}); waiting for it to come back"
+            )
             # A learner that drops every connection at once is not dialled every second for ever.
             lasted = time.monotonic() - begun > LONGEST_RETRY_SECONDS
             retry = FIRST_RETRY_SECONDS if lasted else retry

@@ -181,6 +181,10 @@ class ActorThread:
 
     # Called by the supervisor.
 
+    def stopped(self) -> bool:
+        """See :class:`~seedbed.instances.Instance`."""
+        return False
+
     def ended(self) -> Fault | None:
         """Returns the fault with which it ended; None while it lives."""
         if self._thread.is_alive():

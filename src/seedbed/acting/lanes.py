@@ -75,6 +75,7 @@ class Lane:
       evaluating: number of its environments, the last ones, that only evaluate.
       evaluating_apart: whether some environments of the run only evaluate.
       counted: number of steps of the outbox that the ledger counts.
+      sent_away: whether its actor was sent away for what it sent.
     """
 
     member: Member
@@ -91,6 +92,7 @@ class Lane:
     evaluating: int = 0
     evaluating_apart: bool = False
     counted: int = 0
+    sent_away: bool = False
 
     @property
     def open_steps(self) -> int:

@@ -15,6 +15,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import cause_of
 from seedbed.metrics.reports import Summary, many_skipped
 from seedbed.metrics.say import say
+from seedbed.regular_files import current_folder
 
 
 def status_of(summary: Summary, config: RunConfig) -> Status:
@@ -107,7 +108,8 @@ def _video(folder: str) -> None:
 
 def _shown(path: Path) -> str:
     """The path as it is shortest to type here."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    here = current_folder()
+    return str(path.relative_to(here) if here is not None and path.is_relative_to(here) else path)
 
 
 def _number(value: float | None) -> str:

@@ -11,6 +11,7 @@ from seedbed.cli.status import Status
 from seedbed.cli.streams import mend
 from seedbed.errors import ConfigError, SeedbedError, unknown_name
 from seedbed.metrics.say import flush, say
+from seedbed.regular_files import current_folder
 
 VERBS = {
     "train": "train an agent",
@@ -72,6 +73,8 @@ def _dispatch(arguments: list[str]) -> int:
     verb, *rest = arguments
     if verb not in VERBS:
         raise ConfigError(unknown_name("command", verb, VERBS))
+    if current_folder() is None:
+        raise ConfigError("the folder that this was started in has been removed: cd to another one")
     run: Callable[[list[str]], int | None] = import_module(f"seedbed.cli.{verb}").run
     return run(rest) or 0
 

@@ -84,6 +84,10 @@ class PlacedInstance:
         self.fault = fault
         return True
 
+    def stopped(self) -> bool:
+        """See :class:`~seedbed.instances.Instance`; a stopped process of another machine answers no ping."""
+        return False
+
     def ended(self) -> Fault | None:
         """See :class:`~seedbed.instances.Instance`; the loss of its machine is none if the engine finds another."""
         return self.fault

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from seedbed import faults, regular_files
 from seedbed.architectures.program import Task
 from seedbed.faults import Fault
@@ -191,6 +193,13 @@ class ProcessInstance:
             return Fault(f"killed by signal {-code}")
         last = self._last_line()
         return Fault(f"ended with status {code}" + (f"; its last line: {last}" if last else ""))
+
+    def stopped(self) -> bool:
+        """See :class:`~seedbed.instances.Instance`."""
+        try:
+            return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            return False
 
     def look_after(self) -> None:
         """Keeps its log within bounds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from seedbed.agents.minibatches import MinibatchSettings
 from seedbed.config.settings import RunConfig
@@ -45,7 +46,7 @@ def _would_be_equal(config: RunConfig, **changes: int) -> bool:
         return False
 
 
-def _are_equal(config: RunConfig, settings: OptimizerSettings) -> bool:
+def _are_equal(config: RunConfig, settings: Any) -> bool:
     devices, parts = config.cluster.hosts * len(config.placement.training_devices), _parts(settings)
     rows = settings.batch_size
     if isinstance(settings, MinibatchSettings) and not config.net.lstm and parts > 1:

@@ -20,9 +20,15 @@ from seedbed.launch.launcher import Launcher
 _log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 RESTART_WINDOW_SECONDS = 600.0
+STOPPED_SECONDS = 20.0
+"""Time for which an instance may owe something if its process is stopped: there is nothing to wait for."""
 _NOT_READY = (
     "it was not ready {seconds} s after its start: what it makes or compiles takes longer here (--env-timeout allows "
     "more, and fewer of its kind are faster)"
+)
+
+_STOPPED = (
+    "its process was stopped by a signal, and has owed something for {seconds} s (kill -CONT lets one go on)"
 )
 
 
@@ -252,7 +258,10 @@ class Supervisor:
                 continue
             each.begun = max(each.begun, each.instance.begun)
             silent = each.silent(owes, now)
-            if not stood_still and silent > (role.silent_after if each.there else starting):
+            allowed = role.silent_after if each.there else starting
+            if stood_still or silent <= min(allowed, STOPPED_SECONDS):
+                continue
+            if silent > allowed or each.instance.stopped():
                 late[index] = silent
         return late
 
@@ -271,6 +280,8 @@ class Supervisor:
 
     def _kill(self, watched: _Watched, seconds: float) -> Fault:
         said = watched.role.late if watched.there else _NOT_READY
+        if watched.instance.stopped():
+            said = _STOPPED
         reason = Fault(said.replace("{seconds}", f"{seconds:.0f}"))
         if not watched.instance.kill():
             raise RunFailed(

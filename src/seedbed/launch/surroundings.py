@@ -12,7 +12,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from seedbed.errors import ConfigError
@@ -35,7 +34,10 @@ def held() -> Iterator[None]:
     The current folder, which environments in this process may change, is restored too.
     """
     with contextlib.ExitStack() as stack:
-        stack.callback(os.chdir, Path.cwd())
+        # By a file: the folder may be removed or renamed meanwhile.
+        here = os.open(os.curdir, getattr(os, "O_PATH", os.O_RDONLY))
+        stack.callback(os.close, here)
+        stack.callback(os.fchdir, here)
         stack.callback(_restore, {name.upper(): os.environ.get(name.upper()) for name in _NEEDED})
         # For the processes that are started, and for this one if it has yet to import JAX.
         os.environ.update({name.upper(): str(value) for name, value in _NEEDED.items()})

@@ -15,10 +15,11 @@ from seedbed.acting.assignment import Assignment, half_seeds, lanes_of
 from seedbed.acting.lanes import Lane, Member
 from seedbed.acting.notes import notes_of
 from seedbed.envs.episodes import EpisodeMeter
-from seedbed.errors import Refused
+from seedbed.errors import NotNow, Refused
 from seedbed.instances import START_SECONDS
 from seedbed.serving.service import Service
 from seedbed.serving.specs import require_spec
+from seedbed.serving.violations import Violations
 from seedbed.transport.admission import equal, require_admission
 from seedbed.transport.interface import RUN_IS_OVER, Peer
 
@@ -90,6 +91,7 @@ class ActorRegistry:
         self._on_leave = on_leave
         self._lock = threading.RLock()
         self._joined: dict[Peer, _Joined] = {}
+        self._violations = Violations()
         self._servers_heard: dict[int, float] = {}
         self._first_epoch = first_epoch
         self._epochs: dict[int, int] = {}
@@ -109,7 +111,8 @@ class ActorRegistry:
         ``server report``.
 
         Raises:
-          Refused: the token or the environments' spec is wrong, there is no room, or the question is out of turn.
+          Refused: the token or the environments' spec is wrong, or the question is out of turn.
+          NotNow: there is no room, or others from there were sent away too often for what they sent.
         """
         kind = message.get("kind")
         if kind == "join":
@@ -147,6 +150,8 @@ class ActorRegistry:
                 self._free.extend(joined.slots)
             for lane in joined.lanes:
                 self.services[joined.service].leave(lane)
+            if any(lane.sent_away for lane in joined.lanes):
+                reason = "; ".join(filter(None, (reason, self._violations.note(peer.place))))
         self._on_leave(joined.member, reason)
 
     def _welcome(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +160,8 @@ class ActorRegistry:
             if peer in self._joined:
                 raise Refused("'join' comes once")
             index = self._index_for(message)
+            if index not in self._planned and (reason := self._violations.refusal(peer.place)) is not None:
+                raise NotNow(reason)
             envs = self._envs_for(index, message.get("envs"))
             self._replace(index)
             epoch = self._epoch_of(index)
@@ -275,7 +282,7 @@ class ActorRegistry:
             return
         service.require_room(joined.envs, rows)
         if len(self._free) < joined.envs:
-            raise Refused(
+            raise NotNow(
                 f"no room for {joined.envs} more environments, {len(self._free)} places are left: "
                 "start the learner with a larger --max-envs"
             )

@@ -135,6 +135,7 @@ class Service(CommandThread, Generic[L]):
     def _send_away(self, lane: L, reason: str) -> None:
         """Gives the lane up at once, and ends the conversation with its actor; later messages of it are ignored."""
         self._leave(lane)
+        lane.sent_away = True
         lane.member.peer.close(reason)
 
     @abstractmethod

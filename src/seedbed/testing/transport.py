@@ -30,7 +30,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed.errors import ConnectionLost, ProtocolError, Refused, SeedbedError, SpecError, TransportError
+from seedbed.errors import (
+    ConnectionLost,
+    NotNow,
+    ProtocolError,
+    Refused,
+    SeedbedError,
+    SpecError,
+    TransportError,
+)
 from seedbed.transport.admission import Gate
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import MAX_REASON_BYTES
@@ -104,8 +112,8 @@ _ADDED = ("token", "elsewhere")  # by a gate
 class FakeHandler:
     """A handler that notes everything and replies when it is told to, or by ``respond``.
 
-    It opens what ``{"open": true}`` asks for, refuses ``{"refuse": text}``, raises at ``{"bug": text}`` and
-    answers any other question with the question itself.
+    It opens what ``{"open": true}`` asks for, refuses ``{"refuse": text}`` and ``{"not now": text}``,
+    raises at ``{"bug": text}`` and answers any other question with the question itself.
 
     Args:
       up, down, lanes: layouts of the lanes that it opens, and their number.
@@ -133,6 +141,8 @@ class FakeHandler:
         self.asked.put(peer)
         if "refuse" in message:
             raise Refused(message["refuse"])
+        if "not now" in message:
+            raise NotNow(message["not now"])
         if "bug" in message:
             raise RuntimeError(message["bug"])
         if "open" in message:
@@ -271,6 +281,19 @@ def refusals_reach_the_client(stage: Stage) -> None:
     assert "wrong game" in reason
     with raising(ConnectionLost, "wrong game"):
         client.ask({})
+
+
+def a_client_that_may_come_again_is_told_so(stage: Stage) -> None:
+    """The reason comes through word for word, as of an end that is not final."""
+    handler = FakeHandler()
+    client = stage.connect(stage.listen(handler))
+    try:
+        client.ask({"not now": "no room: ☃"})
+    except ConnectionLost as error:
+        assert error.said == "no room: ☃", error.said
+    else:
+        raise AssertionError("no ConnectionLost raised")
+    assert _departure(handler)[1] == "no room: ☃"
 
 
 def a_desk_with_a_bug_ends_one_conversation(stage: Stage) -> None:
@@ -730,6 +753,7 @@ CHECKS: tuple[Callable[[Stage], None], ...] = (
     questions_are_answered,
     questions_that_are_no_json_raise,
     refusals_reach_the_client,
+    a_client_that_may_come_again_is_told_so,
     a_desk_with_a_bug_ends_one_conversation,
     questions_may_come_while_replies_are_due,
     layouts_must_agree,

@@ -190,7 +190,7 @@ def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
         rollout.act(params, timestep, 0)
         return rows
 
-    for _ in range(agent.data.unroll_length + 1):  # compiles
+    for _ in range(program.length + 1):  # compiles
         act()
     return Stage("inference", *_windows(act, seconds), f"one thread's {rows} rows on {device.device_kind}")
 
@@ -200,9 +200,8 @@ def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float)
     setup = Setup(config, agent, spec, agent_with=partial(build_agent, config, spec))
     run: Any = load_architecture(config.arch).build(setup)
     act = run.acting_alone()
-    act()
-    plan = agent.data
-    about = f"{plan.batch_size} environments for {plan.unroll_length} steps a call"
+    length = agent.data.unroll_length
+    about = f"{act() // length} environments for {length} steps a call"
     return Stage("acting", *_windows(act, seconds), about)
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -19,14 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.errors import ConfigError, Refused, TransportError, unknown_name
+from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.interface import Client, Layout, Layouts, Peer
+from seedbed.transport.tls import Identity
 
 ADDRESSES = {
     "inproc": "inproc:measure",
     "shm": "shm:{directory}/socket",
     "unix": "unix:{directory}/socket",
     "tcp": "127.0.0.1:0",
+    "tls": "0.0.0.0:0",  # an address of the network, which is dialled by loopback
 }
 """The carriers, by the name that ``measure`` takes."""
 
@@ -39,7 +43,8 @@ def measure(
     """Measures one carrier with one client.
 
     Args:
-      carrier: ``"inproc"`` (the client is a thread then), ``"shm"``, ``"unix"`` or ``"tcp"``.
+      carrier: ``"inproc"`` (the client is a thread then), ``"shm"``, ``"unix"``, ``"tcp"`` or ``"tls"`` (TCP,
+        encrypted).
       envs: environments a lane, so observations a message.
       obs_shape: shape of one observation, uint8.
       seconds: length of the measurement.
@@ -47,7 +52,8 @@ def measure(
 
     Returns:
       ``carrier, envs, obs_shape, lanes, seconds``, and ``round_trips_per_s`` (messages), ``frames_per_s``
-      (observations) and ``megabytes_per_s`` (10⁶ bytes, both ways).
+      (observations), ``megabytes_per_s`` (10⁶ bytes, both ways) and ``processor_us`` (processor time of both ends, µs a
+      round trip, which depends less than the others on what else the machine does).
 
     Raises:
       ConfigError: no such carrier, or a number that is not positive.
@@ -59,10 +65,15 @@ def measure(
         raise ConfigError(f"envs={envs} and seconds={seconds} must be positive")
     question = {"envs": envs, "obs_shape": list(obs_shape), "lanes": lanes}
     with tempfile.TemporaryDirectory(prefix="seedbed-") as directory:
-        server = listen(ADDRESSES[carrier].format(directory=directory), _Echo())
+        gate = Gate(secrets.token_hex(16), Identity.make()) if carrier == "tls" else None
+        server = listen(ADDRESSES[carrier].format(directory=directory), _Echo(), gate=gate)
+        invitation = str(gate.invitation(server.address)) if gate else ""
+        address = server.address.replace("0.0.0.0", "127.0.0.1")
         try:
             run = _run_as_thread if carrier == "inproc" else _run_as_process
-            round_trips, passed = run(server.address, question, seconds)
+            begin = time.process_time()
+            round_trips, passed, busy = run(address, invitation, question, seconds)
+            busy += time.process_time() - begin
         finally:
             server.close()
     one = _terms(question)[0]
@@ -73,6 +84,7 @@ def measure(
         "round_trips_per_s": round_trips / passed,
         "frames_per_s": round_trips * envs / passed,
         "megabytes_per_s": round_trips * one.nbytes / passed / 1e6,
+        "processor_us": 1e6 * busy / round_trips,
     }
 
 
@@ -106,18 +118,24 @@ def _terms(question: dict[str, Any]) -> list[Layouts]:
     return [Layouts(up, Layout((((envs,), "int32"),)))] * int(question["lanes"])
 
 
-def _run_as_thread(address: str, question: dict[str, Any], seconds: float) -> tuple[int, float]:
-    found: list[tuple[int, float]] = []
-    thread = threading.Thread(target=lambda: found.append(_run(address, question, seconds)))
+_Found = tuple[int, float, float]
+"""Round trips, the seconds that they took, and the client's processor time in s where it is another process."""
+
+
+def _run_as_thread(address: str, invitation: str, question: dict[str, Any], seconds: float) -> _Found:
+    found: list[_Found] = []
+    thread = threading.Thread(target=lambda: found.append(_run(address, invitation, question, seconds)))
     thread.start()
     thread.join()
     if not found:
         raise TransportError("the measuring client failed: its error was printed above")
-    return found[0]
+    round_trips, passed, _ = found[0]
+    return round_trips, passed, 0.0
 
 
-def _run_as_process(address: str, question: dict[str, Any], seconds: float) -> tuple[int, float]:
-    command = [sys.executable, "-P", "-m", __spec__.name, address, json.dumps(question), str(seconds)]
+def _run_as_process(address: str, invitation: str, question: dict[str, Any], seconds: float) -> _Found:
+    words = [address, invitation, json.dumps(question), str(seconds)]
+    command = [sys.executable, "-P", "-m", __spec__.name, *words]
     limit = seconds + 2 * _CONNECT_SECONDS
     try:
         done = subprocess.run(
@@ -127,20 +145,22 @@ def _run_as_process(address: str, question: dict[str, Any], seconds: float) -> t
         raise TransportError(f"the measuring client did not end within {limit:g} s") from error
     if done.returncode:
         raise TransportError(f"the measuring client failed:\n{done.stderr}")
-    round_trips, passed = json.loads(done.stdout)
-    return int(round_trips), float(passed)
+    round_trips, passed, busy = json.loads(done.stdout)
+    return int(round_trips), float(passed), float(busy)
 
 
-def _run(address: str, question: dict[str, Any], seconds: float) -> tuple[int, float]:
-    client = connect(address, timeout=_CONNECT_SECONDS)
+def _run(address: str, invitation: str, question: dict[str, Any], seconds: float) -> _Found:
+    invited = Invitation.parse(invitation) if invitation else None
+    client = connect(address, timeout=_CONNECT_SECONDS, invitation=invited)
     try:
+        begin = time.process_time()
         client.ask(question)
         terms = _terms(question)
         client.open(terms)
         arrays = [np.zeros(shape, dtype) for shape, dtype in terms[0].up.fields]
         for lane in range(len(terms)):
             client.send(lane, arrays)
-        return _alternate(client, arrays, seconds)
+        return (*_alternate(client, arrays, seconds), time.process_time() - begin)
     finally:
         client.close()
 
@@ -158,8 +178,8 @@ def _alternate(client: Client, arrays: list[NDArray[Any]], seconds: float) -> tu
 
 
 def _main() -> None:
-    address, question, seconds = sys.argv[1:]
-    sys.stdout.write(json.dumps(_run(address, json.loads(question), float(seconds))))
+    address, invitation, question, seconds = sys.argv[1:]
+    sys.stdout.write(json.dumps(_run(address, invitation, json.loads(question), float(seconds))))
 
 
 if __name__ == "__main__":

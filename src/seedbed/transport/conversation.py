@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 from numpy.typing import NDArray
 
-from seedbed.errors import ConnectionLost, ProtocolError, Refused, SpecError, TransportError
+from seedbed.errors import ConnectionLost, NotNow, ProtocolError, Refused, SpecError, TransportError
 from seedbed.transport.framing import Frame, Kind, decode, decode_reason, encode
 from seedbed.transport.interface import Handler, Layout, Layouts, Terms
 
@@ -74,10 +74,12 @@ class Conversation(ABC):
     Args:
       name: name for people.
       handler: handler that answers.
+      place: address of the client's machine; empty if it is this one.
     """
 
-    def __init__(self, name: str, handler: Handler) -> None:
+    def __init__(self, name: str, handler: Handler, place: str = "") -> None:
         self.name = name
+        self.place = place
         self._handler = handler
         self._lock = threading.Lock()
         self._terms: Terms | None = None
@@ -195,6 +197,9 @@ class Conversation(ABC):
         self._spoke = True
         try:
             answer = encode(self._handler.answer(self, question))
+        except NotNow as reason:
+            self.end(Ending.CLOSED, str(reason))
+            return
         except (Refused, SpecError) as refusal:
             self.end(Ending.REFUSED, str(refusal))
             return

@@ -8,7 +8,8 @@ sides know beforehand.
 A conversation:
 
 1. ``client.ask({...}) -> {...}``: small JSON questions, answered by the server's :class:`Handler`. The handler says
-   no by raising :class:`~seedbed.errors.Refused`, which the client raises too, with the same text.
+   no by raising :class:`~seedbed.errors.Refused`, which the client raises too, with the same text; by raising
+   :class:`~seedbed.errors.NotNow` it ends the conversation, and the client may come again.
 2. In one of its answers the handler calls ``peer.open(lanes)``; the client calls ``client.open`` with the same
    argument after that answer. It fixes the :class:`Layouts` of every lane, and with them of all that follows.
 3. ``client.send(lane, arrays)`` and ``peer.reply(lane, arrays)`` alternate on each lane, beginning with the
@@ -249,6 +250,9 @@ class Peer(Protocol):
 
     name: str
     """For people: ``"unix peer 3 (pid 4711)"``."""
+
+    place: str
+    """Address of the client's machine; empty if it is this one."""
 
     def open(self, lanes: Sequence[Layouts]) -> None:
         """Fixes the layouts of every lane; the handler calls it once, inside ``answer``; ``SpecError`` past a limit."""

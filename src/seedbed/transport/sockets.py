@@ -55,6 +55,7 @@ from seedbed.transport.framing import (
 )
 from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
+from seedbed.transport.strangers import end_of
 from seedbed.transport.tls import SOCKET_PREFIX, require_certificate, secured, within_machine
 
 _UNIX = "unix:"
@@ -200,7 +201,8 @@ class SocketServer:
                 task.cancel()
 
     async def _take_in(self, connection: socket.socket) -> None:
-        conversation = _Conversation(f"socket peer {next(self._numbers)} ({_origin(connection)})", self)
+        name = f"socket peer {next(self._numbers)} ({_origin(connection)})"
+        conversation = _Conversation(name, self, _place(connection))
         self._open.add(conversation)
         patience = {} if self._tls is None else {"ssl_handshake_timeout": STRANGER_SECONDS}
         try:
@@ -220,8 +222,8 @@ class SocketServer:
 class _Conversation(Conversation, asyncio.Protocol):
     """The server's end of one connection: a stranger until its proof is right, if there is a gate, then a peer."""
 
-    def __init__(self, name: str, server: SocketServer) -> None:
-        super().__init__(name, server.handler)
+    def __init__(self, name: str, server: SocketServer, place: str) -> None:
+        super().__init__(name, server.handler, place)
         self._server = server
         self._transport: Any = None
         self._inbox = Inbox({Kind.PROOF: PROOF_BYTES})
@@ -354,6 +356,16 @@ class _Conversation(Conversation, asyncio.Protocol):
                 self._transport.resume_reading()
                 self._server.loop.call_later(_LINGER_SECONDS, self.abort)
         self._leave()
+
+
+def _place(connection: socket.socket) -> str:
+    """Returns the address of a client's machine; empty if it is this one's socket file, or the client is gone."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return ""
+    try:
+        return end_of(*connection.getpeername()[:2]).host
+    except OSError:
+        return ""
 
 
 def _origin(connection: socket.socket) -> str:

@@ -24,8 +24,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from numpy.typing import NDArray
 
@@ -69,6 +70,7 @@ from seedbed.transport.framing import (
 )
 from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
+from seedbed.transport.strangers import End, Strangers, end_of
 from seedbed.transport.tls import Identity, certificate_at, fingerprint_of, name_in
 
 _log = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ _METHOD = "/seedbed.Transport/Converse"
 _CHALLENGE = "/seedbed.Transport/Challenge"
 _PROOF = "seedbed-proof-bin"
 _CALLS_A_CONNECTION = 16
+_LOOK_SECONDS, _HURRIED_SECONDS = 0.5, 0.05  # between two looks at the strangers; while there are too many
 _MAX_STATUS_CHARACTERS = 1000  # a status travels in HTTP headers, which have a limit of their own
 _ATTEMPT_MILLISECONDS = 5000
 _STATUS = {
@@ -168,6 +171,7 @@ class StreamServer:
         self._numbers = itertools.count(1)
         self._file: SocketFile | None = None
         self._peers: set[_Conversation] = set()
+        self._admitted: set[End] = set()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._stop = asyncio.Event()
@@ -213,7 +217,10 @@ class StreamServer:
             started.set_exception(error)
             return
         started.set_result(bound)
+        keeping = self._loop.create_task(self._keep_room(bound)) if self._gate else None
         await self._stop.wait()
+        if keeping is not None:
+            keeping.cancel()
         for conversation in list(self._peers):
             conversation.close("the server is closing")
         await server.stop(grace=1.0)
@@ -236,6 +243,16 @@ class StreamServer:
         shown = [(self._identity.key, self._identity.certificate)]
         return int(server.add_secure_port(address, grpc.ssl_server_credentials(shown)))
 
+    async def _keep_room(self, bound: str) -> None:
+        """Has the connections of strangers leave room for those of newcomers."""
+        strangers = Strangers(int(bound.rpartition(":")[2]), max(1, most_connections() // 2))
+        while True:
+            look = partial(strangers.shut_surplus, self._admitted, time.monotonic())
+            shut = await asyncio.to_thread(look)
+            for end in shut:
+                self._refuse(f"{end.host}:{end.port}", "too many connections")
+            await asyncio.sleep(_HURRIED_SECONDS if shut else _LOOK_SECONDS)
+
     async def _challenge(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """Gives a client something to answer; reads nothing and keeps nothing."""
         if self._gate is None:
@@ -252,13 +269,17 @@ class StreamServer:
             _require_newest_tls(context)
             answer = self._gate.admit(given if isinstance(given, bytes) else None, self._binding)
         except Refused as refusal:
-            if line := self._refusals.note(context.peer() or "unknown", str(refusal)):
-                _log.warning("%s: %s", self.address, line)
+            self._refuse(context.peer() or "unknown", str(refusal))
             await asyncio.sleep(REFUSAL_SECONDS)
             await context.abort(_STATUS[Ending.REFUSED], str(refusal))
             return False
         await context.send_initial_metadata(((_PROOF, answer),))
         return True
+
+    def _refuse(self, peer: str, reason: str) -> None:
+        """Notes a client that was turned away in the log, if it is time for a line."""
+        if line := self._refusals.note(peer, reason):
+            _log.warning("%s: %s", self.address, line)
 
     async def _converse(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One stream, from its first to its last message; cancelled by gRPC when the client is gone."""
@@ -267,8 +288,11 @@ class StreamServer:
         if len(self._peers) >= MAX_PEERS:
             await context.abort(_STATUS[Ending.CLOSED], f"the server has {MAX_PEERS} peers already")
         name = f"grpc peer {next(self._numbers)} ({context.peer() or 'unknown'})"
-        conversation = _Conversation(name, self._handler, self._loop, self._max)
+        end = end_of_peer(context.peer() or "")
+        conversation = _Conversation(name, self._handler, self._loop, self._max, end.host if end else "")
         self._peers.add(conversation)
+        if end is not None:
+            self._admitted.add(end)
         reading = self._loop.create_task(conversation.read(context.read))
         try:
             ending, reason = await conversation.write(context.write)
@@ -281,6 +305,8 @@ class StreamServer:
         finally:
             reading.cancel()
             self._peers.discard(conversation)
+            if end is not None:
+                self._admitted.discard(end)
             conversation.depart()
         if ending is not Ending.GONE:
             await context.abort(_STATUS[ending], reason[:_MAX_STATUS_CHARACTERS])
@@ -324,6 +350,15 @@ def _binding(identity: Identity | None) -> bytes:
     return bytes.fromhex(identity.fingerprint) if identity else b""
 
 
+def end_of_peer(peer: str) -> End | None:
+    """Returns the end of a connection by gRPC's name for the client; None if it is of this machine's sockets."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return None
+    host, _, port = unquote(rest).rpartition(":")
+    return end_of(host.strip("[]"), int(port))
+
+
 def _require_newest_tls(context: Any) -> None:
     (version,) = context.auth_context().get("ssl_tls_version") or (b"TLSv1.3",)
     if version != b"TLSv1.3":
@@ -339,8 +374,10 @@ class _Conversation(Conversation):
 
     _MAX_UNSENT = 256
 
-    def __init__(self, name: str, handler: Handler, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
-        super().__init__(name, handler)
+    def __init__(
+        self, name: str, handler: Handler, loop: asyncio.AbstractEventLoop, max_bytes: int, place: str
+    ) -> None:
+        super().__init__(name, handler, place)
         self._loop = loop
         self._max = max_bytes
         self._limits = limits_up(MAX_QUESTION_BYTES)

@@ -1,0 +1,143 @@
+"""Strangers who hold connections: which are shut, and that newcomers and whoever is in are never meant."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import count
+
+import pytest
+from harness import until
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seedbed.testing.transport import PATIENCE, FakeHandler
+from seedbed.transport import streams
+from seedbed.transport.admission import Gate
+from seedbed.transport.connect import connect, listen
+from seedbed.transport.strangers import End, Strangers, end_of, surplus
+from seedbed.transport.tls import Identity
+
+
+def ends(text: str) -> dict[End, float]:
+    """One connection a letter, which is its machine; seen in this order."""
+    return {End(host, 1000 + at): float(at) for at, host in enumerate(text)}
+
+
+@pytest.mark.parametrize(
+    ("there", "most", "shut"),
+    [
+        ("", 0, ""),
+        ("aab", 3, ""),
+        ("aab", 2, "0"),  # the oldest one of the machine with the most
+        ("baa", 2, "1"),
+        ("baaa", 1, "1 2 0"),  # one of each is left: the older one goes
+        ("abcabc", 4, "0 1"),
+        ("aaaaab", 2, "0 1 2 3"),
+    ],
+)
+def test_which_are_too_many(there: str, most: int, shut: str) -> None:
+    assert [end.port - 1000 for end in surplus(ends(there), most)] == [int(at) for at in shut.split()]
+
+
+@given(st.text("abcd", max_size=12), st.integers(0, 12))
+def test_a_machine_with_few_is_never_meant_before_one_with_more(there: str, most: int) -> None:
+    all_of = ends(there)
+    shut = surplus(all_of, most)
+    assert len(shut) == len(set(shut)) == max(0, len(all_of) - most)
+    left = Counter(end.host for end in all_of if end not in shut)
+    for end in shut:
+        assert left[end.host] >= max(left.values(), default=0) - 1
+        newer = [one for one in all_of if one.host == end.host and all_of[one] < all_of[end]]
+        assert set(newer) <= set(shut), "older ones go first"
+
+
+@pytest.mark.parametrize(
+    ("host", "one"),
+    [("10.0.0.5", "10.0.0.5"), ("::ffff:10.0.0.5", "10.0.0.5"), ("fe80::1%eth0", "fe80::1"), ("::1", "::1")],
+)
+def test_an_address_has_one_form(host: str, one: str) -> None:
+    assert end_of(host, 7) == (one, 7)
+
+
+def test_only_connections_of_the_port_are_seen_and_whoever_is_admitted_stays() -> None:
+    with ExitStack() as stack:
+
+        def pair(server: socket.socket) -> tuple[End, socket.socket]:
+            client = stack.enter_context(socket.create_connection(server.getsockname(), PATIENCE))
+            accepted = stack.enter_context(server.accept()[0])
+            accepted.setblocking(False)
+            return End(*client.getsockname()), accepted
+
+        here, other = (stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
+        strangers = Strangers(here.getsockname()[1], 2)
+        pair(other)
+        mine = []
+        for now in range(4):
+            mine.append(pair(here))
+            shut = strangers.shut_surplus({mine[0][0]}, float(now))
+            # The first one is admitted; the oldest of the three others is too much.
+            assert shut == ([mine[1][0]] if now == 3 else [])
+        for at, (_, accepted) in enumerate(mine):
+            if at == 1:
+                assert accepted.recv(1) == b""
+            else:
+                with pytest.raises(BlockingIOError):
+                    accepted.recv(1)
+        mine[1][1].close()
+        assert strangers.shut_surplus(set(), 4.0) == [mine[2][0]], "whoever has left is a new stranger"
+
+
+@contextmanager
+def holding_all_connections(address: str) -> Iterator[Iterator[int]]:
+    """A stranger of another machine (127.0.0.2) that opens connections again as fast as they are closed."""
+    host, port = address.rsplit(":", 1)
+    over, opened = threading.Event(), count()
+
+    def closed(one: socket.socket) -> bool:
+        with suppress(BlockingIOError, ConnectionError):
+            return one.recv(1 << 12) == b""
+        return False
+
+    def hold() -> None:
+        held: list[socket.socket] = []
+        try:
+            while not over.is_set():
+                with suppress(OSError):
+                    one = socket.create_connection((host, int(port)), 1.0, source_address=("127.0.0.2", 0))
+                    one.setblocking(False)
+                    held.append(one)
+                    next(opened)
+                for one in filter(closed, list(held)):
+                    one.close()
+                    held.remove(one)
+        finally:
+            for one in held:
+                one.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield opened
+    finally:
+        over.set()
+        thread.join(PATIENCE)
+
+
+def test_a_stranger_that_holds_all_connections_keeps_no_newcomer_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "most_connections", lambda: 12)
+    monkeypatch.setattr(streams, "STRANGER_SECONDS", 30 * PATIENCE)
+    gate = Gate("0123456789abcdef", Identity.make())
+    with closing(listen("0.0.0.0:0", FakeHandler(), gate=gate)) as server, ExitStack() as stack:
+        address = server.address.replace("0.0.0.0", "127.0.0.1")
+        invitation = gate.invitation(server.address)
+        first = stack.enter_context(closing(connect(address, timeout=PATIENCE, invitation=invitation)))
+        with holding_all_connections(address) as opened:
+            until(lambda: next(opened) > 60, "all connections to be taken")
+            for _ in range(3):
+                come = connect(address, timeout=PATIENCE, invitation=invitation)
+                assert stack.enter_context(closing(come)).ask({"x": 1})["x"] == 1
+            assert first.ask({"x": 2})["x"] == 2

@@ -1,0 +1,1 @@
+"""Attacks on whole runs, as rows of one table; ``tools/attack.py`` is the command."""
