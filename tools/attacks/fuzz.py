@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from harness import Command, alive, balanced, flags, learned, summary, until
+from harness import Command, alive, balanced, flags, learned, sockets, summary, until
 from wire import Wire
 
 from attacks.kills import rows_are_balanced
@@ -193,7 +193,7 @@ def _send(scene: Scene, carrier: str, folder: Path, line: list[str], messages: i
     token = (folder / "token").read_text().strip()
     certificate = (folder / "certificate.pem").read_bytes()
     address = f"127.0.0.1:{line[1].rpartition(':')[2]}"
-    (own,) = folder.glob("actors.sock*")
+    (own,) = sockets(folder)
     step = Layout(step_fields(spec_of(ENV), 1)).nbytes
     binding = bytes.fromhex(Identity(certificate, b"").fingerprint)
     over = scene.times + messages

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from harness import Command, alive, balanced, flags, learned, summary, until
+from harness import Command, alive, balanced, flags, learned, sockets, summary, until
 
 from attacks.kills import rows_are_balanced
 from attacks.table import Scene, attack
@@ -38,7 +38,7 @@ def soak(scene: Scene) -> None:
         line = learner.says("seedbed actor").split("more actors: seedbed ")[1].splitlines()[0].split()
         learned(scene.folder / "run")
         network = f"127.0.0.1:{line[1].rpartition(':')[2]}"
-        (own,) = (scene.folder / "run").glob("actors.sock*")
+        (own,) = sockets(scene.folder / "run")
         invitations = [(network, Invitation.parse(line[-1])), (f"shm:{own}", Invitation.parse(line[-1]))]
         over = threading.Event()
         threads = [
