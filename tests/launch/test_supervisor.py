@@ -500,7 +500,7 @@ def test_a_process_that_is_stopped_is_seen_to_be(
 ) -> None:
     (tmp_path / "waiting.py").write_text("import signal; signal.pause()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    actor = ProcessInstance(["waiting"], "", tmp_path / "actor-0.log", guard)
+    actor = ProcessInstance(["waiting"], tmp_path / "actor-0.log", guard)
     try:
         for sent, stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
             assert actor.stopped() is not stopped
