@@ -60,8 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 # Overwritten, too, and on the device.
-CASES["memory r2d2 device"] = {**CASES["memory r2d2 lag 1"], "eval_envs": 0, "batch_size": 4, "lag": 0}
-CASES["memory r2d2 device"]["replay_on"] = "device"
+CASES["memory r2d2 device"] = {**CASES["memory r2d2 lag 1"], "lag": 0, "replay_on": "device"}
 TOLD = ("params_sha256", "weights_version", "agent_steps", "episodes", "mean_return", "best_mean_return")
 TOLD += ("policy_lag_mean", "policy_lag_max", "steps_trained", "steps_open", "steps_queued", "steps_dropped")
 

@@ -123,11 +123,19 @@ def test_agents_learn_where_gradients_travel(
     assert summary["best_mean_return"] >= goal, summary
 
 
-def test_sac_swings_a_pendulum_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("env", "settings", "least"),
+    [
+        ("Pendulum-v1", {}, -900),
+        ("gymnax:Pendulum-v1", {"arch": "anakin", "agent": "sac", "preset": "pendulum", "envs": 8}, -1000),
+    ],
+    ids=["seed", "anakin"],
+)
+def test_sac_swings_a_pendulum_up(env: str, settings: dict[str, Any], least: float, tmp_path: Path) -> None:
     # The mean is over all 40 episodes, the random ones at the beginning too; the last ones are better than -200.
     small: dict[str, object] = {"hidden": (64, 64), "batch_size": 64, "replay_ratio": 64.0}
-    summary = learn("Pendulum-v1", tmp_path, frames=8_000, **small)
-    assert summary["agent"] == "sac" and summary["mean_return"] > -900, summary
+    summary = learn(env, tmp_path, frames=8_000, **small, **settings)
+    assert summary["agent"] == "sac" and summary["mean_return"] > least, summary
 
 
 def test_a_continuous_task_improves(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class AnakinSettings(HostSettings, PopulationSettings, TrainingDeviceSettings):
     """Placement of Anakin's program."""
 
     batches_per_call: int = 8
-    """Batches (with a replay: rounds of unrolls) of acting and learning in one call of the compiled program."""
+    """Batches (with a replay: rounds) of acting and learning in one call of the compiled program."""
     envs: int | None = field(default=None, metadata=FOR_REPLAYS)
     """Environments, each with one unroll a round; None: as many as a batch has rows."""
 

@@ -224,7 +224,7 @@ def make_parts(
             draws = key(config.seed, "replay")
             replays = [
                 make_device_replay(
-                    agent, spec, envs=place.planned, device=replay_device, key=draws, part=number, **more
+                    agent, spec, envs=acting, device=replay_device, key=draws, part=number, **more
                 )
                 for number in numbers
             ]

@@ -80,11 +80,8 @@ def check(config: RunConfig, agent: Agent) -> str | None:
             f"eval_envs is {place.eval_envs}, but threads hand over unrolls of all their environments: leave it out, "
             "or use --arch seed or impala"
         )
-    if place.replay_on == "device" and (place.eval_envs or (agent.data.replay and agent.data.replay.parts)):
-        return (
-            "replay_on is device, where every environment has a share of the replay and a host one part: leave "
-            "--eval-envs and --replay-parts out"
-        )
+    if place.replay_on == "device" and agent.data.replay and agent.data.replay.parts:
+        return "replay_on is device, where a host has one part of the replay: leave --replay-parts out"
     return too_far_behind(config, agent)
 
 

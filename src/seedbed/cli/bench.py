@@ -31,7 +31,7 @@ class BenchFlags:
     seconds: float = 3.0
     """Length of a window of each stage, in seconds; the whole runs ten times as long."""
     results: str | None = None
-    """File that the row is appended to; none: bench.jsonl or compare.jsonl in benchmarks/results of a clone."""
+    """File that the row is appended to; none: bench.jsonl or compare.jsonl beside a clone's others."""
     compare: tuple[str, ...] = ()
     """Architectures to compare instead (seed, impala, apex), with networks of three sizes; or all."""
     rounds: int = 1

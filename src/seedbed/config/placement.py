@@ -196,7 +196,7 @@ class BatchingSettings(EnvironmentSettings):
 
     inference_batch: int | None = None
     """Environments in a full inference batch; None for half of this run's own. (Free lag only.)"""
-    inference_wait_ms: float = 2.0
+    inference_wait_ms: float = field(default=2.0, metadata={BESIDE: "inference_batch"})
     """Milliseconds that a partial batch waits for more. (Free lag only.)"""
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from seedbed.ops.optimizers import OptimizerSettings
 
 def require_equal_shares(config: RunConfig) -> None:
     """Raises :class:`ConfigError`, with flags that mend it, if the devices cannot share batches and minibatches."""
-    hosts, each = config.cluster.hosts, len(config.placement.training_devices)
+    hosts, each = config.cluster.hosts, _devices_of_a_host(config)
     if hosts * each < 2 or _are_equal(config, config.settings):
         return
     of_hosts = f" ({each} on each of {hosts} hosts)" if hosts > 1 else ""
@@ -28,7 +28,7 @@ def require_equal_shares(config: RunConfig) -> None:
 
 def _remedies(config: RunConfig) -> Iterator[str]:
     """Yields flags with which the shares are equal: a larger batch, then one with fewer minibatches too."""
-    settings, devices = config.settings, config.cluster.hosts * len(config.placement.training_devices)
+    settings, devices = config.settings, config.cluster.hosts * _devices_of_a_host(config)
     sizes = range(settings.batch_size, 2 * settings.batch_size + devices + 1)
     for size in sizes:
         if _would_be_equal(config, batch_size=size):
@@ -47,11 +47,16 @@ def _would_be_equal(config: RunConfig, **changes: int) -> bool:
 
 
 def _are_equal(config: RunConfig, settings: Any) -> bool:
-    devices, parts = config.cluster.hosts * len(config.placement.training_devices), _parts(settings)
+    devices, parts = config.cluster.hosts * _devices_of_a_host(config), _parts(settings)
     rows = settings.batch_size
     if isinstance(settings, MinibatchSettings) and not config.net.lstm and parts > 1:
         rows, _ = settings.minibatch_rows
     return settings.batch_size % devices == 0 and rows % parts == 0 and rows // parts % devices == 0
+
+
+def _devices_of_a_host(config: RunConfig) -> int:
+    """Number of devices of one host that share a batch; 1 where the architecture does not choose them."""
+    return len(getattr(config.placement, "training_devices", (0,)))
 
 
 def _parts(settings: OptimizerSettings) -> int:

@@ -441,7 +441,7 @@ def make_device_replay(
 
     Args:
       agent, spec, lag, batch_size, acting, largest_insert, share: see there.
-      envs: number of environments whose data it keeps, or has room for.
+      envs: number of environments whose data it keeps.
       device: the JAX device.
       key: random key of the sampling.
       part: number of this part.
