@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 if every outcome was the right one."""
     load()
     hear_interrupts()
+    # Ended from outside it stops what it has started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
