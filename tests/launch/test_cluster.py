@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,12 +209,10 @@ def pids(node: Any) -> set[int]:
     return {info.process.pid for infos in node.all_processes.values() for info in infos}
 
 
-def test_without_a_cluster_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for address, reason in (
-        ("127.0.0.1:9", r"there is no Ray cluster at '127\.0\.0\.1:9' .*: start one by 'ray start --head'"),
-        ("ray://127.0.0.1:10001", "the learner has to run inside of the cluster"),
-    ):
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(ConfigError, match=re.compile(reason, re.DOTALL)):
-            train(tiny("toy:catch", tmp_path / "run", on="ray", frames=100))
-        assert not (tmp_path / "run").exists()
+def test_a_learner_outside_of_the_cluster_is_refused_and_nothing_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:10001")
+    with pytest.raises(ConfigError, match="the learner has to run inside of the cluster"):
+        train(tiny("toy:catch", tmp_path / "run", on="ray", frames=100))
+    assert not (tmp_path / "run").exists()
