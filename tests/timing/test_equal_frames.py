@@ -35,7 +35,7 @@ def test_every_pair_is_run_that_goes_together_as_its_preset_has_it() -> None:
     assert found["apex"] == found["gorila"] == {"dqn", "r2d2"}
     assert found["a3c"] == {"a2c"}
     assert {"vtrace", "ppo"} <= found["rapid"] <= {"vtrace", "ppo", "a2c", "pqn"}
-    assert found["anakin"] == {"vtrace", "ppo", "a2c", "pqn"}
+    assert found["anakin"] == {"vtrace", "ppo", "a2c", "pqn", "dqn", "r2d2"}
     assert "anakin" not in described("CartPole-v1"), "it is no JAX function"
 
 

@@ -68,7 +68,7 @@ def test_what_is_missing_is_named_with_its_remedy(monkeypatch, fresh):
     assert build.COMMAND in library.find().advice
     library._found.cache_clear()
     monkeypatch.setattr(library, "file", lambda: None)
-    assert "onednn-cpu-gomp" in library.find().advice
+    assert "[onednn]" in library.find().advice
 
 
 def test_an_extension_that_is_none_leaves_all_to_xla(fresh):
@@ -201,7 +201,8 @@ def test_who_cannot_have_onednn_is_not_sent_for_a_compiler(monkeypatch, fresh, c
     monkeypatch.setattr(library, "file", lambda: None)
     monkeypatch.setattr(build, "_COMPILERS", ())
     build.main()
-    assert "no oneDNN: pip install" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no oneDNN: " in said and "pip install" in said
 
 
 def test_a_build_leaves_what_another_jaxlib_needs(monkeypatch, tmp_path, capsys):
