@@ -160,6 +160,6 @@ def test_the_number_of_a_session_is_kept_whatever_becomes_of_it(tmp_path: Path) 
     train(settings_of("toy:catch", run, "seed", frames=200))
     (run / "session").unlink()  # as in runs of 0.1
     resume(str(run), frames=300)
-    assert json.loads((run / "session").read_text()) == 1
+    assert (run / "session").read_text().split()[0] == "1"
     resume(str(run))  # nothing left to do
-    assert json.loads((run / "session").read_text()) == 2
+    assert (run / "session").read_text().split()[0] == "2"
