@@ -137,11 +137,11 @@ def test_memory_does_not_grow_and_a_call_gives_back_what_it_took(
         taken[:] = jax.tree.leaves(self._carry)
         return count(self)
 
-    def after(self: Anakin, batches: int, resets: int) -> None:
+    def after(self: Anakin, *counted: Any) -> None:
         assert all(leaf.is_deleted() for leaf in taken), "a buffer was not donated"
         alive = [leaf for leaf in jax.live_arrays() if not leaf.is_deleted()]
         held.append((len(alive), sum(leaf.nbytes for leaf in alive)))
-        book(self, batches, resets)
+        book(self, *counted)
 
     monkeypatch.setattr(Anakin, "_count", before)
     monkeypatch.setattr(Anakin, "_book", after)
