@@ -224,7 +224,10 @@ def test_a_run_goes_on_with_its_replay(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"arch": "impala", "agent": "dqn"}, "it samples from a replay, .* use --arch seed, apex or gorila"),
+        (
+            {"arch": "impala", "agent": "dqn"},
+            "it samples from a replay, .* use --arch seed, apex, gorila, a2c, sebulba or anakin",
+        ),
         ({"arch": "apex"}, "it has no replay, .* use --arch seed, impala, rapid, a2c, sebulba or anakin"),
         ({"arch": "impala", "deterministic": True}, "the agent's states are with the actors"),
         (
