@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -195,14 +195,24 @@ def test_strangers_go_after_a_while_and_have_no_place(
 
 
 def test_no_more_connections_than_files_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "most_connections", lambda: 3)
-    scene = Scene("socket:127.0.0.1:0", Gate(TOKEN))
+    monkeypatch.setattr(sockets, "most_connections", lambda: 4)
+    scene = Scene("socket:127.0.0.1:0", Gate(TOKEN))  # with one client, who is let in
     try:
         with scene.raw() as one, scene.raw() as two:
             for each in (one, two):
-                assert each.recv(1)
+                assert each.recv(1, socket.MSG_PEEK)
             with scene.raw() as third:
-                assert said(third) == []
+                assert third.recv(1), "strangers may hold half of the connections"
+                assert [kind for kind, _ in said(one)] == [Kind.CHALLENGE], "and the oldest goes"
+            scene.check_others()
+        with ExitStack() as stack:
+            for _ in range(3):
+                come = connect(
+                    scene.address, timeout=PATIENCE, invitation=Gate(TOKEN).invitation(scene.address)
+                )
+                stack.enter_context(closing(come)).ask({"x": 1})
+            with scene.raw() as fifth:
+                assert said(fifth) == [], "all are held by clients who are let in"
             scene.check_others()
     finally:
         scene.close()

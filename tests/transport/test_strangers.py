@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seedbed.testing.transport import PATIENCE, FakeHandler
-from seedbed.transport import streams
+from seedbed.transport import sockets, streams
 from seedbed.transport.admission import Gate
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.strangers import End, Strangers, end_of, surplus
@@ -128,15 +128,19 @@ def holding_all_connections(address: str) -> Iterator[Iterator[int]]:
         thread.join(PATIENCE)
 
 
-def test_a_stranger_that_holds_all_connections_keeps_no_newcomer_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "most_connections", lambda: 12)
-    monkeypatch.setattr(streams, "STRANGER_SECONDS", 30 * PATIENCE)
+@pytest.mark.parametrize("carrier", ["", "socket:"])
+def test_a_stranger_that_holds_all_connections_keeps_no_newcomer_out(
+    carrier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (streams, sockets):
+        monkeypatch.setattr(module, "most_connections", lambda: 12)
+        monkeypatch.setattr(module, "STRANGER_SECONDS", 30 * PATIENCE)
     gate = Gate("0123456789abcdef", Identity.make())
-    with closing(listen("0.0.0.0:0", FakeHandler(), gate=gate)) as server, ExitStack() as stack:
+    with closing(listen(f"{carrier}0.0.0.0:0", FakeHandler(), gate=gate)) as server, ExitStack() as stack:
         address = server.address.replace("0.0.0.0", "127.0.0.1")
         invitation = gate.invitation(server.address)
         first = stack.enter_context(closing(connect(address, timeout=PATIENCE, invitation=invitation)))
-        with holding_all_connections(address) as opened:
+        with holding_all_connections(address.removeprefix(carrier)) as opened:
             until(lambda: next(opened) > 60, "all connections to be taken")
             for _ in range(3):
                 come = connect(address, timeout=PATIENCE, invitation=invitation)

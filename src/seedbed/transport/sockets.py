@@ -55,7 +55,7 @@ from seedbed.transport.framing import (
 )
 from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
-from seedbed.transport.strangers import end_of
+from seedbed.transport.strangers import End, end_of, surplus
 from seedbed.transport.tls import SOCKET_PREFIX, require_certificate, secured, within_machine
 
 _UNIX = "unix:"
@@ -201,9 +201,12 @@ class SocketServer:
                 task.cancel()
 
     async def _take_in(self, connection: socket.socket) -> None:
-        name = f"socket peer {next(self._numbers)} ({_origin(connection)})"
-        conversation = _Conversation(name, self, _place(connection))
+        number, place = next(self._numbers), _place(connection)
+        name = f"socket peer {number} ({_origin(connection)})"
+        conversation = _Conversation(name, self, connection, End(place, number))
         self._open.add(conversation)
+        if self.gate is not None:
+            self._keep_room()
         patience = {} if self._tls is None else {"ssl_handshake_timeout": STRANGER_SECONDS}
         try:
             _keep_alive(connection)
@@ -214,22 +217,41 @@ class SocketServer:
             connection.close()
             self._open.discard(conversation)
 
+    def _keep_room(self) -> None:
+        """Shuts the connections of strangers that leave no room for those of newcomers."""
+        strangers = {each.client: each for each in self._open if each.is_stranger}
+        since = {client: float(client.port) for client in strangers}  # numbers, in the order of arrival
+        for client in surplus(since, max(1, most_connections() // 2)):
+            strangers[client].shut()
+            if line := self.refusals.note(client.host or "this machine", "too many connections"):
+                _log.warning("%s: %s", self.address, line)
+
     def forget(self, conversation: _Conversation) -> None:
         """Lets go of a connection that is closed."""
         self._open.discard(conversation)
 
 
 class _Conversation(Conversation, asyncio.Protocol):
-    """The server's end of one connection: a stranger until its proof is right, if there is a gate, then a peer."""
+    """The server's end of one connection: a stranger until its proof is right, if there is a gate, then a peer.
 
-    def __init__(self, name: str, server: SocketServer, place: str) -> None:
-        super().__init__(name, server.handler, place)
+    Args:
+      name: name of the peer, for people.
+      server: server of the connection.
+      connection: the connection, which asyncio owns.
+      client: address of the client's machine, and the number of the connection.
+    """
+
+    def __init__(self, name: str, server: SocketServer, connection: socket.socket, client: End) -> None:
+        super().__init__(name, server.handler, client.host)
+        self.client = client
+        self._connection = connection
         self._server = server
         self._transport: Any = None
         self._inbox = Inbox({Kind.PROOF: PROOF_BYTES})
         self._most_unread = _MAX_UNREAD_BYTES
         self._stranger = server.gate is not None
         self._heard = False  # a wrong proof
+        self._shut = False
 
     # -- asyncio.Protocol, in the server's thread --
 
@@ -244,7 +266,7 @@ class _Conversation(Conversation, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes the frames that are complete; nothing after the end."""
-        if self.over or self._heard:
+        if self.over or self._heard or self._shut:
             return
         try:
             for frame in self._inbox.feed(data):
@@ -290,6 +312,17 @@ class _Conversation(Conversation, asyncio.Protocol):
     def _expire(self) -> None:
         if self._stranger:
             self.abort()
+
+    @property
+    def is_stranger(self) -> bool:
+        """True while nobody is let in, and the connection is not shut."""
+        return self._stranger and not self._shut
+
+    def shut(self) -> None:
+        """Has the connection end, also one whose handshake is not over; nothing more is read."""
+        self._shut = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """Closes the connection at once."""
