@@ -239,6 +239,15 @@ def no_device(*_: Any) -> None:
     raise RuntimeError("Unable to initialize backend 'cuda':\n no GPU")
 
 
+def test_too_few_files_end_in_one_line_before_anything_is_started(tmp_path: Path) -> None:
+    words = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', "20", SEEDBED, *RUN]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "this process may have 20 files open at once, and a run needs 24 or more: ulimit -n 1024"
+    assert done.stderr.splitlines()[-1] == f"seedbed: {said}"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_device_that_is_missing_is_named_with_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "local_devices", no_device)
     before = jax.config.jax_platforms

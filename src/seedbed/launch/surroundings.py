@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,7 @@ _NEEDED: dict[str, Any] = {
     "jax_disable_jit": False,
     "jax_transfer_guard": "allow",
 }
+_LEAST_FILES = 24
 
 
 @contextlib.contextmanager
@@ -58,6 +60,16 @@ def _restore(variables: dict[str, str | None]) -> None:
 def _update(jax: Any, settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         jax.config.update(name, getattr(value, "value", value))
+
+
+def require_files() -> None:
+    """Raises :class:`ConfigError` if a run would be short of files: some libraries abort the process then."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < _LEAST_FILES:
+        raise ConfigError(
+            f"this process may have {allowed} files open at once, and a run needs {_LEAST_FILES} or more: "
+            "ulimit -n 1024"
+        )
 
 
 def require_devices() -> None:

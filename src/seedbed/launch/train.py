@@ -20,7 +20,7 @@ from seedbed.launch.launcher import Launch
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.shares import require_equal_shares
-from seedbed.launch.surroundings import held
+from seedbed.launch.surroundings import held, require_files
 from seedbed.launch.warm_start import warm_started
 from seedbed.learning.checkpoint import any_saved
 from seedbed.metrics.reports import Summary, read_summary, summary_from
@@ -44,6 +44,7 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
       ConfigError: a setting does not fit; nothing was started.
       RunFailed: the run failed; the message names the component, the cause and the log.
     """
+    require_files()
     require_equal_shares(config)
     if config.cluster.host:
         assert config.cluster.coordinator is not None, (
@@ -85,6 +86,7 @@ def resume(
       ConfigError: there is no such run, none of its checkpoints is intact, or it names a module that is not trusted.
       RunFailed: the run failed, as for :func:`train`.
     """
+    require_files()
     if changes.get("host"):
         address, insecure = _coordinator(path, changes, trust)
         return take_part(address, changes["host"], path=Path(path), insecure=insecure, trust=trust)
