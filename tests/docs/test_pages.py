@@ -23,6 +23,7 @@ from seedbed.registry import AGENTS, ARCHITECTURES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+INCLUDE = re.compile(r"```\{include\} (?P<file>\S+)\n(?P<options>(?::.*\n)*)```")
 PAGES = sorted(
     path
     for path in [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")]
@@ -55,6 +56,16 @@ def test_every_relative_link_resolves(path: Path) -> None:
         assert target.exists(), f"{name(path)} links to {found['file']}"
         if found["anchor"] and target.suffix == ".md":
             assert found["anchor"] in anchors(target), f"{name(path)}: no {found['anchor']} in {name(target)}"
+
+
+def test_what_a_page_includes_has_the_texts_between_which_it_stands() -> None:
+    pages = {page: page.read_text() for page in PAGES}
+    included = [(page, each) for page, text in pages.items() for each in INCLUDE.finditer(text)]
+    assert included
+    for page, each in included:
+        source = (page.parent / each["file"]).read_text()
+        for limit in re.findall(r':(?:start-after|end-before): "(.+)"', each["options"]):
+            assert source.count(limit) >= 1, f"{name(page)}: {limit!r} is not in {each['file']}"
 
 
 def test_tests_and_files_that_pages_name_are_there() -> None:
