@@ -215,7 +215,7 @@ def test_an_actor_that_finds_its_learner_full_tries_again(
         # The handler refuses whoever is let in, which ends the actor.
         with pytest.raises(KeyError):
             actor.act_and_reconnect(
-                address, invitation=Invitation("0123456789abcdef"), say=say, make_agent=None, trust=()
+                lambda: (address, Invitation("0123456789abcdef")), say=say, make_agent=None, trust=()
             )
     assert said[0] == said[-1] == f"acting for {address}"
     assert sum("1 peers already" in line for line in said) >= 1

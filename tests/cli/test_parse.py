@@ -30,7 +30,11 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a wrong command line started something")
 
-    for name in ("seedbed.cli.train.restart_tuned", "seedbed.cli.actor.act_and_reconnect"):
+    for name in (
+        "seedbed.cli.train.restart_tuned",
+        "seedbed.cli.actor.act_and_reconnect",
+        "seedbed.cli.actor.act_for_run",
+    ):
         monkeypatch.setattr(name, refuse)
 
 
@@ -40,6 +44,9 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --actor 3", "--actor, 3; did you mean"),
         ("train --until-retrun 3", "did you mean --until-return?"),
         ("train --no-such-thing", "--no-such-thing"),
+        ("actor", "one of the two"),
+        ("actor 127.0.0.1:1 --run runs/pong", "one of the two"),
+        ("actor --run runs/pong --join 0123456789abcdef", "leave --join"),
         ("train --lr 1e-3", "did you mean --learning-rate?"),
         ("train --agent ppo --n_epochs=4", "did you mean --reuse?"),
         ("train --total-timesteps 1e6", "did you mean --frames?"),
@@ -85,7 +92,6 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("collect", "The run folder"),
         ("collect runs/x", "--frames"),
         ("collect runs/x --frames few", "--frames"),
-        ("actor", "Address of the learner"),
         ("actor unix:/x --envs many", "--envs"),
         ("doctor --nonsense", "--nonsense"),
         ("tran", "unknown command 'tran': did you mean train?"),

@@ -12,12 +12,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from seedbed.acting.notes import Notes
 from seedbed.acting.reporting import Reporter
 from seedbed.acting.trust import foreign_names, untrusted
 from seedbed.acting.unrolls import step_arrays, step_fields
+from seedbed.acting.watchdog import ending_this_process
 from seedbed.envs.interface import Environment
 from seedbed.envs.make import make
 from seedbed.errors import ConnectionLost, Refused
@@ -32,6 +34,10 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 15.0
 
 MakeAgent = Callable[[dict[str, Any], EnvSpec], Agent]
 """A function that makes the agent that a learner describes, for environments of the given spec."""
+Find = Callable[[], tuple[str, Invitation] | None]
+"""A function that returns a learner's address, and token and fingerprint for admission; None if its run is over.
+
+It raises :class:`~seedbed.errors.ConnectionLost` if there is no learner yet."""
 
 
 def act(
@@ -44,6 +50,7 @@ def act(
     envs: int | None = None,
     platform: str = "cpu",
     trust: Collection[str] | None = None,
+    alone: bool = False,
 ) -> None:
     """Joins a learner, makes the environments that it assigns, and steps them until the conversation ends.
 
@@ -57,6 +64,7 @@ def act(
       envs: number of environments to step; None for as many as the learner's own actors.
       platform: JAX platform on which the policy runs, where actors run it.
       trust: names ``module:name`` that the learner may have this actor import; None for any.
+      alone: whether this process is the actor's own, so that it is ended if an environment hangs.
 
     Raises:
       ConfigError: the agent cannot be made here, or there is no such platform.
@@ -80,10 +88,16 @@ def act(
     _require_trust(assignment, trust)
     lanes: list[Environment] = []
     notes = Notes()
+    seconds = assignment.get("env_timeout") if alone else None
+    watchdog = None if seconds is None else ending_this_process(assignment["env"], seconds)
+    watch: AbstractContextManager[None] = watchdog or nullcontext()
     try:
         rows = assignment["rows"]
         for lane in range(len(assignment["seeds"])):
-            lanes.append(make(assignment["env"], rows, assignment["options"], first=lane * rows))
+            with watch:
+                made = make(assignment["env"], rows, assignment["options"], first=lane * rows)
+            made.watch = watch
+            lanes.append(made)
         spec = lanes[0].spec
         policy = assignment.get("policy")
         agent = None if policy is None else make_agent(policy, spec)
@@ -102,6 +116,8 @@ def act(
             except Exception:
                 # Printed only: the other environments are closed too, and the first error is the one that is raised.
                 traceback.print_exc()
+        if watchdog is not None:
+            watchdog.close()
 
 
 def _require_trust(assignment: Mapping[str, Any], trust: Collection[str] | None) -> None:
@@ -159,25 +175,27 @@ def run(context: Any) -> None:
             index=context.task.index,
             claim=context.claim,
             make_agent=make_agent,
+            alone=context.alone,
         )
 
 
-def act_and_reconnect(
-    address: str, *, invitation: Invitation, say: Callable[[str], None], **join: Any
-) -> None:
-    """Acts for a learner that may go and come back; ends when the run is over.
+def act_and_reconnect(find: Find, *, say: Callable[[str], None], **join: Any) -> None:
+    """Acts for a learner that may go and come back, also elsewhere; ends when the run is over.
 
     Raises an error when the learner refuses or an environment fails.
 
     Args:
-      address: address on which the learner listens.
-      invitation: token and fingerprint of the learner, for admission.
+      find: function that finds the learner, called before every attempt to reach it.
       say: function that takes one line of progress for people.
       **join: arguments of :func:`act`, except for client and token.
     """
     retry = FIRST_RETRY_SECONDS
     while True:
         try:
+            if (found := find()) is None:
+                say(RUN_IS_OVER)
+                return
+            address, invitation = found
             client = connect(address, timeout=CONNECT_SECONDS, invitation=invitation)
         except ConnectionLost as error:
             say(f"{error}; trying again in {retry:.0f} s")

@@ -57,6 +57,7 @@ class Assignment:
       lockstep: whether the lag is exact, so that only the run's own actors can join.
       host: index of this host.
       hosts: number of hosts; each starts as many actors.
+      env_timeout: seconds that one call of an environment may take.
     """
 
     env: str
@@ -74,6 +75,7 @@ class Assignment:
     lockstep: bool = False
     host: int = 0
     hosts: int = 1
+    env_timeout: float = 60.0
 
     def evaluates(self, slot: int) -> bool:
         """Returns whether the environment ``slot`` only evaluates."""

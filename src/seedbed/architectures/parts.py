@@ -320,4 +320,5 @@ def assignment_of(
         lockstep=config.lag.exact,
         host=config.cluster.host,
         hosts=config.cluster.hosts,
+        env_timeout=config.safety.env_timeout,
     )

@@ -252,6 +252,7 @@ class Context:
       over: event that is set when the instance is to end.
       make_config: function that makes the run's settings from their JSON values.
       make_agent: function that makes the agent; it imports JAX.
+      alone: whether the instance has a process to itself, which it may end.
     """
 
     task: Task
@@ -260,6 +261,7 @@ class Context:
     over: threading.Event
     make_config: Callable[[dict[str, Any]], RunConfig]
     make_agent: Callable[[RunConfig, EnvSpec], Agent]
+    alone: bool = False
 
     @property
     def token(self) -> str:

@@ -12,8 +12,8 @@ import tyro
 
 from seedbed.cli.parse import parse, print_line
 from seedbed.cli.status import Status
-from seedbed.errors import EnvironmentFault
-from seedbed.launch.actor import act_and_reconnect
+from seedbed.errors import ConfigError, EnvironmentFault
+from seedbed.launch.actor import act_and_reconnect, act_for_run
 from seedbed.metrics.say import say
 
 
@@ -21,8 +21,10 @@ from seedbed.metrics.say import say
 class ActorFlags:
     """An actor for a learner that runs elsewhere."""
 
-    address: Annotated[str, tyro.conf.Positional]
+    address: Annotated[str, tyro.conf.Positional] = ""
     """Address of the learner, as it printed: HOST:PORT, unix:PATH or shm:PATH."""
+    run: str = ""
+    """Run folder on a shared disk, in the place of address and token: both are read there."""
     join: str = ""
     """FINGERPRINT.TOKEN as the learner printed it, or @FILE, a private file with it; else SEEDBED_JOIN."""
     tls_ca: str = ""
@@ -55,16 +57,7 @@ def run(arguments: list[str]) -> Status:
     # Environments are closed then, as after Ctrl-C.
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        act_and_reconnect(
-            flags.address,
-            join=flags.join or os.environ.get("SEEDBED_JOIN", ""),
-            say=print_line,
-            tls_ca=flags.tls_ca,
-            insecure=flags.insecure,
-            trust=flags.trust,
-            envs=flags.envs,
-            platform=flags.platform,
-        )
+        _act(flags)
     except EnvironmentFault as fault:
         say(f"seedbed: {fault}", sys.stderr)
         return Status.FAULT
@@ -72,3 +65,32 @@ def run(arguments: list[str]) -> Status:
         print_line("stopped")
         return Status.EXECUTE_AGAIN if isinstance(interrupt, _Terminated) else Status.OVER
     return Status.OVER
+
+
+def _act(flags: ActorFlags) -> None:
+    own: dict[str, Any] = {
+        "say": print_line,
+        "trust": flags.trust,
+        "envs": flags.envs,
+        "platform": flags.platform,
+        "alone": True,
+    }
+    if bool(flags.address) == bool(flags.run):
+        raise ConfigError(
+            "an actor has to be told where its learner is: seedbed actor ADDRESS --join …, as the learner printed it, "
+            "or seedbed actor --run RUN on a machine that shares the run folder's disk; one of the two"
+        )
+    if flags.run:
+        if flags.join or flags.tls_ca or flags.insecure:
+            raise ConfigError(
+                "--run reads everything in the run folder: leave --join, --tls-ca and --insecure out"
+            )
+        act_for_run(flags.run, **own)
+        return
+    act_and_reconnect(
+        flags.address,
+        join=flags.join or os.environ.get("SEEDBED_JOIN", ""),
+        tls_ca=flags.tls_ca,
+        insecure=flags.insecure,
+        **own,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,9 @@ class Guarded:
     Args:
       environment: the batch.
       first: number of its first environment, for messages.
+
+    Attributes:
+      watch: context manager that is entered around every call of the environment.
     """
 
     def __init__(self, environment: Environment, first: int = 0) -> None:
@@ -106,6 +110,7 @@ class Guarded:
         self._first = first
         self._started = self._under_way = False
         self._steps = 0
+        self.watch: AbstractContextManager[Any] = nullcontext()
 
     @property
     def on_device(self) -> bool:
@@ -198,7 +203,8 @@ class Guarded:
 
     def _call(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return method(*arguments)
+            with self.watch:
+                return method(*arguments)
         except EnvironmentFault as fault:
             if fault.environment is not None:
                 raise self._fault_of(fault, fault.environment) from fault

@@ -6,9 +6,12 @@ It imports JAX only if the learner says that actors run the policy themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from seedbed.acting import actor
+from seedbed.launch.directory import learner_of
 from seedbed.launch.surroundings import held
 from seedbed.transport.admission import Invitation
 from seedbed.transport.interface import Client
@@ -61,5 +64,22 @@ def act_and_reconnect(
     """
     invitation = Invitation.parse(join, authority=tls_ca, insecure=insecure)
     actor.act_and_reconnect(
-        address, invitation=invitation, say=say, make_agent=make_agent, trust=trust, **others
+        lambda: (address, invitation), say=say, make_agent=make_agent, trust=trust, **others
+    )
+
+
+@held()
+def act_for_run(run: str, *, say: Callable[[str], None], trust: Collection[str] = (), **others: Any) -> None:
+    """Acts for the learner of a run whose folder is on a disk that this machine shares; ends as the one above.
+
+    The learner may begin later, and may go on elsewhere: its address is read anew before every attempt to reach it.
+
+    Args:
+      run: run folder, which need not be there yet.
+      say: callback for each line for the user.
+      trust: names ``module:name`` that the learner may have this actor import; anything else is refused.
+      **others: further arguments of :func:`seedbed.acting.actor.act`: ``index``, ``envs``, ``platform``.
+    """
+    actor.act_and_reconnect(
+        partial(learner_of, Path(run)), say=say, make_agent=make_agent, trust=trust, **others
     )

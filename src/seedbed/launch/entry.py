@@ -58,9 +58,11 @@ def make_agent(config: Any, spec: Any) -> Any:
     return build_agent(config, spec)
 
 
-def context_of(task: Task, over: threading.Event, invitation: Invitation, claim: str = "") -> Context:
-    """Returns the argument for the entry of a task."""
-    return Context(task, invitation, claim, over, make_config, make_agent)
+def context_of(
+    task: Task, over: threading.Event, invitation: Invitation, claim: str = "", *, alone: bool = False
+) -> Context:
+    """Returns the argument for the entry of a task; ``alone`` says that it has a process to itself."""
+    return Context(task, invitation, claim, over, make_config, make_agent, alone)
 
 
 def entry_of(task: Task) -> Callable[[Context], None]:
@@ -94,7 +96,7 @@ def main() -> None:
             task.listens is not None
         ):  # others notice that it is gone; one that only dials hears it by its connection
             signal.signal(signal.SIGTERM, lambda *_: over.set())
-        entry_of(task)(context_of(task, over, invitation, claim))
+        entry_of(task)(context_of(task, over, invitation, claim, alone=True))
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201
         faults.note(Fault.of(error))

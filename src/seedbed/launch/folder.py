@@ -21,6 +21,7 @@ from seedbed.config import resolve
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import CheckpointError, ConfigError, SpecError
+from seedbed.launch.directory import ADDRESSES, SESSION, SUMMARY, TOKEN, dialled
 from seedbed.launch.runtime_folder import runtime_folder
 from seedbed.launch.signature import is_signed, sign
 from seedbed.learning.checkpoint import Checkpoint, load_latest
@@ -54,18 +55,18 @@ class RunFolder:
         self.log = self.logs / "learner.log"
         self.curve = path / "curve.png"
         self.video = path / "video.mp4"
-        self.summary = path / "summary.json"
+        self.summary = path / SUMMARY
         self.live = path / "live.json"
         self.program = path / "program.json"
         self._config = path / "config.json"
         self._signature = path / "signature"
         self._unsigned = False
-        self._token = path / "token"
+        self._token = path / TOKEN
         self._certificate = path / "certificate.pem"
         self._key = path / "key.pem"
         self._lock = path / "lock"
-        self._addresses = path / "addresses.json"
-        self._session = path / "session"
+        self._addresses = path / ADDRESSES
+        self._session = path / SESSION
         self._spec = path / "spec.json"
         self._own_session = ""
 
@@ -349,10 +350,20 @@ class RunFolder:
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         return str(runtime_folder() / f"{name}.sock")
 
-    def keep_addresses(self, asked: Sequence[str], listening: Sequence[str]) -> None:
-        """Writes the addresses at which the run listens, so that remote actors find it there when it is resumed."""
+    def keep_addresses(self, asked: Sequence[str], listening: Sequence[str], gate: Gate) -> None:
+        """Writes the addresses at which the run listens, so that remote actors find it there when it is resumed.
+
+        Beside them stands what actors that share this disk need to dial the first one, see
+        :func:`seedbed.launch.directory.learner_of`.
+
+        Args:
+          asked: addresses that the user has asked for.
+          listening: addresses at which the run listens for them, in the same order.
+          gate: admission at these addresses.
+        """
         if asked:
-            self._write(self._addresses, json.dumps({"asked": [*asked], "listening": [*listening]}) + "\n")
+            found = {"asked": [*asked], "listening": [*listening], "dial": dialled(listening[0], gate)}
+            self._write(self._addresses, json.dumps(found) + "\n")
 
     def addresses(self, asked: Sequence[str]) -> list[str]:
         """Returns the addresses to listen at: ``asked``, with the ports that an earlier session chose for the same."""

@@ -420,7 +420,7 @@ class Session:
         ours, others = opened[1 : 1 + len(own)], opened[1 + len(own) :]
         if ours:
             self.launcher.meet(ours, self.gate.invitation(ours[0]), self.claim)
-        self.folder.keep_addresses(place.listen, others)
+        self.folder.keep_addresses(place.listen, others, self.gate)
         for line in invitations(self.config, self.gate, others):
             self.display.note(line)
         return opened[:1]

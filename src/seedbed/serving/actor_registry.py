@@ -177,6 +177,7 @@ class ActorRegistry:
             "rows": rows,
             "unroll_length": self.assignment.unroll_length,
             "overlap": self.assignment.overlap,
+            "env_timeout": self.assignment.env_timeout,
             "seeds": half_seeds(self.assignment.seed, self.assignment.actor_number(index), epoch, lanes),
             **self.services[service].invitation(),
         }
