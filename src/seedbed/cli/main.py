@@ -30,6 +30,7 @@ VERBS = {
     "bench": "time every stage and the whole, and name the bottleneck",
     "compatibility": "show which agent runs under which architecture, and why not",
     "program": "show the processes and threads of a run, and what travels between them",
+    "manifest": "write the files with which Slurm, Kubernetes, KubeRay or SkyPilot start a run",
     "doctor": "show devices, versions, environments and limits of this machine",
 }
 

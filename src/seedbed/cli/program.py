@@ -14,6 +14,7 @@ ABOUT = "Show the processes and threads of a run with these flags, and the bytes
 if TYPE_CHECKING:
     from seedbed.architectures.program import Program
     from seedbed.config.settings import RunConfig
+    from seedbed.types import Agent
 
 
 def run(arguments: list[str]) -> None:
@@ -28,7 +29,12 @@ def run(arguments: list[str]) -> None:
 
 
 def declared(config: RunConfig) -> Program:
-    """Returns the program that a run with these settings would start.
+    """Returns the program that a run with these settings would start; raises as :func:`built` does."""
+    return built(config)[1]
+
+
+def built(config: RunConfig) -> tuple[Agent, Program]:
+    """Returns the agent and the program of a run with these settings.
 
     Raises:
       ConfigError: a setting does not fit.
@@ -40,7 +46,7 @@ def declared(config: RunConfig) -> Program:
     agent = build_agent(config, spec)
     require_fit(config, agent)
     architecture = load_architecture(config.arch)
-    return architecture.program(architecture.place(config), agent, spec)
+    return agent, architecture.program(architecture.place(config), agent, spec)
 
 
 def lines(program: Program) -> Iterator[str]:

@@ -1,0 +1,86 @@
+"""``seedbed manifest ENGINE [ENV] …``: writes the files with which another engine starts a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from seedbed.cli.defaults import defaults_of, plain, typed
+from seedbed.cli.parse import parse, print_line
+from seedbed.config.settings import RunConfig
+
+ABOUT = "Write the files with which Slurm, Kubernetes, KubeRay or SkyPilot start a run; start nothing."
+
+if TYPE_CHECKING:
+    from seedbed.launch.manifests.plan import Plan
+
+
+@dataclass(frozen=True)
+class ManifestFlags:
+    """The files, and the jobs in them."""
+
+    engine: Annotated[Literal["slurm", "kubernetes", "rayjob", "skypilot"], tyro.conf.Positional] = "slurm"
+    """Engine that starts the run."""
+    out: str | None = None
+    """Folder for the files; none: manifests/NAME."""
+    name: str = ""
+    """Name of the job; none: after the environment."""
+    image: str = "seedbed"
+    """Container image with Seedbed (all but slurm)."""
+    volume: str = "seedbed-runs"
+    """Claim of the volume that holds run folders (all but slurm)."""
+    port: int = 5700
+    """Port of the learner, or of host 0."""
+    hours: float = 24.0
+    """Hours that a job may take (slurm); it goes on in another one."""
+    learner_cores: int = 4
+    """CPU cores of a learner."""
+    learner_memory: int = 16
+    """Memory of a learner in GiB."""
+    actor_memory: int = 1
+    """Memory of an actor in GiB."""
+    actors_per_job: int = 16
+    """Actors on one machine (all but kubernetes, where each has a pod)."""
+    accelerators: int | None = None
+    """Accelerators of a learner; none: as many as the program declares."""
+    accelerator: str = "A100"
+    """Kind of accelerator (skypilot)."""
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def run(arguments: list[str]) -> None:
+    """Writes the files and prints their names, and the command that begins."""
+    flags = _read(arguments)
+    from seedbed.launch.manifests.written import ENGINES, NEXT, write
+
+    planned = _planned(flags)
+    folder = Path(flags.out or f"manifests/{planned.name}")
+    for path in write(ENGINES[flags.engine](planned), folder):
+        print_line(f"wrote {path}")
+    print_line(f"next: {NEXT[flags.engine].format(folder=folder)}")
+
+
+def _planned(flags: ManifestFlags) -> Plan:
+    from seedbed.cli.program import built
+    from seedbed.launch.manifests.plan import Order, plan
+
+    agent, program = built(flags.run)
+    order = Order(**{part.name: getattr(flags, part.name) for part in fields(Order)})
+    home = str(Path("runs").absolute()) if flags.engine == "slurm" else "/runs"
+    config = flags.run
+    if flags.engine == "slurm" and config.run_dir is not None:
+        config = replace(config, run_dir=str(Path(config.run_dir).absolute()))
+    return plan(config, program, agent, order, home)
+
+
+def _read(arguments: list[str]) -> ManifestFlags:
+    default = typed(defaults_of("manifest", arguments, ManifestFlags), arguments)
+    kind: Any = make_dataclass(
+        "ManifestFlags", [("run", type(default), default)], bases=(ManifestFlags,), frozen=True
+    )
+    kind.__doc__ = ManifestFlags.__doc__
+    given: ManifestFlags = parse("manifest", kind, arguments, kind(run=default), ABOUT)
+    return replace(given, run=plain(given.run))

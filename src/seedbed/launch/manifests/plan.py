@@ -1,0 +1,230 @@
+"""The plan of a manifest: the commands of a declared program's roles, and their resources, for any engine."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from seedbed.acting.trust import foreign_names
+from seedbed.architectures.compatibility import require_fit
+from seedbed.architectures.program import Program, Role
+from seedbed.config.placement import InferenceSettings, RemoteSettings
+from seedbed.config.resolve import replace, to_json
+from seedbed.config.settings import RunConfig
+from seedbed.config.words import words_of
+from seedbed.errors import ConfigError
+from seedbed.types import Agent
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_PATH = re.compile(r"/[\w./+-]*\w")
+
+
+@dataclass(frozen=True)
+class Order:
+    """The user's wishes on a manifest.
+
+    Attributes:
+      name: name of the job; empty for one after the environment.
+      image: container image.
+      volume: claim of the volume that holds run folders.
+      port: port of the learner; 0: a free one, where the engine needs no fixed one.
+      hours: time that a job is allowed, where the engine limits it.
+      learner_cores: CPU cores of a learner.
+      learner_memory: memory of a learner in GiB.
+      actor_memory: memory of an actor in GiB.
+      actors_per_job: actors that stand on one machine.
+      accelerators: devices of a learner; None for as many as the program declares.
+      accelerator: name of the device, where the engine asks for one.
+    """
+
+    name: str = ""
+    image: str = "seedbed"
+    volume: str = "seedbed-runs"
+    port: int = 5700
+    hours: float = 24.0
+    learner_cores: int = 4
+    learner_memory: int = 16
+    actor_memory: int = 1
+    actors_per_job: int = 16
+    accelerators: int | None = None
+    accelerator: str = "A100"
+
+    def __post_init__(self) -> None:
+        for name in ("learner_cores", "learner_memory", "actor_memory", "actors_per_job"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, and has to be 1 or more")
+        if not 1 <= self.port <= 65_534:
+            raise ConfigError(f"port is {self.port}, and has to be between 1 and 65534")
+        if not self.hours > 0:
+            raise ConfigError(f"hours is {self.hours}, and has to be more than 0")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A program that an engine starts.
+
+    Attributes:
+      order: the user's wishes.
+      name: name of the job, which is a label of DNS.
+      config: settings of the run as it was asked for, with its folder.
+      program: the declared roles.
+      agent: the agent.
+    """
+
+    order: Order
+    name: str
+    config: RunConfig
+    program: Program
+    agent: Agent
+
+    @property
+    def hosts(self) -> int:
+        """Number of learners, which are started together or not at all."""
+        return self.program.hosts
+
+    @property
+    def run(self) -> str:
+        """Path of the run folder."""
+        assert self.config.run_dir is not None
+        return self.config.run_dir
+
+    @property
+    def mount(self) -> str:
+        """Folder in which the volume with run folders is mounted."""
+        return str(PurePosixPath(self.run).parent)
+
+    @property
+    def accelerators(self) -> int:
+        """Devices of one learner."""
+        declared = self.program[self.program.head].needs.accelerators
+        return declared if self.order.accelerators is None else self.order.accelerators
+
+    @property
+    def elsewhere(self) -> Role | None:
+        """The role whose instances the engine places one by one; None if all stand where the learner does.
+
+        On several hosts, each host has actors of its own.
+        """
+        if self.hosts > 1 or not isinstance(self.config.placement, RemoteSettings):
+            return None
+        return next((role for role in self.program.after if role.count), None)
+
+    @property
+    def cores(self) -> int:
+        """CPU cores of one learner, with those of the actors beside it."""
+        beside = [role for role in self.program.roles if role.name not in (self.program.head, *self._placed)]
+        return self.order.learner_cores + math.ceil(sum(role.count * role.needs.cores for role in beside))
+
+    @property
+    def _placed(self) -> list[str]:
+        return [self.elsewhere.name] if self.elsewhere else []
+
+    @property
+    def actors(self) -> int:
+        """Number of actors that the engine places."""
+        return self.elsewhere.count if self.elsewhere else 0
+
+    @property
+    def machines(self) -> int:
+        """Number of machines' worth of actors, with ``actors_per_job`` on each."""
+        return -(-self.actors // self.per_machine)
+
+    @property
+    def per_machine(self) -> int:
+        """Actors on one machine."""
+        return max(1, min(self.order.actors_per_job, self.actors))
+
+    @property
+    def trust(self) -> list[str]:
+        """Flags by which an actor imports what the learner names."""
+        names = sorted(foreign_names(to_json(self.config)))
+        return ["--trust", *names] if names else []
+
+    def learner(self, **changes: Any) -> list[str]:
+        """Returns the command of a learner whose actors come from elsewhere, if the program has some.
+
+        Args:
+          **changes: settings that the engine needs, such as ``listen``.
+        """
+        changes = {"begin_or_resume": True, "video": False, **changes}
+        place = self.config.placement
+        if self.elsewhere is not None:
+            changes |= {"actors": 0, "max_envs": place.planned}
+            if isinstance(place, InferenceSettings):
+                changes["inference_batch"] = place.full_batch(0)  # as with actors of its own
+        config = replace(self.config, **changes)
+        require_fit(config, self.agent)
+        return ["seedbed", "train", *words_of(config)]
+
+    def require_guests(self, engine: str) -> None:
+        """Refuses programs whose actors cannot join a learner one by one.
+
+        Args:
+          engine: name of the engine, for the error.
+
+        Raises:
+          ConfigError: they have an exact lag, or evaluate in environments of the run's own, or dial one another.
+        """
+        self.require_no_listeners(engine)
+        if self.elsewhere is None:
+            return
+        if self.config.lag.exact:
+            raise ConfigError(
+                f"the run's lag is exact ({self.config.lag}), which only actors keep that the learner starts itself: "
+                f"with {engine} they join as they find room; give --lag free, which suits --agent vtrace, or write a "
+                "manifest for rayjob"
+            )
+        if self.config.placement.eval_envs:
+            raise ConfigError(
+                f"eval_envs is {self.config.placement.eval_envs}, which are the last environments of actors that the "
+                f"learner starts itself: with {engine} they join as they find room; give --eval-envs 0 and use "
+                "'seedbed eval', or write a manifest for rayjob"
+            )
+
+    def require_no_listeners(self, engine: str) -> None:
+        """Refuses programs with roles that others than the learner dial; raises :class:`ConfigError`."""
+        if found := [role.name for role in self.program.roles if role.listens]:
+            raise ConfigError(
+                f"--arch {self.config.arch} has roles that listen ({', '.join(found)}), which dial one another by "
+                f"addresses that the learner's machine gives them: {engine} can start programs in which all dial the "
+                "learner (seed, impala, apex) or which are one process (sebulba, anakin, a2c, a3c); run "
+                f"{self.config.arch} on one machine"
+            )
+
+
+def plan(config: RunConfig, program: Program, agent: Agent, order: Order, folder: str) -> Plan:
+    """Returns the plan of a manifest.
+
+    Args:
+      config: settings of the run.
+      program: its declared roles.
+      agent: the agent.
+      order: the user's wishes.
+      folder: folder of run folders for a run that names none.
+
+    Raises:
+      ConfigError: the name or the run folder cannot stand in a manifest, or settings are those of another engine.
+    """
+    name = order.name or _name_after(config.env)
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"name is {name!r}, and has to begin with a small letter and to have small letters, digits and hyphens, 40 "
+            "at most: give --name"
+        )
+    run = config.run_dir or f"{folder}/{name}"
+    if not _PATH.fullmatch(run):
+        raise ConfigError(
+            f"run_dir is {run!r}, and has to be an absolute path of letters, digits and ./_+- on the machines of the "
+            "engine"
+        )
+    if isinstance(config.placement, RemoteSettings) and (config.placement.listen or config.on != "here"):
+        raise ConfigError("--listen and --on are the manifest's: leave them out")
+    return Plan(order, name, replace(config, run_dir=run), program, agent)
+
+
+def _name_after(env: str) -> str:
+    last = re.split(r"[/:]", env)[-1]
+    return re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:40].strip("-")

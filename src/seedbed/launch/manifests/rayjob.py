@@ -1,0 +1,42 @@
+"""KubeRay: a RayJob, whose head has the learner and whose workers have the actors (``--on ray``)."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from seedbed.config.placement import RemoteSettings
+from seedbed.config.resolve import replace
+from seedbed.config.words import words_of
+from seedbed.errors import ConfigError
+from seedbed.launch.manifests.plan import Plan
+from seedbed.launch.manifests.template import filled
+
+
+def files(plan: Plan) -> dict[str, str]:
+    """Returns the manifest by its name.
+
+    Raises:
+      ConfigError: the architecture has no ``--on ray``, or several hosts.
+    """
+    plan.require_no_listeners("rayjob")
+    if plan.elsewhere is None or not isinstance(plan.config.placement, RemoteSettings):
+        raise ConfigError(
+            f"--arch {plan.config.arch} with --hosts {plan.hosts} has no actors that Ray could place: write a manifest "
+            "for kubernetes, slurm or skypilot"
+        )
+    config = replace(plan.config, on="ray", begin_or_resume=True, video=False)
+    values = {
+        "name": plan.name,
+        "image": json.dumps(plan.order.image),
+        "volume": json.dumps(plan.order.volume),
+        "mount": json.dumps(plan.mount),
+        "entrypoint": json.dumps(shlex.join(["seedbed", "train", *words_of(config)])),
+        "cores": plan.order.learner_cores,
+        "memory": plan.order.learner_memory,
+        "gpus": plan.accelerators or None,
+        "machines": plan.machines,
+        "per_machine": f"{plan.per_machine * plan.elsewhere.needs.cores:g}",
+        "actors_memory": plan.per_machine * plan.order.actor_memory + 1,
+    }
+    return {"rayjob.yaml": filled("rayjob.yaml", values)}

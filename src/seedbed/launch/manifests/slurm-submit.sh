@@ -1,0 +1,11 @@
+#!/bin/bash
+# Submits {{name}}: written by 'seedbed manifest slurm'.
+# The jobs have the environment of this shell: 'seedbed' has to be found there. Every machine shares the run folder.
+set -euo pipefail
+here=$(dirname -- "$0")
+mkdir -p {{run}}/logs
+learner=$(sbatch --parsable "$here/learner.sh")
+echo "learner: job $learner"
+{{actor_jobs}}# A minute after the learner has begun: by then a run that goes on is no longer taken for one that is over.
+{{actor_jobs}}actors=$(sbatch --parsable --dependency="after:${learner%%;*}+1" "$here/actor.sh")
+{{actor_jobs}}echo "actors: job $actors"

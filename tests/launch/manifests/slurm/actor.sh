@@ -1,0 +1,34 @@
+#!/bin/bash
+# Actors of catch, 16 in each task of the array: written by 'seedbed manifest slurm', submitted by submit.sh.
+#SBATCH --job-name=catch-actor
+#SBATCH --array=0-1
+#SBATCH --nodes=1
+#SBATCH --ntasks=16
+#SBATCH --cpus-per-task=1
+#SBATCH --mem-per-cpu=1G
+#SBATCH --time=24:00:00
+#SBATCH --output=/scratch/catch/logs/actor-%a.slurm
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=TERM@60
+
+# The learner's address and the token are read in the run folder, at every attempt to reach the learner.
+act() {
+  trap : TERM  # the actor has it too, and ends with 75
+  for _ in 1 2 3 4; do
+    seedbed actor --run /scratch/catch
+    status=$?
+    case "$status" in
+      0 | 2 | 75) break ;;  # the run is over, a setting is wrong, the time is up; else a fault: once more
+    esac
+  done
+  exit "$status"
+}
+export -f act
+left=$((20 - SLURM_ARRAY_TASK_ID * 16))
+srun --kill-on-bad-exit=0 --ntasks="$((left < 16 ? left : 16))" bash -c act
+status=$?
+if [ "$status" -eq 75 ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"

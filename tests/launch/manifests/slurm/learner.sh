@@ -1,0 +1,26 @@
+#!/bin/bash
+# The learner of catch, written by 'seedbed manifest slurm' and submitted by submit.sh.
+#SBATCH --job-name=catch-learner
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=4
+#SBATCH --gpus-per-node=1
+#SBATCH --mem=16G
+#SBATCH --time=24:00:00
+#SBATCH --output=/scratch/catch/logs/learner.slurm
+#SBATCH --open-mode=append
+#SBATCH --requeue
+# Three minutes before the time is up it saves its state, and ends with 75.
+#SBATCH --signal=TERM@180
+
+learn() {
+  exec seedbed train toy:catch --preset none --run-dir /scratch/catch --begin-or-resume --no-video --network mlp --hidden 16 --frames 1000000 --actors 0 --envs-per-actor 4 --inference-batch 40 --listen 0.0.0.0:0 --max-envs 80 --unroll-length 5 --batch-size 8
+}
+export -f learn
+srun --kill-on-bad-exit=0 bash -c learn
+status=$?
+# 75: interrupted, with its state saved; the same command goes on.
+if [ "$status" -eq 75 ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"
