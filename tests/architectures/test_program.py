@@ -14,7 +14,7 @@ from small_runs import params, write_catch
 from seedbed.acting.example import example_unroll
 from seedbed.architectures.program import Edge, Program, Role, Traffic
 from seedbed.architectures.roles import carrier_of
-from seedbed.cli.program import declared
+from seedbed.cli.program import declared, lines
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent
@@ -171,3 +171,15 @@ def test_every_process_and_thread_is_of_a_role(
     inside = [role.name for role in program.roles if role.entry is None]
     assert program.head in inside
     assert carrier_of(config) in ("inproc", "shm")
+
+
+@pytest.mark.parametrize("arch", ["seed", "rapid"])
+def test_actors_that_only_step_may_step_aside(arch: str, tmp_path: Path) -> None:
+    for chosen in ({}, {"actor_niceness": 7}):
+        program = declared(tiny("toy:catch", tmp_path / "run", arch=arch, **chosen))
+        niceness = {role.name: role.niceness for role in program.roles}
+        assert niceness.pop("actor") == chosen.get("actor_niceness", 0)
+        assert set(niceness.values()) == {0}
+        assert any(line.endswith("nice 7") for line in lines(program)) == bool(chosen)
+    with pytest.raises(ConfigError, match="from 0 to 19"):
+        tiny("toy:catch", tmp_path / "run", arch=arch, actor_niceness=20)

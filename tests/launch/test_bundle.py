@@ -44,7 +44,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # as the engine does
     monkeypatch.chdir("/")
     return Plan(
-        (task(4), task(5, "ending:run")),
+        (replace(task(4), niceness=4), task(5, "ending:run")),
         {"learner": "learner.example:7700"},
         "node of the head",
         Invitation(TOKEN),
@@ -70,7 +70,7 @@ def test_a_bundle_starts_all_reports_ends_and_leaves_nothing(plan: Plan, tmp_pat
         assert bundle.report().shares_folder
         assert (tmp_path / "run" / "logs" / "actor-4.log").exists()
         assert "OMP_NUM_THREADS" not in psutil.Process(first).environ()
-        assert psutil.Process(first).nice() == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)
+        assert psutil.Process(first).nice() == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3 + 4)  # it has printed
         life = bundle.report().lives[4][0]
         for late in (bundle.start, bundle.kill, bundle.ask_to_end):
             late(4, "of a process before")

@@ -110,6 +110,7 @@ class Role:
       late: reason for ending an instance that was silent for ``{seconds}``, for the user.
       elastic: whether instances may join and leave while the run goes on.
       accelerated: whether its JAX uses the same platform as the head's; otherwise the CPU.
+      niceness: niceness of its processes above the head's.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Role:
     late: str = "it gave no sign of life for {seconds} s (--env-timeout allows more)"
     elastic: bool = False
     accelerated: bool = False
+    niceness: int = 0
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ class Task:
       patience: seconds for which it waits for these roles.
       listens: its own address; None if it is not dialled.
       folder: folder of its own, which outlives it and holds the checkpoint that it begins with.
+      niceness: niceness of its process above the head's.
     """
 
     role: str
@@ -235,6 +238,7 @@ class Task:
     patience: float = 5.0
     listens: str | None = None
     folder: str = ""
+    niceness: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Returns the task as JSON values."""

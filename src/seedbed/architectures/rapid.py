@@ -112,7 +112,9 @@ def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
         patience=_CONNECT_SECONDS,
         accelerated=True,
     )
-    workers = actors(config, FORWARD_SERVER, steps(spec), patience=START_SECONDS)
+    workers = actors(
+        config, FORWARD_SERVER, steps(spec), patience=START_SECONDS, niceness=place.actor_niceness
+    )
     return Program((learner(config, agent), server, workers), hosts=config.cluster.hosts)
 
 

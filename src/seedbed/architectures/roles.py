@@ -38,7 +38,9 @@ def learner(config: RunConfig, agent: Agent, *edges: Edge, name: str = LEARNER) 
     )
 
 
-def actors(config: RunConfig, to: str, traffic: Iterable[Traffic], *, patience: float = 5.0) -> Role:
+def actors(
+    config: RunConfig, to: str, traffic: Iterable[Traffic], *, patience: float = 5.0, niceness: int = 0
+) -> Role:
     """Returns the role of actors, each a process with a batch of environments.
 
     Args:
@@ -46,6 +48,7 @@ def actors(config: RunConfig, to: str, traffic: Iterable[Traffic], *, patience: 
       to: role that they dial.
       traffic: traffic of that conversation.
       patience: seconds for which an actor waits for that role.
+      niceness: niceness of an actor above the head's; more than 0 only if it does not decide itself.
     """
     place = config.placement
     return Role(
@@ -59,6 +62,7 @@ def actors(config: RunConfig, to: str, traffic: Iterable[Traffic], *, patience: 
         patience=patience,
         late=late_step(config),
         elastic=isinstance(place, RemoteSettings) and bool(place.listen),
+        niceness=niceness,
     )
 
 

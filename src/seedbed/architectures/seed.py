@@ -125,7 +125,8 @@ def _service(parts: Parts, index: int, devices: list[Any], collect: RoundBuffer)
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
     """Returns the roles of a run: the learner, which runs the policy, and the actors, which send it every step."""
-    roles = (learner(config, agent), actors(config, LEARNER, steps(spec)))
+    workers = actors(config, LEARNER, steps(spec), niceness=config.placement.actor_niceness)
+    roles = (learner(config, agent), workers)
     return Program(roles, hosts=config.cluster.hosts)
 
 

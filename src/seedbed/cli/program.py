@@ -58,10 +58,11 @@ def lines(program: Program) -> Iterator[str]:
         kind = "the head" if role.name == program.head else "process" if role.entry else "thread of the head"
         watched = f", silent for {role.silent_after:g} s at most" if role.silent_after else ""
         again = f", restarted {role.restarts} times at most" if role.restarts is not None else ""
+        aside = f", nice {role.niceness}" if role.niceness else ""
         near = f", near the {role.near}" if role.near else ""
         yield (
             f"{role.name:<20} {role.count:>5} {role.needs.cores:>6g} {role.needs.accelerators:>7}  "
-            f"{kind}{near}{watched}{again}"
+            f"{kind}{near}{watched}{again}{aside}"
         )
     rows = [
         (role.name, edge.to, each) if each.direction == "up" else (edge.to, role.name, each)

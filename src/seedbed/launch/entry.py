@@ -96,6 +96,7 @@ def main() -> None:
             task.listens is not None
         ):  # others notice that it is gone; one that only dials hears it by its connection
             signal.signal(signal.SIGTERM, lambda *_: over.set())
+        os.nice(task.niceness)  # threads that start later inherit it
         entry_of(task)(context_of(task, over, invitation, claim, alone=True))
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201

@@ -228,6 +228,7 @@ class Supervisor:
             role.patience,
             self._addresses[role.name][index] if role.listens else None,
             self._launcher.folder(role, index),
+            role.niceness,
         )
         return self._launcher.start(role, task)
 

@@ -6,7 +6,6 @@ everything else is in the arrays of a :class:`~seedbed.replay.ring.Ring`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seedbed.errors import CheckpointError, ConfigError
+from seedbed.replay.flow import Flow
 from seedbed.replay.limiter import RateLimiter
 from seedbed.replay.replay import SLOT, Sample
 from seedbed.replay.ring import Held, Ring
@@ -39,7 +39,7 @@ class DevicePieces:
         self._arrays = []
 
 
-class DeviceReplay:
+class DeviceReplay(Flow):
     """A :class:`~seedbed.replay.replay.Replay` whose steps are on an accelerator; safe to use from any thread.
 
     Args:
@@ -66,7 +66,8 @@ class DeviceReplay:
         key: Callable[[Any], Any],
         by_places: bool,
     ) -> None:
-        self._ring, self._device, self._limiter = ring, device, limiter
+        super().__init__(limiter)
+        self._ring, self._device = ring, device
         self._batch_size, self._by_places = batch_size, by_places
         with jax.default_device(device):
             self._held: Held = jax.device_put(jax.jit(ring.empty, static_argnums=0)(envs), device)
@@ -77,9 +78,6 @@ class DeviceReplay:
         self._drawn = self._told = 0
         self.late = 0
         self.ignored = 0
-        self._changed = threading.Condition()
-        self._closed = False
-        self._listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -98,27 +96,6 @@ class DeviceReplay:
         """Share of the memory in use, from 0 to 1."""
         with self._changed:
             return float(np.mean(np.asarray(self._held.number) >= 0))
-
-    def listen(self, wake: Callable[[], None]) -> None:
-        """Calls ``wake`` whenever room was made, from the taker's thread."""
-        self._listeners.append(wake)
-
-    @property
-    def missing(self) -> float:
-        """Items that are still to be inserted before inserts earn samples."""
-        return self._limiter.missing
-
-    def settle(self, after: int | None = None) -> None:
-        """Forgets credit and debt between acting and learning, see :meth:`RateLimiter.settle`."""
-        with self._changed:
-            self._limiter.settle(after)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Wakes waiting threads; nothing can be taken afterwards."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
 
     def take_dropped(self) -> int:
         """Transitions that were overwritten unsampled, or could never be sampled, since this was last asked."""
@@ -177,8 +154,7 @@ class DeviceReplay:
             self._limiter.sample()
             self._held, drawn = self._draw(self._held, np.int32(self._drawn))
             self._drawn += 1
-        for wake in self._listeners:
-            wake()
+        self._tell_of_room()
         return Sample(drawn.unroll, drawn.items, drawn.numbers, int(drawn.fresh), 1.0)
 
     def update(self, items: Any, generations: Any, priorities: ArrayLike) -> None:

@@ -22,7 +22,7 @@ overlap twice), and a lock held while arrays are copied (acting would wait for e
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from seedbed.errors import CheckpointError, ConfigError, SpecError
 from seedbed.replay.chunks import USED, Chunks, Geometry, Lay, check_like
+from seedbed.replay.flow import Flow
 from seedbed.replay.limiter import RateLimiter
 from seedbed.replay.queue import per_part, rows_of
 from seedbed.replay.sum_tree import SumTree
@@ -146,7 +147,7 @@ def bytes_per_step(plan: DataPlan, example: Unroll) -> float:
     return replay_bytes(plan, example) / (geometry.chunks * geometry.length)
 
 
-class Replay:
+class Replay(Flow):
     """The table; safe to use from any thread.
 
     Args:
@@ -192,12 +193,14 @@ class Replay:
         _require_room(plan.replay, geometry, batch_size, self._most_rows)
         self.bytes_needed = replay_bytes(plan, example)
         _require_memory(self.bytes_needed, plan.replay.capacity, memory_limit)
-        self._limiter = RateLimiter(
-            plan.replay.ratio,
-            -(-plan.replay.min_size // geometry.own) if base is None else base,
-            batch_size,
-            self._most_rows * geometry.items,
-            tolerance,
+        super().__init__(
+            RateLimiter(
+                plan.replay.ratio,
+                -(-plan.replay.min_size // geometry.own) if base is None else base,
+                batch_size,
+                self._most_rows * geometry.items,
+                tolerance,
+            )
         )
         self._chunks = Chunks(geometry, example)
         self._tree = SumTree(geometry.chunks * geometry.items)
@@ -210,9 +213,6 @@ class Replay:
         """Priorities that were no numbers, infinite or negative, and changed nothing."""
         self.late = 0
         """Priorities of items that had been overwritten, and changed nothing."""
-        self._changed = threading.Condition()
-        self._closed = False
-        self._listeners: list[Callable[[], None]] = []
 
     # -- what an operator sees ------------------------------------------------------------------------------
 
@@ -250,29 +250,6 @@ class Replay:
             f"{self.bytes_needed / 2**30:.3g} GiB, {self._limiter.inserts:,.0f} items inserted, "
             f"{self._limiter.samples:,.0f} sampled, credit {self.credit:,.0f})"
         )
-
-    # -- flow -----------------------------------------------------------------------------------------------
-
-    def listen(self, wake: Callable[[], None]) -> None:
-        """Calls ``wake`` whenever room was made, from the taker's thread."""
-        self._listeners.append(wake)
-
-    @property
-    def missing(self) -> float:
-        """Items that are still to be inserted before inserts earn samples."""
-        return self._limiter.missing
-
-    def settle(self, after: int | None = None) -> None:
-        """Forgets credit and debt between acting and learning, see :meth:`RateLimiter.settle`."""
-        with self._changed:
-            self._limiter.settle(after)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Wakes waiting threads; nothing can be taken afterwards."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
 
     def take_dropped(self) -> int:
         """Transitions that were overwritten unsampled, or could never be sampled, since this was last asked."""
@@ -441,8 +418,7 @@ class Replay:
             self._limiter.sample()
             drawn = self._draw(self._batch_size)
         sample = self._gather(drawn)
-        for wake in self._listeners:
-            wake()
+        self._tell_of_room()
         return sample
 
     def _may_sample(self) -> bool:

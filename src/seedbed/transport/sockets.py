@@ -54,6 +54,7 @@ from seedbed.transport.framing import (
     pack,
 )
 from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
+from seedbed.transport.loop_thread import LoopThread
 from seedbed.transport.socket_file import SocketFile, check_length
 from seedbed.transport.strangers import End, end_of, surplus
 from seedbed.transport.tls import SOCKET_PREFIX, require_certificate, secured, within_machine
@@ -101,48 +102,33 @@ class SocketServer:
         self._numbers = itertools.count(1)
         self._open: set[_Conversation] = set()
         self._file: SocketFile | None = None
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self.loop = self._runner.get_loop()
-        self._stop = asyncio.Event()
         self.closing = False
-        started: Future[None] = Future()
-        self.thread = threading.Thread(target=self._run, args=(started,), name=address, daemon=True)
-        self.thread.start()
-        try:
-            started.result()
-        except BaseException:
-            self.close()
-            raise
+        self.thread = LoopThread(address)
+        self.loop = self.thread.loop
+        self.address = self.thread.start(self._serve, self._remove_file)
 
     def __repr__(self) -> str:
         return f"<server {self.address}: {len(self.peers)} peers>"
 
     def close(self) -> None:
         """See :class:`~seedbed.transport.interface.Server`."""
-        with suppress(RuntimeError):  # the loop is closed already
-            self.loop.call_soon_threadsafe(self._stop.set)
-        if threading.current_thread() is not self.thread:
-            self.thread.join()
+        self.thread.stop()
 
     # -- the server's thread --
 
-    def _run(self, started: Future[None]) -> None:
-        try:
-            with self._runner:
-                self._runner.run(self._serve(started))
-        finally:
-            if self._file is not None:
-                self._file.remove()
+    def _remove_file(self) -> None:
+        if self._file is not None:
+            self._file.remove()
 
-    async def _serve(self, started: Future[None]) -> None:
+    async def _serve(self, listening: Future[str]) -> None:
         try:
-            listener = self._bind()
+            listener, address = self._bind()
         except BaseException as error:
-            started.set_exception(error)
+            listening.set_exception(error)
             return
-        started.set_result(None)
+        listening.set_result(address)
         accepting = self.loop.create_task(self._accept(listener))
-        await self._stop.wait()
+        await self.thread.stopping.wait()
         accepting.cancel()
         with suppress(asyncio.CancelledError):
             await accepting
@@ -157,8 +143,8 @@ class SocketServer:
             conversation.abort()
         await asyncio.sleep(0)  # the ends of the connections are told
 
-    def _bind(self) -> socket.socket:
-        place = self.address.removeprefix(SOCKET_PREFIX)
+    def _bind(self) -> tuple[socket.socket, str]:
+        address, place = self.address, self.address.removeprefix(SOCKET_PREFIX)
         try:
             if place.startswith(_UNIX):
                 self._file = SocketFile(place.removeprefix(_UNIX))
@@ -171,13 +157,13 @@ class SocketServer:
                 name = host.strip("[]")
                 family = socket.AF_INET6 if ":" in name else socket.AF_INET
                 listener = socket.create_server((name, int(port)), family=family, backlog=MAX_PEERS)
-                self.address = f"{SOCKET_PREFIX}{host}:{listener.getsockname()[1]}"
+                address = f"{SOCKET_PREFIX}{host}:{listener.getsockname()[1]}"
         except OSError as error:
             raise ConfigError(
                 f"cannot listen at {self.address}: is the port free and the host this machine's? ({error})"
             ) from error
         listener.setblocking(False)
-        return listener
+        return listener, address
 
     async def _accept(self, listener: socket.socket) -> None:
         tasks: set[asyncio.Task[None]] = set()
@@ -362,7 +348,7 @@ class _Conversation(Conversation, asyncio.Protocol):
             self._server.loop.call_soon_threadsafe(self._finish, ending, reason)
 
     def _call(self, function: Any, *arguments: Any) -> None:
-        if threading.current_thread() is self._server.thread:
+        if self._server.thread.is_here:
             function(*arguments)
             return
         with suppress(RuntimeError):  # the server is closed

@@ -69,6 +69,7 @@ from seedbed.transport.framing import (
     unpack,
 )
 from seedbed.transport.interface import MAX_MESSAGE_BYTES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
+from seedbed.transport.loop_thread import LoopThread
 from seedbed.transport.socket_file import SocketFile, check_length
 from seedbed.transport.strangers import End, Strangers, end_of
 from seedbed.transport.tls import Identity, certificate_at, fingerprint_of, name_in
@@ -172,41 +173,24 @@ class StreamServer:
         self._file: SocketFile | None = None
         self._peers: set[_Conversation] = set()
         self._admitted: set[End] = set()
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
-        self._stop = asyncio.Event()
-        started: Future[str] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(started,), name=f"grpc:{address}", daemon=True
-        )
-        self._thread.start()
-        try:
-            self.address = started.result()
-        except BaseException:
-            self.close()
-            raise
+        self._thread = LoopThread(f"grpc:{address}")
+        self._loop = self._thread.loop
+        self.address = self._thread.start(self._serve, self._remove_file)
 
     def __repr__(self) -> str:
         return f"<server {self.address}: {len(self._peers)} peers>"
 
     def close(self) -> None:
         """See :class:`~seedbed.transport.interface.Server`."""
-        with suppress(RuntimeError):  # the loop is closed already
-            self._loop.call_soon_threadsafe(self._stop.set)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.stop()
 
     # -- the server's thread --
 
-    def _run(self, started: Future[str]) -> None:
-        try:
-            with self._runner:
-                self._runner.run(self._serve(started))
-        finally:
-            if self._file is not None:
-                self._file.remove()
+    def _remove_file(self) -> None:
+        if self._file is not None:
+            self._file.remove()
 
-    async def _serve(self, started: Future[str]) -> None:
+    async def _serve(self, listening: Future[str]) -> None:
         try:
             options = [*_options(self._max, self._keepalive), *_of_strangers()]
             server = grpc.aio.server(options=options)
@@ -214,11 +198,11 @@ class StreamServer:
             bound = self._bind(server, self.address)
             await server.start()
         except BaseException as error:
-            started.set_exception(error)
+            listening.set_exception(error)
             return
-        started.set_result(bound)
+        listening.set_result(bound)
         keeping = self._loop.create_task(self._keep_room(bound)) if self._gate else None
-        await self._stop.wait()
+        await self._thread.stopping.wait()
         if keeping is not None:
             keeping.cancel()
         for conversation in list(self._peers):

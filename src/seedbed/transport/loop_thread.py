@@ -1,0 +1,67 @@
+"""A thread with an asyncio loop, in which a server listens until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+
+class LoopThread:
+    """Runs one coroutine in a thread and a loop of its own.
+
+    Attributes:
+      loop: the loop, which exists before the thread does.
+      stopping: event for the coroutine that is set when it is to end.
+
+    Args:
+      name: name of the thread, for people.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = self._runner.get_loop()
+        self.stopping = asyncio.Event()
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    def start(
+        self, serve: Callable[[Future[str]], Coroutine[Any, Any, None]], after: Callable[[], None]
+    ) -> str:
+        """Starts the thread, and returns the address that ``serve`` sets once it listens; raises what it sets.
+
+        Args:
+          serve: the coroutine function; it goes on until :attr:`stopping` is set.
+          after: function that is called in the thread at its end, also if ``serve`` could not listen.
+        """
+        listening: Future[str] = Future()
+
+        def run() -> None:
+            try:
+                with self._runner:
+                    self._runner.run(serve(listening))
+            finally:
+                after()
+
+        self._thread = threading.Thread(target=run, name=self._name, daemon=True)
+        self._thread.start()
+        try:
+            return listening.result()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def is_here(self) -> bool:
+        """True in the thread itself."""
+        return threading.current_thread() is self._thread
+
+    def stop(self) -> None:
+        """Has the coroutine end, and waits for it unless this is its own thread. Safe to call twice."""
+        with suppress(RuntimeError):  # the loop is closed already
+            self.loop.call_soon_threadsafe(self.stopping.set)
+        if self._thread is not None and not self.is_here:
+            self._thread.join()
