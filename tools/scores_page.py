@@ -113,7 +113,7 @@ def line(score: dict[str, Any], row: dict[str, Any]) -> str:
     return (
         f"| {score['task']} | {score['by']}{name} | {played} | {trained} | {verdict} "
         f"| {published(score)} "
-        f"| {frames:,.0f} | {minutes:.1f} | `{row['command']}` |\n"
+        f"| {frames:,.0f} | {minutes:.1f} | `{score.get('command', row['command'])}` |\n"
     )
 
 

@@ -270,7 +270,7 @@ def test_the_flags_are_those_of_the_agent_that_the_preset_names(capsys: pytest.C
     assert configuration(["ALE/Breakout-v5", "--preset", "pong"]).agent == "ppo"
     for env, has, has_not in (
         ("ALE/Pong-v5", "--clip ", "--clip-rho"),
-        ("CartPole-v1", "--clip-rho", "--clip "),
+        ("toy:catch", "--clip-rho", "--clip "),
     ):
         _, out, _ = run(capsys, "train", env, "--help")
         assert has in out and has_not not in out

@@ -70,7 +70,9 @@ def test_a_bundle_starts_all_reports_ends_and_leaves_nothing(plan: Plan, tmp_pat
         assert bundle.report().shares_folder
         assert (tmp_path / "run" / "logs" / "actor-4.log").exists()
         assert "OMP_NUM_THREADS" not in psutil.Process(first).environ()
-        assert psutil.Process(first).nice() == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3 + 4)  # it has printed
+        assert psutil.Process(first).nice() == min(
+            19, os.getpriority(os.PRIO_PROCESS, 0) + 3 + 4
+        )  # it has printed
         life = bundle.report().lives[4][0]
         for late in (bundle.start, bundle.kill, bundle.ask_to_end):
             late(4, "of a process before")

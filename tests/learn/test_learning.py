@@ -15,15 +15,15 @@ def learn(env: str, folder: Path, **settings: object) -> dict[str, object]:
     return seedbed.train(config).to_json()
 
 
-def test_cartpole_is_solved_within_a_million_steps(tmp_path: Path) -> None:
-    summary = learn("CartPole-v1", tmp_path, frames=1_000_000)
+def test_cartpole_is_solved_within_half_a_million_steps(tmp_path: Path) -> None:
+    summary = learn("CartPole-v1", tmp_path, frames=500_000)
     assert summary["best_mean_return"] >= 475, summary
 
 
 @pytest.mark.parametrize(
     ("agent", "settings"),
-    [("ppo", {}), ("ppo", {"correction": "vtrace"}), ("a2c", {})],
-    ids=["ppo", "appo", "a2c"],
+    [("vtrace", {}), ("ppo", {"correction": "vtrace"}), ("a2c", {})],
+    ids=["vtrace", "appo", "a2c"],
 )
 def test_other_agents_learn_cartpole_too(tmp_path: Path, agent: str, settings: dict[str, Any]) -> None:
     # A policy at random gets about 22. That 475 is reached is recorded in docs/evidence.md.

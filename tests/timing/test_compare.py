@@ -43,7 +43,7 @@ def test_each_agent_runs_where_it_can() -> None:
 
 
 def test_what_is_compared_is_alike_but_for_what_is_compared() -> None:
-    config = configure("CartPole-v1", actors=3, envs_per_actor=6, seed=5)
+    config = configure("CartPole-v1", agent="vtrace", actors=3, envs_per_actor=6, seed=5)
     vtrace, impala, dqn, apex = cases(config, ("seed", "impala", "apex"), spec_of("CartPole-v1"))[:4]
     assert vtrace.config.settings == impala.config.settings
     assert dqn.config.settings == apex.config.settings
@@ -119,7 +119,7 @@ def test_a_run_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch: 
         return found
 
     monkeypatch.setattr(compare, "measured", run)
-    config = configure("CartPole-v1")
+    config = configure("CartPole-v1", agent="vtrace")
     row = compare.compare(
         config, ["seed", "impala"], 8.0, say=lambda case, shown: told.append((case.name, shown))
     )

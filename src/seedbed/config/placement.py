@@ -210,7 +210,7 @@ class InferenceSettings(BatchingSettings, InferenceDeviceSettings):
     """Central inference: batches over actors, on devices that act."""
 
     actor_niceness: int = field(default=0, metadata={BESIDE: "actors"})
-    """Niceness of actor processes above the learner's, 0 to 19: 10 leaves the cores to inference and training first."""
+    """Niceness of actor processes above the learner's, 0 to 19: with more, inference comes first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
