@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = (
-    "test,check,docs,cuda,envpool,vizdoom,mujoco,onednn,gymnax,brax,craftax,onnx,minari,ray,"
+    "test,check,docs,cuda,envpool,vizdoom,mujoco,onednn,gymnax,brax,craftax,pettingzoo,onnx,minari,ray,"
     "sweep,watch,wandb,mlflow"
 )
 HEADER = """\

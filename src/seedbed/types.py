@@ -185,6 +185,8 @@ class EnvSpec:
       frames_per_step: environment frames that pass in one agent step (frame skip); counts frames/s.
       frame_stack: number of newest frames that the network sees at once. Only the newest one travels: the
         stack is rebuilt where the network reads it. 1 means no stacking.
+      agents: names of the agents of one environment, which are as many rows of a batch, next to one another; empty if
+        it has one.
     """
 
     id: str
@@ -192,6 +194,12 @@ class EnvSpec:
     action: ArraySpec
     frames_per_step: int = 1
     frame_stack: int = 1
+    agents: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of a batch that one environment has."""
+        return max(1, len(self.agents))
 
     @property
     def action_mask(self) -> ArraySpec | None:
@@ -231,6 +239,7 @@ class EnvSpec:
             "action": self.action.to_json(),
             "frames_per_step": self.frames_per_step,
             "frame_stack": self.frame_stack,
+            **({"agents": list(self.agents)} if self.agents else {}),
         }
 
     @staticmethod
@@ -251,6 +260,7 @@ class EnvSpec:
                 action=ArraySpec.from_json(value["action"]),
                 frames_per_step=int(value["frames_per_step"]),
                 frame_stack=int(value["frame_stack"]),
+                agents=tuple(str(name) for name in value.get("agents", ())),
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SpecError(f"not an environment spec: {value!r} ({error})") from error
@@ -284,6 +294,10 @@ class TimeStep(NamedTuple):
     ``first[t+2]`` and is never trained on. Between ``t`` and ``t+1``, ``terminated`` cuts the bootstrap, and
     ``truncated`` (a time limit) bootstraps from ``o_final``.
 
+    Where an environment has several agents, each is a row. A step at which an agent is not there, since it has not come
+    yet or has gone before the others, is an empty episode: ``first`` and ``terminated`` at once (:attr:`absent`). So no
+    transition from or to it is trained on, its action goes nowhere, and its observation means nothing.
+
     Attributes:
       observation: tree of arrays ``[..., *shape]``.
       reward: float32 ``[...]``, reward of the transition that ended here, unclipped; 0 where ``first``.
@@ -298,6 +312,11 @@ class TimeStep(NamedTuple):
     terminated: Any
     truncated: Any
     first: Any
+
+    @property
+    def absent(self) -> Any:
+        """Bool ``[...]``, the agent of this row is not in its environment; all False where each has one agent."""
+        return self.first & self.terminated
 
 
 class Exploration(NamedTuple):

@@ -81,6 +81,7 @@ def test_no_command_runs_what_a_strangers_folder_names(
         ({"env": "evil:World"}, "evil:World"),
         ({"env": "evil:World-v0"}, "evil:World-v0"),
         ({"env": "dm_env:evil:load"}, "dm_env:evil:load"),
+        ({"env": "pettingzoo:evil:load"}, "pettingzoo:evil:load"),
         ({"env": "toys:catch"}, "toys:catch"),
         ({"arch": "evil:ARCHITECTURE"}, "evil:ARCHITECTURE"),
         ({"agent": "evil:AGENT"}, "evil:AGENT"),

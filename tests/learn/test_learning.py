@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import seedbed
+from seedbed.evaluation.player import evaluate
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +30,25 @@ def test_other_agents_learn_cartpole_too(tmp_path: Path, agent: str, settings: d
     # A policy at random gets about 22. That 475 is reached is recorded in docs/evidence.md.
     summary = learn("CartPole-v1", tmp_path, agent=agent, frames=500_000, until_return=200.0, **settings)
     assert summary["best_mean_return"] >= 200, summary
+
+
+def test_agents_of_one_environment_learn_to_do_different_things(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    placed = {
+        "transport": "inproc",
+        "actors": 1,
+        "envs_per_actor": 16,
+        "batch_size": 16,
+        "learning_rate": 2e-3,
+    }
+    env = "pettingzoo:parallel_worlds:Meeting"
+    summary = learn(env, tmp_path, agent="ppo", hidden=(64,), frames=60_000, until_return=7.0, **placed)
+    assert summary["best_mean_return"] >= 7.0, summary
+    # A policy at random gets 2; one that does not tell the two agents apart 4 at most.
+    evaluated = evaluate(tmp_path / "run", episodes=64)
+    assert min(evaluated.agents.values()) >= 6.5, evaluated
 
 
 def test_catch_is_solved(tmp_path: Path) -> None:

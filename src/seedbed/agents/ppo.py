@@ -158,7 +158,7 @@ def make_agent(
         # The batch keeps the observations as they were when it was acted on; what comes sees the new statistics.
         if settings.normalize_observations:
             statistics = normalizer.add_observations(
-                params["observations"], seen, unroll.timestep.observation
+                params["observations"], seen, unroll.timestep.observation, ~timestep.absent
             )
             params = {**params, "observations": statistics}
         if settings.normalize_values:

@@ -60,6 +60,11 @@ class SebulbaSettings(
     """Memory of the replay: the host's, or that of the first training device, where unrolls then stay."""
 
     @property
+    def stepped_together(self) -> int:
+        """Environments in each batch that a thread steps, all of its own."""
+        return self.envs_per_actor
+
+    @property
     def largest_batch(self) -> int:
         """Environments in the batch that a thread acts for, all of its own."""
         return self.envs_per_actor

@@ -60,3 +60,7 @@ def run(arguments: list[str]) -> None:
         f"{result.count} episodes{cut}: mean {result.mean:.4g}, interquartile mean {result.interquartile_mean:.4g} "
         f"(95% interval {result.low:.4g} to {result.high:.4g})"
     )
+    if result.agents:
+        print_line(
+            "mean of each agent: " + ", ".join(f"{name} {value:.4g}" for name, value in result.agents.items())
+        )

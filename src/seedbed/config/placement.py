@@ -92,7 +92,7 @@ class EnvironmentSettings(InstanceSettings):
     """Actors with batches of environments."""
 
     envs_per_actor: int = 16
-    """Environments of each actor; one half steps while the other waits for its actions."""
+    """Environments (or agents in them) of each actor; one half steps while the other waits."""
     eval_envs: int = field(default=0, metadata=FOR_EXPLORERS)
     """Environments, the last ones, that only evaluate: nothing is learned there; returns are theirs alone."""
 
@@ -112,12 +112,17 @@ class EnvironmentSettings(InstanceSettings):
         return self.actors * self.envs_per_actor
 
     @property
+    def stepped_together(self) -> int:
+        """Environments in each batch that an actor steps."""
+        return lanes_of(self.envs_per_actor)[1]
+
+    @property
     def largest_batch(self) -> int:
         """Environments in the largest batch that one device acts for; no lane is larger."""
         return self._rows(1, 0, None)
 
     def _rows(self, devices: int, device: int, asked: int | None) -> int:
-        rows = lanes_of(self.envs_per_actor)[1]
+        rows = self.stepped_together
         here = len(range(device, self.actors, devices))
         return max(asked or here * rows or _REMOTE_BATCH, rows)
 

@@ -29,7 +29,7 @@ class AsDeclared(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], env_id: str) -> None:
         super().__init__(env)
         self._env_id = env_id
-        self._read = _reader(env.observation_space, env_id, ())
+        self._read = reader(env.observation_space, env_id, ())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -50,8 +50,11 @@ class AsDeclared(gymnasium.Wrapper[Any, Any, Any, Any]):
         return taken(self._read, shown, moment)
 
 
-def _reader(space: Any, env_id: str, keys: Keys) -> Read:
-    """Makes the function that brings observations of ``space`` to the dtypes that it declares."""
+def reader(space: Any, env_id: str, keys: Keys) -> Read:
+    """Makes the function that brings observations of ``space`` to the dtypes that it declares.
+
+    It raises :class:`EnvironmentFault`, which names the place ``keys``, for one that is not declared.
+    """
     if isinstance(space, spaces.Dict):
         return _dict_reader(space, env_id, keys)
     if isinstance(space, spaces.Tuple):
@@ -65,7 +68,7 @@ def _reader(space: Any, env_id: str, keys: Keys) -> Read:
 
 def _dict_reader(space: spaces.Dict, env_id: str, keys: Keys) -> Read:
     name = name_of(env_id, keys)
-    children = {key: _reader(child, env_id, (*keys, key)) for key, child in space.spaces.items()}
+    children = {key: reader(child, env_id, (*keys, key)) for key, child in space.spaces.items()}
 
     def read(shown: Any) -> Any:
         if not isinstance(shown, Mapping):
@@ -82,7 +85,7 @@ def _dict_reader(space: spaces.Dict, env_id: str, keys: Keys) -> Read:
 
 def _tuple_reader(space: spaces.Tuple[Any], env_id: str, keys: Keys) -> Read:
     name = name_of(env_id, keys)
-    children = [_reader(child, env_id, (*keys, index)) for index, child in enumerate(space.spaces)]
+    children = [reader(child, env_id, (*keys, index)) for index, child in enumerate(space.spaces)]
 
     def read(shown: Any) -> Any:
         if not isinstance(shown, tuple | list) or len(shown) != len(children):

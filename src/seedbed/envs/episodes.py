@@ -37,8 +37,8 @@ class EpisodeMeter:
         first = np.asarray(timestep.first)
         self._return = np.where(first, 0.0, self._return + timestep.reward)
         self._length = np.where(first, 0, self._length + 1)
-        self._open |= first
         ended = np.asarray(timestep.terminated) | np.asarray(timestep.truncated)
+        self._open |= first & ~ended  # an agent that is not there begins nothing
         self.finished = np.flatnonzero(ended & self._open).tolist()
         self._open &= ~ended
         return [(float(self._return[i]), int(self._length[i])) for i in self.finished]

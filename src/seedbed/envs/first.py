@@ -47,17 +47,18 @@ def look(
       ConfigError: they cannot be made.
       EnvironmentFault: they fail, or break the contract.
     """
-    environment = make(env_id, num_envs, options)
+    environment = make(env_id, num_envs, options, rounded_up=True)
+    rows = environment.num_envs
     try:
         passed()
         if not environment.on_device:
             step = environment.reset(seed)
             passed()
             for _ in range(STEPS):
-                action = _plain_actions(environment.spec.action, num_envs)
+                action = _plain_actions(environment.spec.action, rows)
                 environment.send(allowed_actions(environment.spec, step, action))
                 step = environment.receive()
-                _require_arrays(env_id, step, num_envs)
+                _require_arrays(env_id, step, rows)
                 passed()
     finally:
         environment.close()

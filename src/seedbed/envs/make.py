@@ -21,7 +21,15 @@ from seedbed.envs.pool import PREFIX, Pool
 from seedbed.envs.rules import StepRules, broken_array
 from seedbed.envs.standard import make_standard
 from seedbed.envs.toys import TOYS
-from seedbed.errors import ConfigError, EnvironmentFault, SeedbedError, SpecError, described, unknown_name
+from seedbed.errors import (
+    ConfigError,
+    EnvironmentFault,
+    SeedbedError,
+    SpecError,
+    described,
+    listed,
+    unknown_name,
+)
 from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import ACTION_MASK, EnvSpec, TimeStep, leaves
 
@@ -30,7 +38,13 @@ NATIVE = ("gymnax", "brax", "craftax")
 
 
 def make(
-    env_id: str, num_envs: int, options: Options = (), *, render: bool = False, first: int = 0
+    env_id: str,
+    num_envs: int,
+    options: Options = (),
+    *,
+    render: bool = False,
+    first: int = 0,
+    rounded_up: bool = False,
 ) -> Guarded:
     """Makes a batch of ``num_envs`` environments.
 
@@ -42,28 +56,34 @@ def make(
     ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`); ``toy:doors`` is a JAX function too
     ``foreign:FILE.json``         stepped by another program (:mod:`seedbed.envs.foreign`); not made here
     ``dm_env:module:factory``     an environment of dm_env (:mod:`seedbed.envs.deepmind`)
+    ``pettingzoo:module:factory`` several agents in one environment (:mod:`seedbed.envs.many_agents`)
     ``module:factory``            the user's own (:mod:`seedbed.envs.own`)
     anything else                 Gymnasium (:mod:`seedbed.envs.standard`)
     ============================  ==========================================================================
 
     Args:
       env_id: the environment's name.
-      num_envs: number of environments; at least 1.
+      num_envs: number of environments, or of agents where an environment has several: each is a row of the batch; at
+        least 1.
       options: keyword arguments of the environment itself, see :mod:`seedbed.envs.options`; an unknown name is
         refused.
       render: whether ``render()`` will be called.
       first: number of the first of them, for messages.
+      rounded_up: whether the batch may have more rows, where environments have several agents.
 
     Raises:
-      ConfigError: a name, an option or a package is wrong or missing, or the environment could not be made.
+      ConfigError: a name, an option or a package is wrong or missing, or the environment could not be made; or
+        ``num_envs`` agents are no whole number of environments.
       SpecError: an action mask is none of the environment's actions.
     """
     whole(env_id, "the number of environments", num_envs, 1)
     try:
         made = _maker(env_id)(env_id, num_envs, options, render=render)
         try:
+            if not rounded_up:
+                require_whole(made.spec, num_envs)
             return Guarded(made, first)
-        except SpecError:
+        except SeedbedError:
             made.close()
             raise
     except SeedbedError:
@@ -75,9 +95,19 @@ def make(
 
 def spec_of(env_id: str, options: Options = (), num_envs: int = 1) -> EnvSpec:
     """The spec of an environment; makes ``num_envs`` and closes them."""
-    environment = make(env_id, num_envs, options)
+    environment = make(env_id, num_envs, options, rounded_up=True)
     environment.close()
     return environment.spec
+
+
+def require_whole(spec: EnvSpec, rows: int) -> None:
+    """Raises :class:`ConfigError` unless ``rows`` agents are a whole number of environments."""
+    if rows % spec.rows:
+        raise ConfigError(
+            f"{spec.id} has {spec.rows} agents in each environment ({listed(spec.agents)}), each a row, and "
+            f"{rows} rows are no whole number of environments: give a multiple of {spec.rows} (of {2 * spec.rows} "
+            "where actors step their environments in halves) for --envs-per-actor, or --batch-size without it"
+        )
 
 
 class Guarded:
@@ -244,6 +274,8 @@ def _maker(env_id: str) -> Callable[..., Environment]:
         return _make_native
     if is_atari(env_id):
         return make_atari
+    if env_id.startswith("pettingzoo:"):
+        return _make_many
     if is_own(env_id):
         return make_own
     return make_standard
@@ -268,6 +300,13 @@ def _make_deepmind(env_id: str, num_envs: int, options: Options, *, render: bool
     from seedbed.envs.deepmind import make_deepmind
 
     return make_deepmind(env_id, num_envs, options, render=render)
+
+
+def _make_many(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:
+    # Here, since it imports Gymnasium, which other environments do not need.
+    from seedbed.envs.many_agents import make_many
+
+    return make_many(env_id, num_envs, options, render=render)
 
 
 def _make_native(env_id: str, num_envs: int, options: Options, *, render: bool) -> Environment:

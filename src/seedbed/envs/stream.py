@@ -25,21 +25,36 @@ class Stream:
         self.num_envs = num_envs
         self.ended: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
 
-    def start(self, observation: Tree) -> TimeStep:
-        """The step after a reset of every environment."""
-        self.ended = np.zeros(self.num_envs, np.bool_)
+    def start(self, observation: Tree, absent: NDArray[np.bool_] | None = None) -> TimeStep:
+        """The step after a reset of every environment; ``absent`` as for :meth:`step`."""
+        self.ended = np.zeros(self.num_envs, np.bool_) if absent is None else absent
         return TimeStep(
             observation=observation,
             reward=np.zeros(self.num_envs, np.float32),
-            terminated=np.zeros(self.num_envs, np.bool_),
+            terminated=self.ended.copy(),
             truncated=np.zeros(self.num_envs, np.bool_),
             first=np.ones(self.num_envs, np.bool_),
         )
 
-    def step(self, observation: Tree, reward: Any, terminated: Any, truncated: Any) -> TimeStep:
-        """Returns the step after one action each; an environment's claims about its reset step are ignored."""
+    def step(
+        self,
+        observation: Tree,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        absent: NDArray[np.bool_] | None = None,
+    ) -> TimeStep:
+        """Returns the step after one action each; an environment's claims about its reset step are ignored.
+
+        Args:
+          observation: tree of ``[num_envs, ...]``.
+          reward, terminated, truncated: ``[num_envs]``.
+          absent: bool ``[num_envs]``, rows whose agent is not there; each was absent before, or its episode has ended.
+        """
         first = self.ended
         over = np.asarray(terminated, np.bool_) & ~first
+        if absent is not None:
+            over |= absent
         cut = np.asarray(truncated, np.bool_) & ~first & ~over
         self.ended = over | cut
         with np.errstate(over="ignore"):  # an infinite one is refused, see :mod:`seedbed.envs.rules`

@@ -53,7 +53,7 @@ def collect(
     require_room(folder)
     environment = player.make(_ENVS)
     transitions = -(-frames // environment.spec.frames_per_step)
-    tally = _Tally(_ENVS)
+    tally = _Tally(environment.num_envs)
     options = env_options(player.config)
     options.pop("episodic_life", None)  # see Player.make
     about: dict[str, Any] = {

@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from ctypes.util import find_library
 from dataclasses import asdict
 from pathlib import Path
@@ -63,11 +63,14 @@ class Player:
         self.policy: Policy | None = None
 
     def make(self, num_envs: int, *, render: bool = False) -> Guarded:
-        """Makes the run's environment, and the policy for its spec."""
+        """Makes the run's environment, and the policy for its spec.
+
+        Where environments have several agents, there are as many of them as have ``num_envs`` agents or a few more.
+        """
         options = split(self.config.env_options)
         # What counts is the whole game, also for an agent that was trained on single lives.
         options.pop("episodic_life", None)
-        environment = make(self.config.env, num_envs, options, render=render)
+        environment = make(self.config.env, num_envs, options, render=render, rounded_up=True)
         if self.policy is None:
             self.policy = Policy(self.config, environment.spec, self._checkpoint, greedy=self._greedy)
         return environment
@@ -114,7 +117,8 @@ class _Lines:
 
 
 class _Returns:
-    """The returns of ``quota`` episodes of each environment, so that short episodes are not favoured.
+    """The returns of ``quota`` episodes of each row (an environment, or an agent of one), so that short ones are not
+    favoured.
 
     Attributes:
       cut: number of cut episodes.
@@ -124,6 +128,7 @@ class _Returns:
         self._each: list[list[float]] = [[] for _ in range(envs)]
         self._quota = quota
         self._max_steps = max_steps
+        self._never_came = np.zeros(envs, np.bool_)
         self.cut = 0
 
     @property
@@ -133,17 +138,32 @@ class _Returns:
 
     @property
     def complete(self) -> bool:
-        """True if no environment owes an episode."""
-        return all(len(found) >= self._quota for found in self._each)
+        """True if no row owes an episode."""
+        return not self._owing().any()
+
+    def _owing(self) -> Any:
+        return np.array([len(found) < self._quota for found in self._each]) & ~self._never_came
+
+    def of_agents(self, names: Sequence[str]) -> dict[str, float]:
+        """Returns the mean of each of the agents that environments have, of those that had an episode."""
+        found = {
+            name: list(itertools.chain(*self._each[row :: len(names)])) for row, name in enumerate(names)
+        }
+        return {name: float(np.mean(values)) for name, values in found.items() if values}
 
     def add_until_all_rest(self, steps: Iterator[tuple[TimeStep, ActOutput]]) -> Iterator[int]:
         """Takes steps, from a reset on, until each environment has its quota or stands in an episode that was cut.
 
-        Yields how many steps it has taken. Only a reset of all environments ends an episode that was cut.
+        Yields how many steps it has taken. Only a reset of all environments ends an episode that was cut. An agent that
+        does not come for as long as the longest episode is not waited for.
         """
         meter = EpisodeMeter(len(self._each))
-        plays = np.array([len(found) < self._quota for found in self._each])
+        plays = self._owing()
+        waited = np.zeros(len(self._each), np.int64)
         for count, (timestep, _) in enumerate(steps):
+            waited = np.where(timestep.absent, waited + 1, 0)
+            self._never_came |= waited > self._max_steps
+            plays &= ~self._never_came
             ended = meter.add(timestep)
             for index, (value, _) in zip(meter.finished, ended, strict=True):
                 if plays[index]:
@@ -174,9 +194,9 @@ def evaluate(
 ) -> Evaluation:
     """Plays ``episodes`` episodes and estimates the expected return.
 
-    Every environment contributes the same number of episodes (the total is rounded up to that), so that short
-    episodes are not favoured. One that has not ended after ``max_steps`` steps is cut, and counted with its return up
-    to there.
+    Every environment, and every agent of one, contributes the same number of episodes (the total is rounded up to
+    that), so that short episodes are not favoured. One that has not ended after ``max_steps`` steps is cut, and counted
+    with its return up to there.
 
     Args:
       path: the run folder.
@@ -194,9 +214,9 @@ def evaluate(
         if given < 1:
             raise ConfigError(f"{given} {name}: give at least 1")
     player = Player(path, greedy=greedy, trust=trust)
-    envs = min(_ENVS, episodes)
-    returns, lines = _Returns(envs, -(-episodes // envs), max_steps), _Lines(say)
-    environment = player.make(envs)
+    environment = player.make(min(_ENVS, episodes))
+    rows = environment.num_envs
+    returns, lines = _Returns(rows, -(-episodes // rows), max_steps), _Lines(say)
     try:
         for begun in itertools.takewhile(lambda _: not returns.complete, itertools.count()):
             for count in returns.add_until_all_rest(player.play(environment, seed, begun)):
@@ -204,7 +224,8 @@ def evaluate(
     finally:
         environment.close()
     found = estimate(returns.all, seed)
-    return Evaluation(**asdict(found), cut=returns.cut, max_steps=max_steps)
+    agents = returns.of_agents(environment.spec.agents)
+    return Evaluation(**asdict(found), cut=returns.cut, max_steps=max_steps, agents=agents)
 
 
 def _how_far(returns: _Returns, episodes: int, count: int) -> str:
@@ -277,7 +298,7 @@ def record(
             video.init_video_stream("libx264", fps=rate)
             for count, (timestep, _) in enumerate(player.play(environment, seed)):
                 video.write_frame(_even(environment.render(), environment.spec.id))
-                ended = bool(timestep.terminated[0] or timestep.truncated[0])
+                ended = bool((timestep.terminated | timestep.truncated).all())  # of all agents
                 if ended or count >= most:
                     break
                 lines.maybe(lambda count=count: f"recording: {count:,} of at most {most:,} steps")  # type: ignore[misc]

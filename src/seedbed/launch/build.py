@@ -11,7 +11,7 @@ from seedbed.config.placement import EnvironmentSettings, RemoteSettings, Transp
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
 from seedbed.envs.foreign import foreign_spec, is_foreign
-from seedbed.envs.make import NATIVE
+from seedbed.envs.make import NATIVE, require_whole
 from seedbed.errors import ConfigError
 from seedbed.launch.first import in_a_process, in_a_thread
 from seedbed.launch.surroundings import require_devices
@@ -29,7 +29,7 @@ def build_spec(config: RunConfig) -> EnvSpec:
 
     Raises:
       ConfigError: an environment cannot be made, fails, breaks the contract, or one call takes more than
-        ``env_timeout`` seconds.
+        ``env_timeout`` seconds; or the agents that an actor steps are no whole number of environments.
     """
     place = config.placement
     if is_foreign(config.env):
@@ -43,7 +43,10 @@ def build_spec(config: RunConfig) -> EnvSpec:
     apart = isinstance(place, TransportSettings) and place.transport != "inproc"
     seen = in_a_process if apart and config.env.partition(":")[0] not in _OURS else in_a_thread
     # Two show whether a factory returns the same object again.
-    return seen(config, min(together, 2))
+    spec = seen(config, min(together, 2))
+    if isinstance(place, EnvironmentSettings):
+        require_whole(spec, place.stepped_together)
+    return spec
 
 
 def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | None = None) -> Agent:

@@ -8,7 +8,7 @@ Precipice").
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,12 @@ class Evaluation(Estimate):
       cut: episodes that had not ended after ``max_steps`` steps. They are counted with their return up to there, as
         after a time limit: none is left out, which would favour short episodes.
       max_steps: the most steps of an episode.
+      agents: mean return of each agent by its name, where an environment has several.
     """
 
     cut: int
     max_steps: int
+    agents: dict[str, float] = field(default_factory=dict)
 
 
 def interquartile_mean(values: ArrayLike, axis: int = 0) -> NDArray[np.float64]:

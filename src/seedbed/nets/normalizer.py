@@ -40,13 +40,23 @@ def initial_statistics(spec: Tree) -> Statistics:
     return {_name(path): initial_moments(leaf.shape) for path, leaf in leaves(spec) if _is_float(leaf)}
 
 
-def add_observations(statistics: Statistics, spec: Tree, observation: Tree) -> Statistics:
-    """The statistics with the observations ``[T, B, ...]`` added."""
+def add_observations(
+    statistics: Statistics, spec: Tree, observation: Tree, counts: jax.Array | None = None
+) -> Statistics:
+    """The statistics with the observations ``[T, B, ...]`` added.
+
+    Args:
+      statistics: statistics of earlier observations.
+      spec: spec of an observation.
+      observation: the observations.
+      counts: bool ``[T, B]``, observations that count; None for all.
+    """
     added = {}
+    counts = None if counts is None else counts.reshape(-1)
     for (path, leaf), (_, array) in zip(leaves(spec), leaves(observation), strict=True):
         if _is_float(leaf):
             rows = array.reshape(-1, *leaf.shape)
-            added[_name(path)] = add_rows(statistics[_name(path)], rows)
+            added[_name(path)] = add_rows(statistics[_name(path)], rows, counts)
     return added
 
 

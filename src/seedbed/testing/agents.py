@@ -161,6 +161,11 @@ class Subject:
         _, prepared = self._prepare(self.params, unroll)
         return cast(Unroll, prepared)
 
+    def statistics(self, unroll: Unroll) -> Tree:
+        """The parameters after the unroll was prepared, which keep statistics of what was shown."""
+        params, _ = self._prepare(self.params, unroll)
+        return cast(Tree, params)
+
     def compiled_gradient(self, unroll: Unroll) -> Any:
         """The compiled gradient of the loss, made with the first prepared unroll that comes."""
         if self._compiled is None:
@@ -311,6 +316,38 @@ def check_boundary_is_not_trained(subject: Subject) -> None:
         record=jax.tree.map(disturb, unroll.record),
     )
     _close(_loss_and_gradient(subject, unroll), _loss_and_gradient(subject, changed), "the loss")
+
+
+def check_absent_agents_are_not_trained(subject: Subject) -> None:
+    """Requires that nothing at steps at which an agent is absent has an effect on loss, gradient or statistics."""
+    plain = subject.unroll([(1, 1, "terminated")])
+    steps = len(plain.timestep.first)
+    flags = {name: np.array(getattr(plain.timestep, name)) for name in ("first", "terminated")}
+    # Row 1 goes at step 1 and comes back at step 4; row 2 comes at step 2; row 3 never does.
+    for row, absent in ((1, slice(2, 4)), (2, slice(0, 2)), (3, slice(0, None))):
+        for flag in flags.values():
+            flag[absent, row] = True
+        flags["first"][absent.stop or steps :, row][:1] = True
+    unroll = plain._replace(timestep=plain.timestep._replace(**flags))
+    absent = unroll.timestep.absent
+
+    def disturb(array: Any, where: Any) -> Any:
+        other = jnp.roll(array, 1, axis=0)
+        other = -2 * other if jnp.issubdtype(array.dtype, jnp.floating) else other
+        return jnp.where(where.reshape(*where.shape, *(1,) * (array.ndim - 2)), other, array)
+
+    def of_decisions(array: Any) -> Any:
+        return disturb(array, absent[:-1])
+
+    changed = unroll._replace(
+        timestep=unroll.timestep._replace(
+            observation=jax.tree.map(lambda x: disturb(x, absent), unroll.timestep.observation)
+        ),
+        action=of_decisions(unroll.action),
+        record=jax.tree.map(of_decisions, unroll.record),
+    )
+    one, other = ((_loss_and_gradient(subject, each), subject.statistics(each)) for each in (unroll, changed))
+    _close(one, other, "the loss")
 
 
 def _loss_and_gradient(subject: Subject, unroll: Unroll) -> tuple[Any, Tree]:
@@ -523,6 +560,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
     check_episodes_do_not_leak,
     check_replay_reproduces_acting,
     check_boundary_is_not_trained,
+    check_absent_agents_are_not_trained,
     check_time_limit_is_no_termination,
     check_preparing_by_the_record_changes_nothing,
     check_shards_average_to_the_whole,

@@ -50,7 +50,7 @@ def check_environment(
     Args:
       make: takes the number of environments and returns a fresh batch; or an id that ``seedbed.envs.make``
         takes. It is called a few times.
-      num_envs: size of the batch, at least 2.
+      num_envs: size of the batch, at least 2; a multiple of the agents that an environment has.
       steps: number of steps to take; enough for some episodes to end, since most rules are about ends.
       seed: seed of the environments and of the actions.
 
@@ -166,12 +166,14 @@ def _first_rule(recording: Recording) -> None:
 
 
 def _end_rule(recording: Recording) -> None:
-    """An end is a termination or a truncation, not both, and never a first step."""
+    """An end is a termination or a truncation, not both, and a first step only of an agent that is not there."""
+    several = bool(recording.spec.agents)
     for t, step in enumerate(recording.steps):
         both = bool((step.terminated & step.truncated).any())
         _require(not both, "end rule", t, "a step is both terminated and truncated; terminated wins")
         ended = step.terminated | step.truncated
-        _require(not (ended & step.first).any(), "end rule", t, "a `first` step is also an end")
+        at_once = bool((ended & step.first & ~(step.absent & several)).any())
+        _require(not at_once, "end rule", t, "a `first` step is also an end")
 
 
 def _first_reward_rule(recording: Recording) -> None:
@@ -253,11 +255,14 @@ def _seed_rule(fresh: Callable[[int], Environment], num_envs: int, seed: int, se
     random = not all(_same(a, b) for a, b in zip(recording.steps, other.steps, strict=True))
     if not random:
         return
-    for i in range(1, num_envs):
-        equal = all(_same(_row(step, 0), _row(step, i)) for step in recording.steps)
+    each = seen.spec.rows
+    for i in range(each, num_envs, each):
+        equal = all(
+            _same(_row(step, row), _row(step, i + row)) for step in recording.steps for row in range(each)
+        )
         _ensure(
             not equal,
-            f"seed rule: environments 0 and {i} of a batch show the same for {len(one)} equal actions; "
+            f"seed rule: environments 0 and {i // each} of a batch show the same for {len(one)} equal actions; "
             "environment i must be seeded from (seed, i)",
         )
 

@@ -1,0 +1,107 @@
+"""Runs in which several agents have one environment: the same wherever they stand, with books of agents alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_runs import params, run
+
+from seedbed.cli import eval as eval_command
+from seedbed.errors import ConfigError
+from seedbed.evaluation.collect import collect
+from seedbed.evaluation.player import evaluate, record
+from seedbed.launch.train import resume
+
+SCRIPTED, MEETING = "pettingzoo:parallel_worlds:Scripted", "pettingzoo:parallel_worlds:Meeting"
+ROWS, STEPS, BATCHES = 12, 6, 6
+SMALL: dict[str, Any] = {"batch_size": ROWS, "unroll_length": STEPS, "lstm": 8}
+SERVED = {"transport": "inproc", "actors": 1, "envs_per_actor": ROWS, "lag": 0}
+ELSEWHERE = {
+    "impala": {**SERVED, "arch": "impala"},
+    "sebulba": {"arch": "sebulba", "actors": 2, "envs_per_actor": ROWS // 2, "lag": 0},
+}
+
+
+def of(folder: Path, **settings: Any) -> Any:
+    # Five, two and two of the six decisions of three agents are carried out, in each unroll.
+    frames = (BATCHES - 1) * ROWS * STEPS // 2 + 1
+    return run(folder, **{"env": SCRIPTED, "arch": "seed", "frames": frames, **SMALL, **SERVED, **settings})
+
+
+def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path) -> None:
+    seed = of(tmp_path / "seed")
+    ours = params(tmp_path / "seed")
+    # An unroll is an episode and the reset after it: 9 of 18 decisions are carried out, and 3 episodes end.
+    assert seed.weights_version == BATCHES
+    assert seed.more["steps_received"] == BATCHES * ROWS * STEPS
+    assert seed.agent_steps == BATCHES * ROWS * STEPS // 2
+    assert seed.episodes == BATCHES * ROWS
+    assert seed.mean_return == pytest.approx((15 + 20 + 200) / 3)
+    for arch, placed in ELSEWHERE.items():
+        settings = {"env": SCRIPTED, "frames": (BATCHES - 1) * ROWS * STEPS // 2 + 1, **SMALL, **placed}
+        other = run(tmp_path / arch, **settings)
+        for name in ("weights_version", "agent_steps", "episodes", "mean_return"):
+            assert getattr(other, name) == getattr(seed, name), (arch, name)
+        theirs = params(tmp_path / arch)
+        for leaf, array in ours.items():
+            np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
+
+
+@pytest.mark.slow
+def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path) -> None:
+    replay = {"agent": "dqn", "lstm": 0, "replay_min_size": 36, "replay_size": 600, "replay_ratio": 1.0}
+    seed = of(tmp_path / "seed", **replay, head_size=8)
+    ape = of(tmp_path / "apex", **replay, head_size=8, arch="apex")
+    assert seed.weights_version > 0
+    ours, theirs = params(tmp_path / "seed"), params(tmp_path / "apex")
+    for leaf, array in ours.items():
+        np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
+    assert ape.agent_steps == seed.agent_steps
+    # Half of what was decided is of agents that were not there, and was never trained on.
+    assert 0 < seed.more["steps_trained"] <= seed.agent_steps < 0.6 * seed.more["steps_received"]
+
+
+def test_a_run_goes_on_with_its_agents_as_they_stood(tmp_path: Path) -> None:
+    whole = of(tmp_path / "whole", deterministic=True)
+    of(tmp_path / "parts", deterministic=True, frames=2 * ROWS * STEPS // 2 + 1)
+    resume(tmp_path / "parts", frames=(BATCHES - 1) * ROWS * STEPS // 2 + 1)
+    ours, theirs = params(tmp_path / "whole"), params(tmp_path / "parts")
+    assert whole.weights_version == BATCHES
+    assert {name: array.tolist() for name, array in ours.items()} == {
+        name: array.tolist() for name, array in theirs.items()
+    }
+
+
+def test_a_run_is_played_and_recorded_with_all_its_agents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    of(folder, frames=40)
+    found = evaluate(folder, episodes=7)
+    # One row each for the agents of three environments, each with one episode.
+    assert found.count == 9 and found.cut == 0
+    assert found.agents == {"stays": 15.0, "dies": 20.0, "comes": 200.0}
+    cut = evaluate(folder, episodes=3, max_steps=2)
+    # Who comes at step 3 is not waited for, and has no mean.
+    assert cut.agents == {"stays": 3.0, "dies": 20.0} and cut.count == 2
+
+    eval_command.run([str(folder), "--episodes", "3"])
+    assert "mean of each agent: stays 15, dies 20, comes 200" in capsys.readouterr().out
+    eval_command.run([str(folder), "--episodes", "3", "--json"])
+    assert json.loads(capsys.readouterr().out)["agents"] == found.agents
+    told = collect(folder, frames=60, out=tmp_path / "data").about
+    assert told["mean_return"] == pytest.approx((15 + 20 + 200) / 3)
+
+
+def test_a_picture_of_all_agents_is_recorded(tmp_path: Path) -> None:
+    of(tmp_path / "run", env=MEETING, frames=40)
+    assert record(tmp_path / "run").stat().st_size > 0
+
+
+def test_rows_that_are_no_whole_number_of_environments_are_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no whole number of environments"):
+        of(tmp_path / "run", envs_per_actor=8)
