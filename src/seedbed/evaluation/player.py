@@ -145,7 +145,7 @@ class _Returns:
         return np.array([len(found) < self._quota for found in self._each]) & ~self._never_came
 
     def of_agents(self, names: Sequence[str]) -> dict[str, float]:
-        """Returns the mean of each of the agents that environments have, of those that had an episode."""
+        """Returns the mean return of each agent that had an episode; rows have these agents in turn."""
         found = {
             name: list(itertools.chain(*self._each[row :: len(names)])) for row, name in enumerate(names)
         }
