@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "watching": _LOOP | {"registry", "config", "architectures", "launch"},
     "search": _LOOP | {"registry", "config", "architectures", "launch", "watching"},
     "timing": _LOOP | {"registry", "config", "architectures", "launch"},
+    "planning": VOCABULARY | {"acting", "architectures", "config", "nets"},
     "testing": _LOOP | {"registry", "config", "architectures", "launch"},
     "cli": _LOOP
     | {
@@ -64,6 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "evaluation",
         "watching",
         "search",
+        "planning",
     },
     "__main__": {"cli"},
 }

@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -35,7 +35,9 @@ from seedbed.acting.example import example_unroll
 from seedbed.acting.inference import initial_state, row_keys
 from seedbed.architectures.checks import acts
 from seedbed.architectures.devices import pick_everywhere
-from seedbed.architectures.interface import Architecture, Setup, head_alone
+from seedbed.architectures.interface import Architecture, Setup
+from seedbed.architectures.program import Acts, Environments, Program
+from seedbed.architectures.roles import learner, training
 from seedbed.config.placement import (
     FOR_REPLAYS,
     HostSettings,
@@ -766,6 +768,20 @@ def _unroll_of(steps: Steps, last: TimeStep, state: Tree) -> Unroll:
     return Unroll(timesteps, steps.action, steps.record, state, steps.version)
 
 
+def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
+    """Returns the roles of a run: one process, whose devices do everything by turns."""
+    del spec
+    envs, devices = envs_of(config, agent) // config.cluster.hosts, config.placement.training_devices
+    head = learner(
+        config,
+        agent,
+        steps=Environments(envs, compiled=True),
+        acts=Acts(envs, devices=devices),
+        trains=replace(training(config, agent), lag=0),
+    )
+    return Program((head,), hosts=config.cluster.hosts)
+
+
 def envs_of(config: RunConfig, agent: Agent) -> int:
     """Returns the number of environments."""
     given: int | None = config.placement.envs
@@ -820,7 +836,7 @@ ANAKIN = Architecture(
     "anakin",
     AnakinSettings,
     build,
-    head_alone,
+    program,
     refuses=acts,
     check=check,
     policy="program",

@@ -25,8 +25,8 @@ from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_beh
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts
-from seedbed.architectures.program import Program
-from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.program import Acts, Program
+from seedbed.architectures.roles import LEARNER, actors, learner, training
 from seedbed.architectures.traffic import snapshots, unrolls
 from seedbed.config.placement import (
     FetchSettings,
@@ -130,7 +130,8 @@ def program_with(config: RunConfig, agent: Agent, spec: EnvSpec, fetch_steps: in
         snapshots(agent), what=f"weights, {fetch_steps or agent.data.unroll_length} steps apart or more"
     )
     edge = (*unrolls(agent, spec, rows), weights)
-    return Program((learner(config, agent), actors(config, LEARNER, edge)), hosts=config.cluster.hosts)
+    head = learner(config, agent, trains=training(config, agent))
+    return Program((head, actors(config, LEARNER, edge, acts=Acts(rows))), hosts=config.cluster.hosts)
 
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from seedbed.acting.lanes import Member
 from seedbed.architectures.program import Program
-from seedbed.architectures.roles import learner
 from seedbed.config.settings import RunConfig
 from seedbed.learning.checkpoint import Checkpoint
 from seedbed.learning.run import Run
@@ -71,12 +70,6 @@ def nothing_to_check(config: RunConfig, agent: Agent) -> str | None:
 def as_configured(config: RunConfig) -> RunConfig:
     """Returns the settings unchanged."""
     return config
-
-
-def head_alone(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
-    """Returns the program of a run that is one process."""
-    del spec
-    return Program((learner(config, agent),), hosts=config.cluster.hosts)
 
 
 def own_share(config: RunConfig, transitions: float) -> float:

@@ -90,6 +90,59 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Environments:
+    """The environments that an instance steps.
+
+    Attributes:
+      rows: number of environments in a lane, which are stepped by one call.
+      lanes: number of lanes of an instance, side by side.
+      compiled: whether environments and policy are one program of the devices that act.
+    """
+
+    rows: int
+    lanes: int = 1
+    compiled: bool = False
+
+
+@dataclass(frozen=True)
+class Acts:
+    """The policy that an instance runs.
+
+    Attributes:
+      rows: number of environments in a full batch.
+      wait: time in s that a partial batch waits for more environments.
+      devices: devices of its process that act, by index; none: a CPU core of the instance.
+    """
+
+    rows: int
+    wait: float = 0.0
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trains:
+    """The updates that an instance makes.
+
+    Attributes:
+      steps: number of agent steps that are acted for each batch, on one host.
+      unroll: number of steps of one environment that are handed over at once.
+      updates: number of updates with one batch.
+      waiting: number of batches that may wait for the learner, in its memory and ahead of time.
+      devices: devices of its process that train, by index.
+      lag: number of rounds by which acting is ahead of learning; None: free.
+      samples: whether batches are samples from a replay.
+    """
+
+    steps: float
+    unroll: int
+    updates: int = 1
+    waiting: float = 1.0
+    devices: tuple[int, ...] = (0,)
+    lag: int | None = None
+    samples: bool = False
+
+
+@dataclass(frozen=True)
 class Role:
     """A role: a group of instances of a program that do the same.
 
@@ -111,6 +164,7 @@ class Role:
       elastic: whether instances may join and leave while the run goes on.
       accelerated: whether its JAX uses the same platform as the head's; otherwise the CPU.
       niceness: niceness of its processes above the head's.
+      steps, acts, trains: parts of the loop that an instance runs, for the planner; None: it does not run this part.
     """
 
     name: str
@@ -128,6 +182,9 @@ class Role:
     elastic: bool = False
     accelerated: bool = False
     niceness: int = 0
+    steps: Environments | None = None
+    acts: Acts | None = None
+    trains: Trains | None = None
 
 
 @dataclass(frozen=True)
@@ -209,7 +266,16 @@ class Program:
 
 def _role(*, needs: Mapping[str, Any], dials: Sequence[Mapping[str, Any]], **rest: Any) -> Role:
     edges = tuple(Edge(edge["to"], tuple(Traffic(**each) for each in edge["traffic"])) for edge in dials)
-    return Role(**rest, needs=Resources(**needs), dials=edges)
+    parts: dict[str, Any] = {
+        name: None if (values := rest.pop(name, None)) is None else kind(**_with_tuples(values))
+        for name, kind in (("steps", Environments), ("acts", Acts), ("trains", Trains))
+    }
+    return Role(**rest, **parts, needs=Resources(**needs), dials=edges)
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of JSON with tuples in the place of lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)

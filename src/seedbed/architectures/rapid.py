@@ -36,8 +36,8 @@ from seedbed.architectures.devices import pick
 from seedbed.architectures.impala import learning_from_actors
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import assignment_of
-from seedbed.architectures.program import Context, Edge, Program, Resources, Role
-from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.program import Acts, Context, Edge, Program, Resources, Role
+from seedbed.architectures.roles import LEARNER, actors, learner, training
 from seedbed.architectures.traffic import snapshots, steps, unrolls
 from seedbed.config.placement import (
     HostSettings,
@@ -99,6 +99,7 @@ def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
     place = config.placement
     rows = lanes_of(place.envs_per_actor)[1]
     weights = snapshots(agent, place.publish_updates if not config.lag.exact else 1)
+    full = place.inference_batch or -(-place.actors // place.forward_servers) * rows
     server = Role(
         FORWARD_SERVER,
         place.forward_servers,
@@ -111,11 +112,13 @@ def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
         silent_after=config.safety.env_timeout,
         patience=_CONNECT_SECONDS,
         accelerated=True,
+        acts=Acts(max(full, rows), place.inference_wait_ms / 1e3, place.inference_devices),
     )
     workers = actors(
         config, FORWARD_SERVER, steps(spec), patience=START_SECONDS, niceness=place.actor_niceness
     )
-    return Program((learner(config, agent), server, workers), hosts=config.cluster.hosts)
+    head = learner(config, agent, trains=training(config, agent))
+    return Program((head, server, workers), hosts=config.cluster.hosts)
 
 
 def serve(context: Context) -> None:

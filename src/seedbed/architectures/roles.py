@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 
-from seedbed.architectures.program import Edge, Program, Resources, Role, Traffic
+from seedbed.acting.assignment import lanes_of
+from seedbed.acting.lag import ExactLag
+from seedbed.architectures.program import Acts, Edge, Environments, Program, Resources, Role, Traffic, Trains
 from seedbed.architectures.traffic import bytes_of, gradients
 from seedbed.config.placement import LearnerSettings, RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
@@ -18,8 +20,24 @@ LEARNER = "learner"
 _ACTOR = "actor"
 
 
-def learner(config: RunConfig, agent: Agent, *edges: Edge, name: str = LEARNER) -> Role:
-    """Returns the role of the head: the process that learns, with all devices in its settings."""
+def learner(
+    config: RunConfig,
+    agent: Agent,
+    *edges: Edge,
+    name: str = LEARNER,
+    steps: Environments | None = None,
+    acts: Acts | None = None,
+    trains: Trains | None = None,
+) -> Role:
+    """Returns the role of the head: the process that learns, with all devices in its settings.
+
+    Args:
+      config: settings of the run.
+      agent: the agent.
+      *edges: conversations that it begins.
+      name: name of the role.
+      steps, acts, trains: parts of the loop that it runs.
+    """
     place = config.placement
     devices: set[int] = set()
     for group in ("training_devices", "inference_devices"):
@@ -35,11 +53,51 @@ def learner(config: RunConfig, agent: Agent, *edges: Edge, name: str = LEARNER) 
         dials=edges,
         silent_after=max(config.safety.env_timeout, 60.0),
         accelerated=True,
+        steps=steps,
+        acts=acts,
+        trains=trains,
     )
 
 
+def training(config: RunConfig, agent: Agent) -> Trains:
+    """Returns the updates of a learner whose batches come from a queue or a replay."""
+    plan, place, lag = agent.data, config.placement, config.lag
+    rows = plan.batch_size // config.cluster.hosts
+    planned = getattr(place, "planned", rows)
+    queued = 1.0
+    if plan.replay is None:
+        queued = lag.queue_capacity(planned, getattr(place, "queue_size", None) or rows) / rows
+    return Trains(
+        steps=plan.acted_a_batch / config.cluster.hosts,
+        unroll=plan.unroll_length,
+        updates=plan.updates_a_batch,
+        waiting=queued + lag.ahead(getattr(place, "prefetch", 0)),
+        devices=getattr(place, "training_devices", (0,)),
+        lag=lag.rounds if isinstance(lag, ExactLag) else None,
+        samples=plan.replay is not None,
+    )
+
+
+def stepping(config: RunConfig) -> Environments:
+    """Returns the environments of an actor process: in two lanes, if there are enough of them."""
+    lanes, rows = lanes_of(config.placement.envs_per_actor)
+    return Environments(rows, lanes)
+
+
+def serving(config: RunConfig, devices: tuple[int, ...]) -> Acts:
+    """Returns the policy that acts for the lanes of many actors, in batches of its own choice."""
+    place = config.placement
+    return Acts(place.full_batch(0), place.inference_wait_ms / 1e3, devices)
+
+
 def actors(
-    config: RunConfig, to: str, traffic: Iterable[Traffic], *, patience: float = 5.0, niceness: int = 0
+    config: RunConfig,
+    to: str,
+    traffic: Iterable[Traffic],
+    *,
+    patience: float = 5.0,
+    niceness: int = 0,
+    acts: Acts | None = None,
 ) -> Role:
     """Returns the role of actors, each a process with a batch of environments.
 
@@ -49,6 +107,7 @@ def actors(
       traffic: traffic of that conversation.
       patience: seconds for which an actor waits for that role.
       niceness: niceness of an actor above the head's; more than 0 only if it does not decide itself.
+      acts: the policy, where an actor runs it.
     """
     place = config.placement
     return Role(
@@ -63,11 +122,18 @@ def actors(
         late=late_step(config),
         elastic=isinstance(place, RemoteSettings) and bool(place.listen),
         niceness=niceness,
+        steps=stepping(config),
+        acts=acts,
     )
 
 
-def threads(config: RunConfig) -> Role:
-    """Returns the role of actors that are threads of the head."""
+def threads(config: RunConfig, *, steps: Environments | None = None, acts: Acts | None = None) -> Role:
+    """Returns the role of actors that are threads of the head.
+
+    Args:
+      config: settings of the run.
+      steps, acts: parts of the loop that a thread runs.
+    """
     place = config.placement
     lag = config.lag if isinstance(place, LearnerSettings) else None
     return Role(
@@ -77,6 +143,8 @@ def threads(config: RunConfig) -> Role:
         restarts=None if lag is not None and lag.exact else place.actor_restarts,
         silent_after=config.safety.env_timeout,
         late=late_step(config),
+        steps=steps,
+        acts=acts,
     )
 
 

@@ -29,8 +29,8 @@ from seedbed.architectures.checks import acts, no_actors, too_far_behind
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts, restored_tables
-from seedbed.architectures.program import Program
-from seedbed.architectures.roles import learner, threads
+from seedbed.architectures.program import Acts, Environments, Program
+from seedbed.architectures.roles import learner, threads, training
 from seedbed.config.placement import (
     FOR_REPLAYS,
     EnvironmentSettings,
@@ -141,7 +141,13 @@ def _states(parts: Parts) -> dict[int, dict[str, Any]]:
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
     """Returns the roles of a run: the learner and its threads, with no traffic between processes."""
     del spec
-    return Program((learner(config, agent), threads(config)), hosts=config.cluster.hosts)
+    place = config.placement
+    steps, acts = (
+        Environments(place.envs_per_actor),
+        Acts(place.envs_per_actor, devices=place.inference_devices),
+    )
+    head = learner(config, agent, trains=training(config, agent))
+    return Program((head, threads(config, steps=steps, acts=acts)), hosts=config.cluster.hosts)
 
 
 SEBULBA = Architecture("sebulba", SebulbaSettings, build, program, refuses=acts, check=check, policy="thread")

@@ -30,7 +30,7 @@ from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts, restored_tables
 from seedbed.architectures.program import Program
-from seedbed.architectures.roles import LEARNER, actors, learner
+from seedbed.architectures.roles import LEARNER, actors, learner, serving, training
 from seedbed.architectures.traffic import steps
 from seedbed.config.placement import (
     HostSettings,
@@ -125,9 +125,11 @@ def _service(parts: Parts, index: int, devices: list[Any], collect: RoundBuffer)
 
 def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
     """Returns the roles of a run: the learner, which runs the policy, and the actors, which send it every step."""
-    workers = actors(config, LEARNER, steps(spec), niceness=config.placement.actor_niceness)
-    roles = (learner(config, agent), workers)
-    return Program(roles, hosts=config.cluster.hosts)
+    place = config.placement
+    acts = serving(config, place.inference_devices)
+    head = learner(config, agent, acts=acts, trains=training(config, agent))
+    workers = actors(config, LEARNER, steps(spec), niceness=place.actor_niceness)
+    return Program((head, workers), hosts=config.cluster.hosts)
 
 
 SEED = Architecture("seed", SeedSettings, build, program, refuses=acts, check=too_far_behind, policy="server")

@@ -31,6 +31,7 @@ VERBS = {
     "compatibility": "show which agent runs under which architecture, and why not",
     "program": "show the processes and threads of a run, and what travels between them",
     "manifest": "write the files with which Slurm, Kubernetes, KubeRay or SkyPilot start a run",
+    "plan": "predict steps/s, bound and price of a run on other machines, from timed stages",
     "doctor": "show devices, versions, environments and limits of this machine",
 }
 
