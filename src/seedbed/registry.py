@@ -96,6 +96,7 @@ AGENTS = Registry(
         "pqn": "seedbed.agents.pqn:PQN",
         "r2d2": "seedbed.agents.r2d2:R2D2",
         "sac": "seedbed.agents.sac:SAC",
+        "muzero": "seedbed.agents.muzero:MUZERO",
         "bc": "seedbed.agents.bc:BC",
     },
 )

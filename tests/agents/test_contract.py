@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from seedbed.agents import a2c, bc, dqn, ppo, pqn, r2d2, sac
+from seedbed.agents import a2c, bc, dqn, muzero, ppo, pqn, r2d2, sac
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.nets.network import Network
 from seedbed.testing.agents import CHECKS, SPECS, Subject, convolutions_in_loops, subject
@@ -103,6 +103,19 @@ _SAC_BY_PRIORITY = sac.SACSettings(
     gradient_clip=10.0,
     reward_clip=1.0,
 )
+_MUZERO = muzero.MuZeroSettings(unroll_length=8, batch_size=4, unroll_steps=3, n_step=2, simulations=4)
+_MUZERO_AGAIN = muzero.MuZeroSettings(
+    unroll_length=8,
+    batch_size=4,
+    unroll_steps=2,
+    n_step=3,
+    simulations=4,
+    search="puct",
+    reanalyse=0.5,
+    rescale=0.0,
+    reward_clip=1.0,
+    priority_exponent=0.0,
+)
 _BC = bc.BCSettings(unroll_length=8, batch_size=4)
 _BC_MEMORY = bc.BCSettings(
     unroll_length=8,
@@ -131,6 +144,8 @@ AGENTS = {
     "r2d2-plain": lambda spec: r2d2.make_agent(_NO_BURN_IN, spec, Network(lstm=16)),
     "sac": lambda spec: sac.make_agent(_SAC, spec),
     "sac-by-priority": lambda spec: sac.make_agent(_SAC_BY_PRIORITY, spec, Network("mlp", hidden=(32,))),
+    "muzero": lambda spec: muzero.make_agent(_MUZERO, spec),
+    "muzero-again": lambda spec: muzero.make_agent(_MUZERO_AGAIN, spec),
     "bc": lambda spec: bc.make_agent(_BC, spec),
     "bc-lstm": lambda spec: bc.make_agent(_BC_MEMORY, spec, Network(hidden=(32,), lstm=16)),
 }
@@ -173,6 +188,9 @@ PAIRS = [
         ("r2d2-plain", "vector"),
         ("sac", "bounded"),
         ("sac-by-priority", "bounded"),
+        ("muzero", "vector"),
+        ("muzero", "masked"),
+        ("muzero-again", "image"),
         ("bc", "image"),
         ("bc", "continuous"),
         ("bc-lstm", "tree"),

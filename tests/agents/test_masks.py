@@ -73,7 +73,7 @@ def subject(name: str, spec_name: str) -> Subject:
 
 
 def test_the_agents_of_this_package_are_among_them():
-    assert {"vtrace", "ppo", "a2c", "dqn", "pqn", "r2d2", "bc"} <= {
+    assert {"vtrace", "ppo", "a2c", "dqn", "pqn", "r2d2", "muzero", "bc"} <= {
         name for name, spec in PAIRS if spec == "masked"
     }
     assert {"vtrace", "ppo", "a2c", "bc"} <= {name for name, spec in PAIRS if spec == "masked parts"}

@@ -14,7 +14,7 @@ import pytest
 from seedbed.acting.example import example_unroll
 from seedbed.acting.inference import Inference
 from seedbed.acting.unrolls import OpenUnroll, step_arrays
-from seedbed.agents import dqn, r2d2, sac
+from seedbed.agents import dqn, muzero, r2d2, sac
 from seedbed.nets.network import Network
 from seedbed.replay.replay import Replay
 from seedbed.testing.agents import SPECS, at, experience
@@ -41,6 +41,18 @@ AGENTS = {
     "r2d2": lambda spec: r2d2.make_agent(
         r2d2.R2D2Settings(burn_in=4, head_size=8, **REPLAY), spec, Network(lstm=6)
     ),
+    "muzero": lambda spec: muzero.make_agent(
+        muzero.MuZeroSettings(
+            unroll_steps=1,
+            simulations=3,
+            model_size=8,
+            state_size=6,
+            reanalyse=0.5,
+            **{**REPLAY, "n_step": 2},
+        ),
+        spec,
+        Network(hidden=(8,)),
+    ),
     "sac": lambda spec: sac.make_agent(
         sac.SACSettings(priority_exponent=0.6, **REPLAY), spec, Network(hidden=(8,))
     ),
@@ -59,10 +71,10 @@ def shaken(params, seed):
 
 
 def acted(agent, spec, params, stream, replay):
-    """Acts on the whole stream as a run does and fills the replay; returns the actions ``[STEPS - 1, ROWS]``."""
+    """Acts on the whole stream as a run does and fills the replay; returns actions and records ``[STEPS - 1, ...]``."""
     inference = Inference(agent, spec, ROWS, (ROWS,), jax.devices()[0], jax.random.key(1))
     lane = OpenUnroll(spec, ROWS, agent.data.overlap + LENGTH, agent.data.overlap)
-    slots, actions = np.arange(ROWS, dtype=np.int32), []
+    slots, outputs = np.arange(ROWS, dtype=np.int32), []
     for t in range(STEPS):
         if lane.observe(step_arrays(at(stream, t))):
             unroll = lane.cut(inference.first_states(slots))
@@ -71,8 +83,8 @@ def acted(agent, spec, params, stream, replay):
         columns = np.array([slots, np.zeros(ROWS), np.full(ROWS, t), np.full(ROWS, lane.begins)], np.int32)
         action, record = inference.act(params, [(lane.observed, columns)])
         lane.decide(action, record, 0)
-        actions.append(action)
-    return np.stack(actions)
+        outputs.append((action, record))
+    return jax.tree.map(lambda *rows: np.stack(rows), *outputs)
 
 
 def states_of(agent, params, stream, actions):
@@ -93,7 +105,7 @@ def places(stream, sample):
         yield tuple(found[0].tolist())
 
 
-def from_the_stream(stream, actions, states, begins, length, weights):
+def from_the_stream(stream, actions, records, states, begins, length, weights):
     """The items that begin there, put together from the stream."""
 
     def pick(array, steps):
@@ -103,7 +115,7 @@ def from_the_stream(stream, actions, states, begins, length, weights):
     return Unroll(
         jax.tree.map(lambda array: pick(array, length + 1), stream),
         pick(actions, length),
-        {},
+        jax.tree.map(lambda array: pick(array, length), records),
         jax.tree.map(lambda *rows: np.stack(rows), *before),
         np.zeros((length, len(begins)), np.int32),
         weights,
@@ -113,7 +125,7 @@ def from_the_stream(stream, actions, states, begins, length, weights):
 @pytest.mark.parametrize(
     ("name", "world"),
     [
-        *((name, world) for name in ("dqn", "r2d2") for world in ("vector", "image")),
+        *((name, world) for name in ("dqn", "r2d2", "muzero") for world in ("vector", "image")),
         *(("sac", f"bounded {world}") for world in ("vector", "image")),
     ],
 )
@@ -129,7 +141,7 @@ def test_what_is_sampled_has_the_loss_of_its_place_in_the_stream(name, world):
         largest_insert=ROWS * LENGTH,
         seed=0,
     )
-    actions = acted(agent, spec, acting, stream, replay)
+    actions, records = acted(agent, spec, acting, stream, replay)
     states = states_of(agent, acting, stream, actions)
     loss = jax.jit(agent.loss)
     for _ in range(3):
@@ -137,7 +149,7 @@ def test_what_is_sampled_has_the_loss_of_its_place_in_the_stream(name, world):
         assert sample is not None
         begins = list(places(stream, sample))
         own = from_the_stream(
-            stream, actions, states, begins, agent.data.trained_length, sample.unroll.weight
+            stream, actions, records, states, begins, agent.data.trained_length, sample.unroll.weight
         )
         given, (_, priorities) = loss(trained, target, sample.unroll, jax.random.key(0))
         expected, (_, its_own) = loss(trained, target, own, jax.random.key(0))

@@ -83,6 +83,20 @@ SAMPLING: dict[str, dict[str, Any]] = {
         "replay_ratio": 1.0,
         "priority_exponent": 0.6,
     },
+    # Half of each batch is searched again. Unrolls overlap by four.
+    "muzero": {
+        "agent": "muzero",
+        "unroll_steps": 2,
+        "n_step": 2,
+        "simulations": 4,
+        "model_size": 16,
+        "state_size": 8,
+        "reanalyse": 0.5,
+        "replay_min_size": 2 * ENVS * STEPS,
+        "replay_size": 3 * ENVS * STEPS,
+        "replay_ratio": 1.0,
+        "target_period": 5,
+    },
 }
 
 
@@ -111,7 +125,9 @@ def test_an_agent_with_a_replay_computes_the_same_wherever_unrolls_come_from(
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
 
 
-@pytest.mark.parametrize(("name", "ratio"), [pytest.param("dqn", 0.1, marks=pytest.mark.slow), ("r2d2", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "ratio"), [pytest.param("dqn", 0.1, marks=pytest.mark.slow), ("r2d2", 1.0), ("muzero", 0.1)]
+)
 def test_a_replay_on_the_device_computes_the_same_beside_acting_and_in_one_program(
     name: str, ratio: float, tmp_path: Path
 ) -> None:

@@ -37,10 +37,23 @@ SAC = {
     "replay_ratio": 1.0,
     "priority_exponent": 0.6,
 }
+MUZERO = {
+    "agent": "muzero",
+    "batch_size": 20,
+    "unroll_steps": 2,
+    "n_step": 2,
+    "simulations": 4,
+    "model_size": 16,
+    "state_size": 8,
+    "target_period": 5,
+    "replay_size": 120,
+    "replay_min_size": 40,
+    "replay_ratio": 1.0,
+}
 FRAMES_A_ROUND = 2 * 4 * 5  # actors, environments, steps: see harness.TINY
 
 
-@pytest.mark.parametrize("settings", [DQN, R2D2, SAC], ids=["dqn", "r2d2", "sac"])
+@pytest.mark.parametrize("settings", [DQN, R2D2, SAC, MUZERO], ids=["dqn", "r2d2", "sac", "muzero"])
 @pytest.mark.parametrize("lag", [0, 1])
 def test_apex_in_lockstep_computes_what_seed_does(
     lag: int, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

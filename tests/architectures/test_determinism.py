@@ -76,6 +76,22 @@ CASES: dict[str, dict[str, Any]] = {
         "priority_exponent": 0.6,
         "normalize_observations": True,
     },
+    # The search's results are in the replay; half of each batch is searched again.
+    "catch muzero": {
+        "env": "toy:catch",
+        "agent": "muzero",
+        "batch_size": 20,
+        "unroll_steps": 2,
+        "n_step": 2,
+        "simulations": 4,
+        "model_size": 16,
+        "state_size": 8,
+        "reanalyse": 0.5,
+        "target_period": 5,
+        "replay_size": 120,
+        "replay_min_size": 40,
+        "replay_ratio": 1.0,
+    },
     "memory r2d2 lag 1": {
         "env": "toy:memory",
         "agent": "r2d2",

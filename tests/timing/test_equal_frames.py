@@ -32,10 +32,10 @@ def test_every_pair_is_run_that_goes_together_as_its_preset_has_it() -> None:
     # A2C learns from its newest weights, which CartPole's preset sees to wherever there is a choice.
     found = described("gymnax:CartPole-v1")
     assert found.keys() == set(ARCHITECTURES.names) - {"distbelief"}
-    assert found["apex"] == found["gorila"] == {"dqn", "r2d2"}
+    assert found["apex"] == found["gorila"] == {"dqn", "r2d2", "muzero"}
     assert found["a3c"] == {"a2c"}
     assert {"vtrace", "ppo"} <= found["rapid"] <= {"vtrace", "ppo", "a2c", "pqn"}
-    assert found["anakin"] == {"vtrace", "ppo", "a2c", "pqn", "dqn", "r2d2"}
+    assert found["anakin"] == {"vtrace", "ppo", "a2c", "pqn", "dqn", "r2d2", "muzero"}
     assert "anakin" not in described("CartPole-v1"), "it is no JAX function"
 
 
@@ -46,7 +46,15 @@ def test_what_is_given_is_given_to_every_run_that_has_it() -> None:
     assert {pair.config.stop.until_return for pair in found} == {None}
     assert {pair.config.seed for pair in found} == {4}
     costs = {pair.agent: getattr(pair.config.settings, "entropy_cost", None) for pair in found}
-    assert costs == {"vtrace": 0.5, "ppo": 0.5, "a2c": 0.5, "dqn": None, "pqn": None, "r2d2": None}
+    assert costs == {
+        "vtrace": 0.5,
+        "ppo": 0.5,
+        "a2c": 0.5,
+        "dqn": None,
+        "pqn": None,
+        "r2d2": None,
+        "muzero": None,
+    }
     assert {pair.config.placement.publish_updates for pair in found if pair.arch == "rapid"} >= {16}
 
 

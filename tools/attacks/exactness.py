@@ -42,6 +42,18 @@ PAIRED: dict[str, dict[str, Any]] = {
         "replay_min_size": 80,
         "replay_ratio": 1.0,
     },
+    "muzero": {
+        **CATCH,
+        "batch_size": 20,
+        "unroll_steps": 2,
+        "n_step": 2,
+        "simulations": 4,
+        "reanalyse": 0.5,
+        "target_period": 5,
+        "replay_size": 120,
+        "replay_min_size": 40,
+        "replay_ratio": 1.0,
+    },
 }
 """Settings by agent that use most of what a checkpoint has to hold."""
 NOT_PROMISED = ("leave --deterministic out", "does not run under", "learns from a data set")

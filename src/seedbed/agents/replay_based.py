@@ -77,22 +77,34 @@ class ReplaySettings(OptimizerSettings):
 
 
 def plan_of_transitions(
-    settings: ReplaySettings, env_spec: EnvSpec, *, target_period: int, target_rate: float = 1.0
+    settings: ReplaySettings,
+    env_spec: EnvSpec,
+    *,
+    target_period: int,
+    target_rate: float = 1.0,
+    ahead: int | None = None,
 ) -> DataPlan:
-    """Returns the plan of an agent that is trained on single transitions.
+    """Returns the plan of an agent that is trained on single transitions, or on a few from each of them on.
 
-    Its items are windows of ``start + n`` transitions, of which the one at ``start`` is trained on; earlier ones fill
-    the frame stack.
+    Its items are windows of ``start + ahead`` transitions, of which the one at ``start`` is trained on; earlier ones
+    fill the frame stack.
+
+    Args:
+      settings: the agent's settings.
+      env_spec: spec of the environments.
+      target_period, target_rate: see :class:`~seedbed.types.DataPlan`.
+      ahead: transitions that are needed from the trained one on; None: ``n_step``.
 
     Raises:
       ConfigError: unrolls are too short for such windows.
     """
     start = env_spec.frame_stack - 1
-    overlap = start + settings.n_step - 1
+    ahead = settings.n_step if ahead is None else ahead
+    overlap = start + ahead - 1
     if overlap > settings.unroll_length:
         raise ConfigError(
-            f"unroll_length is {settings.unroll_length}, and has to be {overlap} or more: n_step is {settings.n_step}, "
-            f"and frames are stacked by {env_spec.frame_stack}"
+            f"unroll_length is {settings.unroll_length}, and has to be {overlap} or more: each item has {ahead} "
+            f"transitions from the trained one on, and frames are stacked by {env_spec.frame_stack}"
         )
     return DataPlan(
         settings.unroll_length,
@@ -102,7 +114,7 @@ def plan_of_transitions(
             capacity=settings.replay_size,
             min_size=settings.replay_min_size,
             ratio=settings.replay_ratio,
-            window=start + settings.n_step,
+            window=start + ahead,
             start=start,
             priority_exponent=settings.priority_exponent,
             importance_exponent=settings.importance_exponent,

@@ -52,6 +52,7 @@ EXTRAS = {
     "brax": Extra("brax", ("brax:inverted_pendulum",)),
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
     "pettingzoo": Extra("pettingzoo"),
+    "muzero": Extra("mctx"),
     "onnx": Extra("jax2onnx"),
     "ray": Extra("ray"),
     "minari": Extra("minari"),

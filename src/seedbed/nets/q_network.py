@@ -68,12 +68,17 @@ class QNetwork(Body):
         return q, after
 
 
-def one_of(spec: EnvSpec) -> int:
-    """Returns the number of actions to choose one from; raises :class:`ConfigError` for other actions."""
+def one_of(spec: EnvSpec, subject: str = "q-values are") -> int:
+    """Returns the number of actions to choose one from; raises :class:`ConfigError` for other actions.
+
+    Args:
+      spec: spec of the environment.
+      subject: the part that needs such a choice, for the error.
+    """
     action: ArraySpec = spec.action
     if action.shape or len(action.num_values) != 1:
         raise ConfigError(
-            f"actions of {spec.id} are {action.dtype}{list(action.shape)}, and q-values are for one choice among a "
+            f"actions of {spec.id} are {action.dtype}{list(action.shape)}, and {subject} for one choice among a "
             "few: use --agent ppo or vtrace"
         )
     return action.num_values[0]
