@@ -188,7 +188,6 @@ PAIRS = [
         ("r2d2-plain", "vector"),
         ("sac", "bounded"),
         ("sac-by-priority", "bounded"),
-        ("muzero", "vector"),
         ("muzero", "masked"),
         ("muzero-again", "image"),
         ("bc", "image"),

@@ -126,7 +126,12 @@ def test_an_agent_with_a_replay_computes_the_same_wherever_unrolls_come_from(
 
 
 @pytest.mark.parametrize(
-    ("name", "ratio"), [pytest.param("dqn", 0.1, marks=pytest.mark.slow), ("r2d2", 1.0), ("muzero", 0.1)]
+    ("name", "ratio"),
+    [
+        pytest.param("dqn", 0.1, marks=pytest.mark.slow),
+        ("r2d2", 1.0),
+        pytest.param("muzero", 0.1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_replay_on_the_device_computes_the_same_beside_acting_and_in_one_program(
     name: str, ratio: float, tmp_path: Path

@@ -60,6 +60,9 @@ class MuZeroSettings(ReplaySettings):
     considered_actions: int = field(default=16, metadata={"search": "gumbel"})
     """Gumbel: actions that are drawn at the root."""
 
+    value_scale: float = field(default=0.1, metadata={"search": "gumbel"})
+    """Gumbel: scale of values against the policy's logits; with few actions less is less greedy (c_scale)."""
+
     noise: float = field(default=0.25, metadata={"search": "puct"})
     """PUCT: share of Dirichlet noise in the policy at the root."""
 
@@ -106,7 +109,7 @@ class MuZeroSettings(ReplaySettings):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("reanalyse", "noise"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
-        for name in ("discount", "noise_alpha"):
+        for name in ("discount", "noise_alpha", "value_scale"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
 
     @property
@@ -227,6 +230,7 @@ def _make_model(settings: MuZeroSettings, env_spec: EnvSpec, network: Network) -
             settings.simulations,
             settings.discount,
             considered=settings.considered_actions,
+            value_scale=settings.value_scale,
             noise=settings.noise,
             noise_alpha=settings.noise_alpha,
         ),

@@ -152,7 +152,7 @@ class LatentModel:
     def predict(self, params: Tree, states: jax.Array) -> Predicted:
         """Predicts policies and values of states ``[..., S]``."""
         flat = states.reshape(-1, states.shape[-1])
-        found = self._prediction.apply(params["prediction"], flat)
+        found: tuple[jax.Array, ...] = self._prediction.apply(params["prediction"], flat)  # type: ignore[assignment]
         return Predicted(*(each.reshape(*states.shape[:-1], each.shape[-1]) for each in found))
 
 

@@ -18,6 +18,8 @@ from seedbed.errors import ConfigError
 from seedbed.installation import extra_line
 from seedbed.ops.masks import is_forbidden
 
+_TINY = 1e-30
+
 
 class Node(NamedTuple):
     """What a model tells of states.
@@ -63,6 +65,7 @@ class Search:
       simulations: steps of the model.
       discount: value of a reward one step later (gamma).
       considered: gumbel: actions that are drawn.
+      value_scale: gumbel: scale of values, which are in [0, 1] among the actions of a state, against logits (c_scale).
       noise: puct: share of the noise in the policy at the root.
       noise_alpha: puct: parameter of that noise's Dirichlet distribution.
     """
@@ -71,6 +74,7 @@ class Search:
     simulations: int
     discount: float
     considered: int = 16
+    value_scale: float = 0.1
     noise: float = 0.25
     noise_alpha: float = 0.3
 
@@ -110,7 +114,7 @@ class Search:
             tree = found.search_tree.summary()
             # Values are only known of what was tried.
             weights = jnp.where(tree.visit_counts > 0, found.action_weights, 0.0)
-            weights /= jnp.maximum(jnp.sum(weights), jnp.finfo(jnp.float32).tiny)
+            weights /= jnp.maximum(jnp.sum(weights), _TINY)
             value = jnp.sum(weights * tree.qvalues)
             return Found(found.action[0].astype(jnp.int32), found.action_weights[0], value)
 
@@ -120,6 +124,7 @@ class Search:
         if self.kind == "gumbel":
             return partial(
                 mctx.gumbel_muzero_policy,
+                qtransform=partial(mctx.qtransform_completed_by_mix_value, value_scale=self.value_scale),
                 max_num_considered_actions=self.considered,
                 gumbel_scale=0.0 if greedy else 1.0,
             )
@@ -137,4 +142,5 @@ def library() -> ModuleType:
         import mctx
     except ImportError as error:
         raise ConfigError(f"muzero searches with mctx ({error}): {extra_line('muzero')}") from error
-    return mctx
+    module: ModuleType = mctx
+    return module
