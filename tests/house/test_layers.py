@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": _LOOP | {"registry", "config", "architectures", "launch", "atomic_folder"},
     "watching": _LOOP | {"registry", "config", "architectures", "launch"},
     "search": _LOOP | {"registry", "config", "architectures", "launch", "watching"},
-    "timing": _LOOP | {"registry", "config", "architectures", "launch"},
+    "timing": _LOOP | {"registry", "config", "architectures", "launch", "planning"},
     "planning": VOCABULARY | {"acting", "architectures", "config", "nets"},
     "testing": _LOOP | {"registry", "config", "architectures", "launch"},
     "cli": _LOOP

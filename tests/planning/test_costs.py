@@ -60,14 +60,15 @@ def test_rows_of_this_version_leave_less_to_assume() -> None:
     new["stages"] |= {
         "inference": stage(8_000.0, rows=16, device="cpu", cores=1.5),
         "inference 4": stage(4_000.0, rows=4, device="cpu", cores=1.2),
-        "crowded inference": stage(2_000.0, rows=16, device="cpu", cores=1.0),
+        "crowded inference": stage(2_000.0, rows=16, device="cpu", cores=1.0, crowd=4),
         "learner": stage(500.0, cores=2.5),
         "join": stage(50_000.0),
     }
     served = {"shm": {"message": 1e-5, "row": 1e-6, "sent": 2e-5, "delay": 3e-5}}
     costs = costs_of([new, {"served": served, "machine": MACHINE}], config())
     assert costs.act["cores"].points == ((4, 1e-3), (16, 2e-3))
-    assert costs.crowded == pytest.approx(8e-3 - 2e-3)
+    # Beside 4 others on 4 cores a call that keeps 1.5 busy has 4/5.5 of its time alone.
+    assert costs.crowded == pytest.approx(8e-3 - 2e-3 * 5.5 / 4)
     assert (costs.act_threads, costs.train_threads, costs.join) == (1.5, 2.5, 1 / 50_000)
     assert costs.served["shm"].message == 1e-5
     assert costs.assumed == ()

@@ -34,6 +34,8 @@ class BenchFlags:
     """File that the row is appended to; none: bench.jsonl or compare.jsonl beside a clone's others."""
     compare: tuple[str, ...] = ()
     """Architectures to compare instead (seed, impala, apex), with networks of three sizes; or all."""
+    serve: bool = False
+    """Time the served path instead: simulated actors over the real carrier, a policy of no cost."""
     rounds: int = 1
     """Repetitions of each run of a comparison, in turn."""
     picture: str | None = None
@@ -49,7 +51,14 @@ def run(arguments: list[str]) -> None:
     restart_tuned()
     from seedbed.timing.stages import require_stages
 
-    require_stages(flags.run)
+    if flags.serve:
+        from seedbed.timing.serving import require_served
+
+        if archs:
+            raise ConfigError("--serve and --compare are two benches: give one of them")
+        require_served(flags.run)
+    else:
+        require_stages(flags.run)
     file = _results(flags, "compare" if archs else "bench")
     try:
         if "all" in archs and len(archs) > 1:
@@ -63,14 +72,15 @@ def run(arguments: list[str]) -> None:
         raise ConfigError(
             f"cannot write the results to {error.filename or file}: {error.strerror}; see --results and --picture"
         ) from error
-    row = _measured(flags, archs)
+    row = {"command": f"seedbed bench {' '.join(arguments)}".strip(), **_measured(flags, archs)}
     if file is None:
         print_line("the row is kept in no file: --results FILE appends it to one")
-        return
-    with regular_files.open_to_append(file, links=True) as results:
-        line = json.dumps({"command": f"seedbed bench {' '.join(arguments)}".strip(), **row}) + "\n"
-        results.write(line.encode())
-    print_line(f"row appended to {file}")
+    else:
+        with regular_files.open_to_append(file, links=True) as results:
+            results.write((json.dumps(row) + "\n").encode())
+        print_line(f"row appended to {file}")
+    if flags.run.json:
+        print_line(json.dumps(row))
 
 
 def _results(flags: BenchFlags, name: str) -> Path | None:
@@ -90,6 +100,8 @@ def _read(arguments: list[str]) -> BenchFlags:
 
 
 def _measured(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
+    if flags.serve:
+        return _serve(flags)
     if not archs:
         return _time_stages(flags)
     return _compare_all(flags) if archs == ["all"] else _compare(flags, archs)
@@ -105,6 +117,27 @@ def _time_stages(flags: BenchFlags) -> dict[str, Any]:
         f"{row['frames_per_second']:,.0f} frames/s; most of the bound is taken by: {row['bottleneck']}"
     )
     return row
+
+
+def _serve(flags: BenchFlags) -> dict[str, Any]:
+    from seedbed.timing.serving import Measured, serve
+
+    def say(found: Measured) -> None:
+        print_line(
+            f"{found.steps_per_second:,.0f} steps/s in {found.messages_per_second:,.0f} messages/s, {found.batch:.1f} "
+            f"a batch; server {found.server_us_a_message:.1f} µs a message, {found.server_us_a_row:.2f} µs a row, "
+            f"{found.cores:.2f} cores; actors {found.actor_us_a_message:.1f} µs a message"
+        )
+        held = found.bytes_an_actor
+        memory = (
+            "" if held is None else f", {found.descriptors_an_actor:.1f} files and {held / 1e3:,.0f} kB each"
+        )
+        print_line(
+            f"wait p50 {found.wait_p50:.2f} ms, p99 {found.wait_p99:.2f} ms; {found.joins_per_second:,.0f} actors "
+            f"joined a second{memory}"
+        )
+
+    return serve(flags.run, flags.seconds, say)
 
 
 def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:

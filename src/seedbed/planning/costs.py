@@ -245,18 +245,25 @@ def _merged(
         stage = next(stage for name, stage in stages.items() if (_call(name, stage) or ("", 0))[1] == size)
         threads, assumed = _threads(stage, "calls of the policy", cores)
         costs = costs.but(*assumed, act_threads=threads)
-    if (stage := stages.get("crowded inference")) is not None:
-        sized = _call("inference", stage)
-        assert sized is not None
-        costs = costs.but(crowded=max(0.0, sized[2] - costs.act[sized[0]].at(sized[1])))
-    else:
-        costs = costs.but(
-            "a call of the policy takes as long beside busy cores as alone; no row has the stage "
-            "'crowded inference'"
-        )
+    costs = _crowded(costs, stages.get("crowded inference"))
     if (stage := stages.get("join")) is not None:
         costs = costs.but(join=1.0 / stage["steps_per_second"])
     return costs.but(*_differences(newest, config))
+
+
+def _crowded(costs: Costs, stage: Mapping[str, Any] | None) -> Costs:
+    """Returns the costs with the further time of a call of the policy beside busy cores."""
+    if stage is None:
+        return costs.but(
+            "a call of the policy takes as long beside busy cores as alone; no row has the stage 'crowded inference'"
+        )
+    sized = _call("inference", stage)
+    assert sized is not None
+    where, rows, seconds = sized
+    alone = costs.act[where].at(rows)
+    if where == "cores":  # which the others have their share of
+        alone *= max(1.0, (costs.act_threads + stage["crowd"]) / costs.cores)
+    return costs.but(crowded=max(0.0, seconds - alone))
 
 
 def _call(name: str, stage: Mapping[str, Any]) -> tuple[Where, int, float] | None:

@@ -15,6 +15,7 @@ inference are one stage, and everything is on the same devices.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -22,7 +23,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -34,6 +35,7 @@ import jax
 import numpy as np
 
 from seedbed.acting.assignment import lanes_of
+from seedbed.acting.batcher import buckets
 from seedbed.acting.example import example_unroll
 from seedbed.acting.inference import Inference
 from seedbed.acting.policy_actor import device_of
@@ -55,6 +57,7 @@ from seedbed.learning.learner import Learner
 from seedbed.learning.update import Update
 from seedbed.metrics.reports import read_summary
 from seedbed.metrics.sinks import read_rows
+from seedbed.replay.queue import join, select
 from seedbed.seeding import key
 from seedbed.timing.children import children
 from seedbed.timing.transport import ADDRESSES, measure
@@ -74,6 +77,10 @@ class Stage:
         are agent steps: decisions that environments carried out.
       low, high: the slowest and the fastest window.
       about: conditions of the measurement.
+      rows: number of environments in a call of the policy; 0 for other stages.
+      device: kind of the device that the policy runs on; empty for other stages.
+      cores: cores that this process kept busy meanwhile; 0 where others worked.
+      crowd: processes that kept a core busy meanwhile.
     """
 
     name: str
@@ -81,17 +88,23 @@ class Stage:
     low: float
     high: float
     about: str
+    rows: int = 0
+    device: str = ""
+    cores: float = 0.0
+    crowd: int = 0
 
 
-def _windows(run: Callable[[], float], seconds: float) -> tuple[float, float, float]:
-    """``(median, slowest, fastest)`` steps/s over windows of ``seconds`` s each; ``run`` returns its steps."""
+def _timed_stage(name: str, run: Callable[[], float], seconds: float, about: str, **more: Any) -> Stage:
+    """Times work of this process, over windows of ``seconds`` s each; ``run`` returns its steps."""
     rates = []
+    begun, processor = time.perf_counter(), time.process_time()
     for _ in range(_WINDOWS):
         begin, steps = time.perf_counter(), 0.0
         while (elapsed := time.perf_counter() - begin) < seconds:
             steps += run()
         rates.append(steps / elapsed)
-    return statistics.median(rates), min(rates), max(rates)
+    cores = (time.process_time() - processor) / (time.perf_counter() - begun)
+    return Stage(name, statistics.median(rates), min(rates), max(rates), about, cores=cores, **more)
 
 
 def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage:
@@ -104,7 +117,7 @@ def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage
                 _environment_job(config, seconds),
                 env={**os.environ, "JAX_PLATFORMS": "cpu"},  # as actors have it
             )
-            for _ in range(_cores())
+            for _ in range(processors())
         ]
         for process in processes:
             output, _ = process.communicate()
@@ -119,7 +132,7 @@ def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage
         statistics.median(totals),
         min(totals),
         max(totals),
-        f"{_cores()} processes of {config.placement.envs_per_actor} environments, random actions",
+        f"{processors()} processes of {config.placement.envs_per_actor} environments, random actions",
     )
 
 
@@ -149,29 +162,71 @@ def transport_stages(config: RunConfig, spec: EnvSpec, seconds: float) -> list[S
     return stages
 
 
-def inference_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
-    """The policy on batches of the size that the run fills."""
+def inference_stages(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Iterator[Stage]:
+    """The policy on batches of the size that the run fills, then beside busy cores, then of its other sizes."""
     planned = config.placement.actors * config.placement.envs_per_actor
+    lane = lanes_of(config.placement.envs_per_actor)[1]
     # Of one server, where several share the actors.
     own = load_architecture(config.arch).policy == "actor"
-    if own:  # each actor decides for its own
-        rows = lanes_of(config.placement.envs_per_actor)[1]
-    else:
+    rows = lane  # each actor decides for its own
+    if not own:
         servers = getattr(config.placement, "forward_servers", 1)
         rows = config.placement.inference_batch or max(1, planned // 2 // servers)
     device = device_of("cpu") if own else pick("inference", config.placement.inference_devices)[0]
-    inference = Inference(agent, spec, planned, (rows,), device, key(0, "bench"))
     params = jax.device_put(agent.init(key(0, "bench")), device)
-    inference.warm_up(params)
-    arrays = [np.zeros(shape, dtype) for shape, dtype in step_fields(spec, rows)]
-    columns = np.zeros((4, rows), np.int32)
-    columns[0] = np.arange(rows)
 
-    def act() -> int:
-        inference.act(params, [(arrays, columns)])
-        return rows
+    def timed(name: str, rows: int, seconds: float, **more: Any) -> Stage:
+        inference = Inference(agent, spec, planned, (rows,), device, key(0, "bench"))
+        inference.warm_up(params)
+        arrays = [np.zeros(shape, dtype) for shape, dtype in step_fields(spec, rows)]
+        columns = np.zeros((4, rows), np.int32)
+        columns[0] = np.arange(rows)
 
-    return Stage("inference", *_windows(act, seconds), f"batches of {rows} on {device.device_kind}")
+        def act() -> int:
+            inference.act(params, [(arrays, columns)])
+            return rows
+
+        kind = device.device_kind
+        about = f"batches of {rows} on {kind}"
+        if crowd := more.get("crowd"):
+            about += f", beside {crowd} busy processes"
+        return _timed_stage(name, act, seconds, about, rows=rows, device=kind, **more)
+
+    yield timed("inference", rows, seconds)
+    shorter = min(seconds, 1.0)
+    with _busy_cores() as crowd:
+        yield timed("crowded inference", rows, shorter, crowd=crowd)
+    for size in buckets(min(lane, rows), rows)[:-1]:
+        yield timed(f"inference {size}", size, shorter)
+
+
+@contextlib.contextmanager
+def _busy_cores() -> Iterator[int]:
+    """Keeps every core busy with another process; yields their number."""
+    with children() as started:
+        processes = [started.start("seedbed.timing.keep_busy", {}) for _ in range(processors())]
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield len(processes)
+
+
+def join_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
+    """The unrolls of a batch, as lanes hand them over, joined and put on the training devices."""
+    devices = pick("training", config.placement.training_devices)
+    learner = Learner(agent, devices, key(0, "bench"))
+    plan, rows = agent.data, lanes_of(config.placement.envs_per_actor)[1]
+    count = -(-plan.batch_size // rows)
+    parts = [example_unroll(agent, spec, plan.trained_length, rows) for _ in range(count)]
+
+    def put() -> float:
+        jax.block_until_ready(learner.put(select(join(parts), 0, plan.batch_size)))
+        return plan.acted_a_batch
+
+    put()
+    return _timed_stage(
+        "join", put, seconds, f"batches of {plan.batch_size} of unrolls of {rows} environments"
+    )
 
 
 def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
@@ -192,7 +247,8 @@ def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
 
     for _ in range(program.length + 1):  # compiles
         act()
-    return Stage("inference", *_windows(act, seconds), f"one thread's {rows} rows on {device.device_kind}")
+    about = f"one thread's {rows} rows on {device.device_kind}"
+    return _timed_stage("inference", act, seconds, about, rows=rows, device=device.device_kind)
 
 
 def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
@@ -202,7 +258,7 @@ def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float)
     act = run.acting_alone()
     length = agent.data.unroll_length
     about = f"{act() // length} environments for {length} steps a call"
-    return Stage("acting", *_windows(act, seconds), about)
+    return _timed_stage("acting", act, seconds, about)
 
 
 def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
@@ -229,7 +285,7 @@ def learner_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
     about = f"batches of {plan.batch_size} {what} of {plan.trained_length} on {len(devices)} device(s)"
     if plan.updates_a_batch > 1:
         about += f", {plan.updates_a_batch} updates each"
-    return Stage("learner", *_windows(update, seconds), about)
+    return _timed_stage("learner", update, seconds, about)
 
 
 def leave_memory() -> None:
@@ -378,8 +434,11 @@ def _timed(
     if isinstance(config.placement, TransportSettings):
         for transport in transport_stages(config, spec, min(seconds, 2.0)):
             rate(transport)
-    act = rollout_stage if architecture.policy == "thread" else inference_stage
-    inference = rate(act(placed, agent, spec, seconds))
+    if architecture.policy == "thread":
+        inference = rate(rollout_stage(placed, agent, spec, seconds))
+    else:
+        inference, *_ = [rate(stage) for stage in inference_stages(placed, agent, spec, seconds)]
+        rate(join_stage(placed, agent, spec, min(seconds, 1.0)))
     learner = rate(learner_stage(placed, agent, spec, seconds))
     shared = jax.default_backend() == "cpu"
     if architecture.policy == "actor" and not shared:  # the cores step and decide, the accelerator trains
@@ -395,7 +454,7 @@ def provenance() -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
             "processor": _processor(),
-            "cores": _cores(),
+            "cores": processors(),
             "devices": [device.device_kind for device in jax.local_devices()],
             "convolutions": convolving(advised=False),
             "load_before": os.getloadavg()[0],
@@ -406,7 +465,8 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def _cores() -> int:
+def processors() -> int:
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
