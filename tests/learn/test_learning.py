@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import seedbed
@@ -49,6 +50,20 @@ def test_agents_of_one_environment_learn_to_do_different_things(
     # A policy at random gets 2; one that does not tell the two agents apart 4 at most.
     evaluated = evaluate(tmp_path / "run", episodes=64)
     assert min(evaluated.agents.values()) >= 6.5, evaluated
+
+
+def test_self_play_finds_the_perfect_play_of_nim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    placed = {"transport": "inproc", "actors": 1, "envs_per_actor": 32, "batch_size": 32, "unroll_length": 16}
+    learner = {"agent": "ppo", "reuse": 4, "minibatches": 4, "learning_rate": 2e-3, "hidden": (64,)}
+    pool = {"opponents": 4, "opponents_every": 200}
+    learn("pettingzoo:parallel_worlds:Nim", tmp_path, frames=60_000, **placed, **learner, **pool)
+    policy = seedbed.load(tmp_path / "run", greedy=True)
+    # Of 4 and 8 stones every move loses.
+    for left in (1, 2, 3, 5, 6, 7, 9, 10):
+        shown = np.eye(12, dtype=np.float32)[left] + np.eye(12, dtype=np.float32)[11]
+        action, _ = policy.act({"left": shown, "action_mask": (np.arange(3) < left).astype(np.int8)})
+        assert action + 1 == left % 4, left
 
 
 def test_catch_is_solved(tmp_path: Path) -> None:

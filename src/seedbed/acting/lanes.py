@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seedbed.acting.opponents import Games
 from seedbed.acting.unrolls import Delivery, OpenUnroll
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.transport.interface import Peer
@@ -121,13 +122,13 @@ class Lane:
         returns.
         """
         finished = self.meter.add(timestep)
-        if not self.evaluating_apart:
-            return finished
         return [
-            episode
-            for row, episode in zip(self.meter.finished, finished, strict=True)
-            if row >= self.rows - self.evaluating
+            episode for row, episode in zip(self.meter.finished, finished, strict=True) if self.counts(row)
         ]
+
+    def counts(self, row: int) -> bool:
+        """Returns whether an episode of the row that ends now is among the returns."""
+        return not self.evaluating_apart or row >= self.rows - self.evaluating
 
     def delivery(self) -> Delivery:
         """Returns the outbox in the form in which it is handed over."""
@@ -156,11 +157,17 @@ class ServedLane(Lane):
       open: its open unroll.
       log: actions of all rounds, kept where checkpoints resume exactly; None otherwise.
       script: actions to be replayed after a resumption; None once the environments are back.
+      games: games of its rows in self-play; None where the policy plays alone.
     """
 
     open: OpenUnroll
     log: list[NDArray[Any]] | None = None
     script: Script | None = None
+    games: Games | None = None
+
+    def counts(self, row: int) -> bool:
+        """See :class:`Lane`."""
+        return super().counts(row) and (self.games is None or self.games.counts(row))
 
     @property
     def open_steps(self) -> int:

@@ -160,8 +160,11 @@ class OpenUnroll:
             rows[-1][: self._shared] = kept
         self._record = rebuild(record, rows)
 
-    def decide(self, action: NDArray[Any], record: Tree, version: int) -> None:
-        """Keeps the decision for the observed step: action and record ``[rows, ...]``, and the weights' version."""
+    def decide(self, action: NDArray[Any], record: Tree, version: int | NDArray[Any]) -> None:
+        """Keeps the decision for the observed step: action and record ``[rows, ...]``, and the weights' version.
+
+        The version is one for all rows, or ``[rows]``.
+        """
         if self._record is None:
             self._record = map_leaves(lambda x: np.empty((self.length, *x.shape), x.dtype), record)
         self._actions[self.decided] = action

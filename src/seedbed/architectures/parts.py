@@ -17,7 +17,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.learning.books import Books
 from seedbed.learning.failure import Failure
 from seedbed.learning.learner import Learner
-from seedbed.learning.loop import Beginning, LearnerLoop, LoopSettings, resumed
+from seedbed.learning.loop import Beginning, Beside, LearnerLoop, LoopSettings, resumed
 from seedbed.learning.memory import (
     Memory,
     QueueMemory,
@@ -117,6 +117,7 @@ class Parts:
         source: Source,
         assemble: Callable[[Sequence[Unroll]], Unroll] | None = None,
         while_idle: Callable[[], bool] = lambda: False,
+        beside: Beside | None = None,
     ) -> LearnerLoop:
         """Returns the run.
 
@@ -125,6 +126,7 @@ class Parts:
           assemble: function that joins unrolls into a batch on the training devices; None if unrolls are host arrays.
           while_idle: function that is called while no batch is ready, and returns whether there are newer weights to
             publish.
+          beside: part of the run that keeps parameters of its own.
         """
         return LearnerLoop(
             self.setup.agent,
@@ -139,6 +141,7 @@ class Parts:
             failure=self.failure,
             beginning=self.beginning,
             while_idle=while_idle,
+            beside=beside,
         )
 
 

@@ -16,15 +16,17 @@ stacks and unrolls stay with the learner.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
 from seedbed.acting.lag_control import BatchControl, FreeBatches, RoundBuffer
+from seedbed.acting.opponents import SIDES, Pool, PoolSettings
 from seedbed.architectures.checks import acts, too_far_behind
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
@@ -33,14 +35,17 @@ from seedbed.architectures.program import Program
 from seedbed.architectures.roles import LEARNER, actors, learner, serving, training
 from seedbed.architectures.traffic import steps
 from seedbed.config.placement import (
+    BESIDE,
     HostSettings,
     InferenceSettings,
     LearnerSettings,
     RemoteSettings,
     TrainingDeviceSettings,
     TransportSettings,
+    at_least,
 )
 from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError
 from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
 from seedbed.serving.inference_service import InferenceService
@@ -59,20 +64,75 @@ class SeedSettings(
 ):
     """Placement of SEED's parts."""
 
+    opponents: int = field(default=0, metadata={BESIDE: "opponents"})
+    """Most frozen versions of the policy that play against it, in games of two; 0: no self-play."""
+    opponents_every: int = field(default=200, metadata={BESIDE: "opponents"})
+    """Updates between two frozen versions."""
+    opponents_share: float = field(default=0.2, metadata={BESIDE: "opponents"})
+    """Share of games against frozen versions; in the others the policy plays both sides."""
+    opponents_by: Literal["uniform", "recent", "pfsp"] = field(default="pfsp", metadata={BESIDE: "opponents"})
+    """Choice among frozen versions: all alike, the newest more often, or those that beat the policy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "opponents", "opponents_share")
+        at_least(self, 1, "opponents_every")
+        if self.opponents_share > 1:
+            raise ConfigError(f"opponents_share is {self.opponents_share}, and has to be a share: 1 or less")
+
+
+def check(config: RunConfig, agent: Agent) -> str | None:
+    """Returns the reason why settings do not go together; None if they do."""
+    place = config.placement
+    if (reason := too_far_behind(config, agent)) is not None or not place.opponents:
+        return reason
+    if len(place.inference_devices) > 1 or config.cluster.hosts > 1:
+        return (
+            "opponents need all games on one device that acts, of one host: give one of --inference-devices"
+        )
+    if config.lag.exact and config.lag.setting != 0:
+        return f"lag is {config.lag.setting}, and opponents need 0 or free, so that games are over when they count"
+    return None
+
 
 def build(setup: Setup) -> LearnerLoop:
     """Builds the head: central inference and the learner."""
     place = setup.config.placement
     devices = pick("inference", place.inference_devices)
     parts = make_parts(setup, devices, lanes=place.actors * lanes_of(place.envs_per_actor)[0])
-    return parts.loop(central_inference(parts, devices))
+    pool = _pool(parts, devices[0])
+    return parts.loop(central_inference(parts, devices, pool), beside=pool)
 
 
-def central_inference(parts: Parts, devices: list[Any]) -> ServedActors:
-    """Returns the source whose actors only step environments; the policy runs here, on these devices."""
+def _pool(parts: Parts, device: Any) -> Pool | None:
+    """Returns the pool of frozen versions, as a checkpoint has it; None without self-play."""
+    setup = parts.setup
+    place, spec, checkpoint = setup.config.placement, setup.spec, setup.checkpoint
+    if not getattr(place, "opponents", 0):
+        return None
+    if spec.rows != SIDES:
+        raise ConfigError(
+            f"opponents is {place.opponents}, and {spec.id} has {spec.rows} agents in an environment: self-play is for "
+            "games of two, such as pettingzoo:module:factory of two agents"
+        )
+    seed = setup.config.seed
+    pool = Pool(
+        PoolSettings(place.opponents, place.opponents_every, place.opponents_share, place.opponents_by, seed)
+    )
+    if checkpoint is not None and (kept := checkpoint.meta.get("beside")):
+        like = parts.learner.params
+        pool.restore(kept, lambda name: jax.device_put(checkpoint.tree(name, like), device), setup.on_note)
+    return pool
+
+
+def central_inference(parts: Parts, devices: list[Any], pool: Pool | None = None) -> ServedActors:
+    """Returns the source whose actors only step environments; the policy runs here, on these devices.
+
+    With a ``pool``, frozen versions play against it.
+    """
     place = parts.setup.config.placement
     collect = RoundBuffer(place.actors * lanes_of(place.envs_per_actor)[0], parts.hand_over)
-    services = [_service(parts, index, devices, collect) for index in range(len(devices))]
+    services = [_service(parts, index, devices, collect, pool) for index in range(len(devices))]
 
     def tables() -> dict[str, Tree]:
         return {f"tables_{index}": service.inference.tables() for index, service in enumerate(services)}
@@ -86,7 +146,9 @@ def central_inference(parts: Parts, devices: list[Any]) -> ServedActors:
     return parts.served(services, warm_up=warm_up, tables=tables)
 
 
-def _service(parts: Parts, index: int, devices: list[Any], collect: RoundBuffer) -> InferenceService:
+def _service(
+    parts: Parts, index: int, devices: list[Any], collect: RoundBuffer, pool: Pool | None
+) -> InferenceService:
     """Returns the service on one device, which serves every ``len(devices)``-th actor from ``index`` on."""
     config, assignment = parts.setup.config, parts.assignment
     place = config.placement
@@ -120,6 +182,7 @@ def _service(parts: Parts, index: int, devices: list[Any], collect: RoundBuffer)
         meters=parts.meters,
         full_batch=sizes[-1],
         on_failure=parts.failure.report,
+        pool=pool,
     )
 
 
@@ -132,4 +195,4 @@ def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
     return Program((head, workers), hosts=config.cluster.hosts)
 
 
-SEED = Architecture("seed", SeedSettings, build, program, refuses=acts, check=too_far_behind, policy="server")
+SEED = Architecture("seed", SeedSettings, build, program, refuses=acts, check=check, policy="server")

@@ -118,7 +118,7 @@ class Recorder:
             "mean_return": episodes.get("mean_return"),
             "best_mean_return": episodes.get("best_mean_return"),
             "episodes": int(episodes["episodes"]),
-            "books": {f"steps_{name}": value for name, value in books.items()},
+            "books": {**{f"steps_{name}": value for name, value in books.items()}, **run.books.beside()},
         }
 
     # Rows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from seedbed.metrics.ledger import Ledger, carried_out
@@ -22,6 +22,7 @@ class Books:
       ledger: counts of this host's steps in unrolls, by their whereabouts.
       episodes: the episodes of all hosts, in the same order on each host.
       policy_lag: number of updates between the weights that acted and the weights that were updated.
+      beside: function that returns further metrics of the run, by name.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Books:
         self.ledger = Ledger()
         self.episodes = episodes or Episodes()
         self.policy_lag = Tally()
+        self.beside: Callable[[], dict[str, float]] = dict
         self._host, self._hosts = host, hosts
         self._untold: deque[tuple[float, int]] = deque()
         self._reported: list[dict[str, int]] = [self.ledger.counts()] * hosts
@@ -92,6 +94,7 @@ class Books:
             "updates": version,
             "weights_version": version,
             **{f"steps_{name}": value for name, value in steps.items()},
+            **self.beside(),
         }
 
     def last_epoch(self, own: int) -> int:

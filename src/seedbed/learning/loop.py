@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from seedbed.acting.example import example_unroll
 from seedbed.acting.lag import Lag
@@ -29,6 +29,8 @@ from seedbed.types import Agent, EnvSpec, Unroll
 from seedbed.weights.store import WeightStore
 
 _POLL_SECONDS = 0.2
+_OF_LANES = ("steps", "rounds", "digest", "players")
+"""Numbers of the state of a lane, where it has them."""
 NOBODY: Mapping[str, list[str]] = {}
 """The addresses given to a head that dials no other role."""
 
@@ -75,6 +77,16 @@ class LoopSettings:
     rhythm: Mapping[str, int | str]
 
 
+class Beside(Protocol):
+    """A part of a run that keeps parameters of its own, which checkpoints hold too."""
+
+    def kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns trees of arrays by their names in a checkpoint, and JSON values."""
+
+    def meters(self) -> dict[str, float]:
+        """Returns metrics by name."""
+
+
 @final
 class LearnerLoop:
     """A :class:`~seedbed.learning.run.Run` with one learner; used by one thread, except for :meth:`fail`.
@@ -92,6 +104,7 @@ class LearnerLoop:
       failure: holder of the error that ends the run.
       beginning: point at which the run begins or resumes.
       while_idle: function that is called while there is no batch; returns whether there are newer weights to publish.
+      beside: part that keeps parameters of its own; None if there is none.
     """
 
     def __init__(
@@ -109,6 +122,7 @@ class LearnerLoop:
         failure: Failure,
         beginning: Beginning,
         while_idle: Callable[[], bool] = lambda: False,
+        beside: Beside | None = None,
     ) -> None:
         self.learner = learner
         self.memory = memory
@@ -122,6 +136,9 @@ class LearnerLoop:
         self._failure = failure
         self._beginning = beginning
         self._while_idle = while_idle
+        self._beside = beside
+        if beside is not None:
+            books.beside = beside.meters
         self._learner_time = Share()
         self._reuse = Ratio()
         self._published: int | None = None
@@ -284,6 +301,8 @@ class LearnerLoop:
             self.books.look()
         kept = self.memory.snapshot()
         trees: dict[str, Any] = {"train": self.learner.state}
+        own, of_own = self._beside.kept() if self._beside else ({}, {})
+        trees.update(own)
         blobs = dict(kept.blobs)
         meta: dict[str, Any] = {
             **kept.meta,
@@ -294,12 +313,12 @@ class LearnerLoop:
             "first_epoch": self._beginning.first_epoch,
             "base_version": self._beginning.base,
             "pace": dict(self._settings.rhythm),
+            **({"beside": of_own} if of_own else {}),
         }
         if exact:
             lanes = sorted(self.source.lane_states().items())
             meta["lanes"] = [
-                {"order": order, "steps": s["steps"], "rounds": s["rounds"], "digest": s["digest"]}
-                for order, s in lanes
+                {"order": order, **{name: s[name] for name in _OF_LANES if name in s}} for order, s in lanes
             ]
             blobs["actions"] = [state["actions"] for _, state in lanes]
             blobs["shared"] = [array for _, state in lanes for array in state["shared"]]
@@ -351,9 +370,7 @@ def resumed(
     shared = iter(checkpoint.blob("shared"))
     lanes = {
         (int(lane["order"][0]), int(lane["order"][1])): {
-            "steps": lane["steps"],
-            "rounds": lane["rounds"],
-            "digest": lane["digest"],
+            **{name: lane[name] for name in _OF_LANES if name in lane},
             "actions": actions,
             "shared": list(itertools.islice(shared, count)),
             "record": example.record,

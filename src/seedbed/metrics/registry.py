@@ -95,6 +95,15 @@ register(
     "1",
     "A number that environments tell in `info` at the end of an episode; mean over episodes since the last row.",
 )
+register("elo", "points", "Elo rating of the policy in self-play; the first version had 1000.")
+register("elo/*", "points", "Elo rating of a frozen version, by its number of updates.")
+register("opponents", "versions", "Frozen versions of the policy that play against it.")
+register(
+    "opponent_score",
+    "1",
+    "Score of the policy against frozen versions: 1 a win, 1/2 a draw; mean over versions.",
+)
+register("steps_opponents", "steps", "Decisions of frozen versions, which are none of the policy's.")
 register("episode_length", "steps", "Mean length of the last 100 episodes, in agent steps.")
 
 # How the stages keep up with one another.

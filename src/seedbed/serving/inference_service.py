@@ -15,13 +15,14 @@ from seedbed.acting.inference import Inference
 from seedbed.acting.lag_control import BatchControl
 from seedbed.acting.lanes import Script, ServedLane, digest_of
 from seedbed.acting.meters import Meters
+from seedbed.acting.opponents import ITSELF, Games, Pool, marked, without_opponents
 from seedbed.acting.unrolls import OpenUnroll, step_fields, timestep_of
 from seedbed.errors import Refused, RunFailed
 from seedbed.metrics.ledger import Ledger
 from seedbed.serving.border import BorderRules
 from seedbed.serving.service import Service
 from seedbed.transport.interface import Layout, Layouts
-from seedbed.types import map_leaves
+from seedbed.types import Tree, Weights, map_leaves
 
 
 class InferenceService(Service[ServedLane]):
@@ -34,6 +35,7 @@ class InferenceService(Service[ServedLane]):
       ledger: ledger in which steps are booked.
       meters: meters that all services of the run share.
       full_batch: number of rows in a full batch, for the meters.
+      pool: frozen versions that play against the policy; None without self-play.
       on_failure: function that is called with the exception that ended the thread.
     """
 
@@ -49,12 +51,14 @@ class InferenceService(Service[ServedLane]):
         meters: Meters,
         full_batch: int,
         on_failure: Callable[[BaseException], None],
+        pool: Pool | None = None,
     ) -> None:
         super().__init__(lag_control, ledger=ledger, meters=meters, on_failure=on_failure)
         self.inference = inference
         self._assignment = assignment
         self._rules = BorderRules(assignment.spec)
         self._full_batch = full_batch
+        self._pool = pool
 
     # Called by the registry.
 
@@ -76,6 +80,11 @@ class InferenceService(Service[ServedLane]):
         """See :class:`~seedbed.serving.service.Service`."""
         log: list[NDArray[Any]] | None = [] if self._assignment.keep_log else None
         lane = ServedLane(open=self._open_unroll(len(known["slots"])), log=log, **known)
+        if self._pool is not None:
+            slots = [self._assignment.slot_number(int(slot)) for slot in lane.slots]
+            lane.games = Games(self._pool, slots, lane.member.epoch)
+            if kept is not None:
+                lane.games.players[:] = kept["players"]
         if kept is not None:
             lane.steps, lane.rounds = kept["steps"], kept["rounds"]
             lane.script = Script(kept["actions"], kept["digest"])
@@ -108,20 +117,61 @@ class InferenceService(Service[ServedLane]):
     def _serve(self, lanes: Sequence[ServedLane]) -> None:
         weights = self._lag_control.weights(lanes)
         begin = time.monotonic()
-        actions, record = self.inference.act(
-            weights.params, [(lane.open.observed, lane.columns()) for lane in lanes]
-        )
+        players, others = (None, 0) if self._pool is None else self._players(self._pool, lanes, weights)
+        actions, record = self._act(lanes, weights, players)
         now = time.monotonic()
-        resets = sum(lane.open.ended for lane in lanes)
+        resets = others + sum(lane.open.ended for lane in lanes)
         start = 0
         for lane in lanes:
             rows = slice(start, start + lane.rows)
             start += lane.rows
-            lane.open.decide(actions[rows], map_leaves(itemgetter(rows), record), weights.version)
+            version = weights.version if players is None else marked(players[rows], weights.version)
+            lane.open.decide(actions[rows], map_leaves(itemgetter(rows), record), version)
             lane.steps += 1
             self._reply(lane, actions[rows], now)
         self._ledger.decide(start, resets)
         self._meters.add(start, max(start, self._full_batch), now - begin)
+
+    def _players(
+        self, pool: Pool, lanes: Sequence[ServedLane], weights: Weights
+    ) -> tuple[NDArray[np.int64], int]:
+        """Begins and ends games.
+
+        Returns the version that plays each row of the lanes, ``[sum of n]``, and the number of decisions of opponents
+        that are carried out: they are none of the policy's.
+        """
+        before = pool.steps
+        pool.meet(
+            weights, lambda: {int(one) for lane in self.lanes if lane.games for one in lane.games.players}
+        )
+        for lane in lanes:
+            assert lane.games is not None, "every lane has games if there is a pool"
+            step = timestep_of(self._assignment.spec, lane.open.observed)
+            lane.games.step(step, lane.meter.returns, lane.steps)
+        return np.concatenate([lane.games.players for lane in lanes if lane.games]), pool.steps - before
+
+    def _act(
+        self, lanes: Sequence[ServedLane], weights: Weights, players: NDArray[np.int64] | None
+    ) -> tuple[NDArray[Any], Tree]:
+        """Decides for the lanes; with one call for each version that plays rows of them, the newest first."""
+        batch = [(lane.open.observed, lane.columns()) for lane in lanes]
+        if players is None or self._pool is None or (players == ITSELF).all():
+            return self.inference.act(weights.params, batch)
+        arrays = [np.concatenate(parts) for parts in zip(*(step for step, _ in batch), strict=True)]
+        columns = np.concatenate([each for _, each in batch], axis=1)
+        order, decided = [], []
+        for version in [ITSELF, *sorted({*players.tolist()} - {ITSELF}, reverse=True)]:
+            rows = np.flatnonzero(players == version)
+            params = self._pool.params(
+                version
+            )  # None of the policy itself, and of a version that could not be loaded
+            part = ([array[rows] for array in arrays], columns[:, rows])
+            if rows.size:
+                order.append(rows)
+                decided.append(self.inference.act(weights.params if params is None else params, [part]))
+        back = np.argsort(np.concatenate(order))
+        actions, records = zip(*decided, strict=True)
+        return np.concatenate(actions)[back], map_leaves(lambda *parts: np.concatenate(parts)[back], *records)
 
     def _reply(self, lane: ServedLane, action: NDArray[Any], now: float) -> None:
         lane.arrived = None
@@ -155,6 +205,8 @@ class InferenceService(Service[ServedLane]):
     def _cut(self, lane: ServedLane) -> None:
         lane.counted = lane.open.transitions
         lane.outbox = lane.open.cut(self.inference.first_states(lane.slots))
+        if self._pool is not None:
+            lane.outbox = without_opponents(lane.outbox)
         lane.rounds += 1
         if lane.log is not None:
             lane.log.append(lane.outbox.action[-(lane.counted // lane.rows) :])
@@ -184,4 +236,5 @@ def _state_of(lane: ServedLane) -> dict[str, Any]:
         "actions": np.concatenate(log) if log else lane.open.no_actions(),
         "digest": digest_of(lane.open.observed),
         "shared": lane.open.shared(),
+        **({} if lane.games is None else {"players": lane.games.players.tolist()}),
     }
