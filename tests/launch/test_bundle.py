@@ -45,7 +45,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.chdir("/")
     return Plan(
         (replace(task(4), niceness=4), task(5, "ending:run")),
-        {"learner": "learner.example:7700"},
+        {"learner": ["learner.example:7700"]},
         "node of the head",
         Invitation(TOKEN),
         "claimed here",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,8 +123,12 @@ class Actors:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"arch": "seed", "deterministic": True}, {"arch": "impala", "lag": 0}],
-    ids=["seed, deterministic", "impala, in lockstep"],
+    [
+        {"arch": "seed", "deterministic": True},
+        {"arch": "impala", "lag": 0},
+        {"arch": "rapid", "lag": 0},
+    ],
+    ids=["seed, deterministic", "impala, in lockstep", "rapid, in lockstep"],
 )
 def test_the_cluster_changes_nothing_that_is_computed(
     settings: dict[str, Any], nodes: Nodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -185,7 +189,7 @@ def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: 
         until(lambda: actor(far, lost), "the actor on another machine")
         until(lambda: "actors 2 of 2 placed" in driver.output[told:], "the line that says so")
 
-        driver.process.send_signal(signal.SIGTERM)
+        stop_as_a_job(driver)
         assert driver.wait() == Status.EXECUTE_AGAIN, driver.output
     found = summary(tmp_path / "run")
     assert found["actor_restarts"] == 1, "lost machines are no faults of actors"
@@ -202,6 +206,34 @@ def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: 
         driver.process.kill()
         driver.wait()
         until(lambda: not ours(tmp_path), "the end of all")
+
+
+def stop_as_a_job(driver: Command) -> None:
+    """Does as ``ray job stop`` does it, which needs the dashboard: SIGTERM to the driver and all below it."""
+    for process in [driver.process, *driver.family()]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+
+
+def test_apex_has_its_actors_there_and_ctrl_c_saves_and_ends_everything(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "sleepy.py").write_text(SLEEPY)
+    agent = {"agent": "dqn", "replay_size": 2_000, "replay_min_size": 64, "eval_envs": 0}
+    words = flags("sleepy:World", "run", arch="apex", **agent, frames=10**9, on="ray")
+    with Command(*words, cwd=tmp_path) as driver:
+        driver.says("actors 2 of 2 placed")
+        learned(tmp_path / "run")
+        assert (
+            len([process for process in ours(tmp_path / "run") if "launch.entry" in str(words_of(process))])
+            == 2
+        )
+        driver.interrupt()
+        assert driver.wait() == Status.OVER, driver.output
+    found = summary(tmp_path / "run")
+    assert found["interrupted_by"] == "SIGINT" and found["actor_restarts"] == 0
+    assert balanced(found) and found["steps_trained"] > 0
+    assert int(checkpoints(tmp_path / "run")[-1].name) == found["weights_version"] > 0
+    assert "Traceback" not in driver.output
+    until(lambda: not ours(tmp_path / "run"), "the end of all")
 
 
 def pids(node: Any) -> set[int]:

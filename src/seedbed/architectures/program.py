@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from seedbed.errors import ConfigError, ConnectionLost
 from seedbed.instances import START_SECONDS
-from seedbed.transport.admission import Invitation
+from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
-from seedbed.transport.tls import within_machine
+from seedbed.transport.tls import Identity, within_machine
 
 if TYPE_CHECKING:
     import threading
@@ -291,6 +291,8 @@ class Task:
       dials: addresses of the roles that it dials, in the order of their instances.
       patience: seconds for which it waits for these roles.
       listens: its own address; None if it is not dialled.
+      abroad: another one, at which instances on other machines dial it; empty if all are on this one.
+      identity: files of the certificate that it shows there and of the key to it; empty for plain text.
       folder: folder of its own, which outlives it and holds the checkpoint that it begins with.
       niceness: niceness of its process above the head's.
     """
@@ -304,6 +306,8 @@ class Task:
     patience: float = 5.0
     listens: str | None = None
     folder: str = ""
+    abroad: str = ""
+    identity: tuple[str, ...] = ()
     niceness: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -354,6 +358,12 @@ class Context:
     def agent(self) -> Agent:
         """The agent; made at first use, which imports JAX."""
         return self.make_agent(self.config, self.spec)
+
+    @property
+    def gate(self) -> Gate:
+        """Admission of instances on other machines."""
+        identity = Identity.read(*self.task.identity) if self.task.identity else None
+        return Gate(self.token, identity, insecure=identity is None)
 
     def address_of(self, role: str) -> str:
         """Returns the address of the instance of a role that this instance dials."""

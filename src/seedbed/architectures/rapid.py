@@ -40,6 +40,7 @@ from seedbed.architectures.program import Acts, Context, Edge, Program, Resource
 from seedbed.architectures.roles import LEARNER, actors, learner, training
 from seedbed.architectures.traffic import snapshots, steps, unrolls
 from seedbed.config.placement import (
+    EngineSettings,
     HostSettings,
     InferenceSettings,
     LearnerSettings,
@@ -55,6 +56,7 @@ from seedbed.seeding import key
 from seedbed.serving.forward_service import AsTold, ForwardControl, ForwardService, Newest
 from seedbed.serving.proxy import Proxy, ServerReporter
 from seedbed.serving.source import FORWARD_SERVER
+from seedbed.transport.admission import Gate
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.interface import Server
 from seedbed.types import Agent, EnvSpec
@@ -65,7 +67,12 @@ _CONNECT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class RapidSettings(
-    InferenceSettings, TransportSettings, TrainingDeviceSettings, LearnerSettings, HostSettings
+    EngineSettings,
+    InferenceSettings,
+    TransportSettings,
+    TrainingDeviceSettings,
+    LearnerSettings,
+    HostSettings,
 ):
     """Placement of Rapid's parts."""
 
@@ -150,6 +157,8 @@ def serve(context: Context) -> None:
     with contextlib.closing(server):
         assert context.task.listens is not None
         server.open(context.task.listens)
+        if context.task.abroad:
+            server.open(context.task.abroad, context.gate)
         context.over.wait()
     for error in failed:
         raise error
@@ -215,15 +224,23 @@ class ForwardServer:
             on_failure=on_failure,
         )
         self._relay = Proxy(self._connect, self._forward, agent, spec, capacity=capacity, device=device)
-        self._server: Server | None = None
+        self._servers: list[Server] = []
         self._reporter: ServerReporter | None = None
 
-    def open(self, address: str) -> str:
-        """Starts serving; returns the address for rollout workers."""
-        self._forward.start()
-        self._reporter = ServerReporter(self._connect, self._token, self._index, self._tell, self._on_lost)
-        self._server = listen(address, self._relay)
-        return self._server.address
+    def open(self, address: str, gate: Gate | None = None) -> str:
+        """Starts serving at an address, where others may be served already; returns it as rollout workers dial it.
+
+        Args:
+          address: address to listen at.
+          gate: admission of rollout workers on other machines.
+        """
+        if self._reporter is None:
+            self._forward.start()
+            self._reporter = ServerReporter(
+                self._connect, self._token, self._index, self._tell, self._on_lost
+            )
+        self._servers.append(listen(address, self._relay, gate=gate))
+        return self._servers[-1].address
 
     def _tell(self) -> dict[str, Any] | None:
         """Returns the next report to the optimizer; None while the acting thread makes no progress."""
@@ -233,8 +250,8 @@ class ForwardServer:
 
     def close(self) -> None:
         """Stops everything; safe to call twice."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._reporter is not None:
             self._reporter.close()
         self._forward.stop()

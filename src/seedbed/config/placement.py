@@ -157,11 +157,17 @@ class NetworkSettings(Group):
 
 
 @dataclass(frozen=True)
-class RemoteSettings(EnvironmentSettings, NetworkSettings):
-    """Actors that join from other machines."""
+class EngineSettings(EnvironmentSettings, NetworkSettings):
+    """Actors of the run's own that an engine places."""
 
     on: Literal["here", "ray"] = "here"
     """Place of the run's own actors: this machine, or the machines of a Ray cluster."""
+
+
+@dataclass(frozen=True)
+class RemoteSettings(EngineSettings):
+    """Actors that join from other machines."""
+
     listen: tuple[str, ...] = ()
     """Addresses for actors from elsewhere: HOST:PORT (port 0: a free one), by gRPC; socket:… without."""
     max_envs: int | None = field(default=None, metadata={BESIDE: "listen"})

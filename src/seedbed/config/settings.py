@@ -10,6 +10,7 @@ import tyro
 
 from seedbed.acting.lag import ExactLag, Lag, lag_of
 from seedbed.config.placement import (
+    EngineSettings,
     HostSettings,
     LearnerSettings,
     PopulationSettings,
@@ -150,7 +151,7 @@ class RunConfig:
     @property
     def on(self) -> str:
         """Place of the run's own actors: here, or a cluster; here where the architecture has none that may leave."""
-        return self.placement.on if isinstance(self.placement, RemoteSettings) else "here"
+        return self.placement.on if isinstance(self.placement, EngineSettings) else "here"
 
     @property
     def lag(self) -> Lag:

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Plan:
 
     Attributes:
       tasks: tasks of its instances, with the addresses that hold on the head's machine.
-      elsewhere: address of the head for instances on other machines, by the name of its role.
+      elsewhere: addresses of the roles that are dialled from other machines, in the order of their instances, by name.
       node: id of the engine's node on which the head stands.
       invitation: knowledge by which the head admits instances from other machines.
       claim: secret of the session by which the head knows them for its own.
@@ -47,7 +47,7 @@ class Plan:
     """
 
     tasks: tuple[Task, ...]
-    elsewhere: Mapping[str, str]
+    elsewhere: Mapping[str, Sequence[str]]
     node: str
     invitation: Invitation
     claim: str = field(repr=False)
@@ -61,7 +61,7 @@ class Plan:
         if node == self.node:
             return self.tasks
         return tuple(
-            replace(task, dials={role: [self.elsewhere[role]] for role in task.dials}) for task in self.tasks
+            replace(task, dials={role: [*self.elsewhere[role]] for role in task.dials}) for task in self.tasks
         )
 
 

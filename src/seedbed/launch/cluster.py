@@ -20,11 +20,12 @@ import hashlib
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -258,15 +259,27 @@ class ClusterLauncher:
         self._lock = threading.RLock()
         self._bundles: list[_Held] = []
         self._sizes: dict[str, int] = {}
-        self._elsewhere = ""
+        self._head: Sequence[str] = ()
+        self._abroad: dict[str, dict[int, str]] = {}
+        self._identity: Sequence[str] = ()
         self._invitation: Invitation | None = None
         self._claim = ""
         self._progress = Progress()
         self._closed = False
 
     def address(self, role: Role, index: int) -> str:
-        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        """See :class:`~seedbed.launch.launcher.Launcher`.
+
+        A role that listens stands on the head's machine, where others dial it at this address, and has another one for
+        the other machines.
+        """
+        if role.listens:
+            self._abroad.setdefault(role.name, {})[index] = _free_port(self._host)
         return self._here.address(role, index)
+
+    @property
+    def _host(self) -> str:
+        return str(self._ray.util.get_node_ip_address())
 
     def folder(self, role: Role, index: int) -> str:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
@@ -283,19 +296,23 @@ class ClusterLauncher:
     @property
     def listens(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: a free port at the address that Ray's nodes know."""
-        host = str(self._ray.util.get_node_ip_address())
-        return (f"[{host}]:0" if ":" in host else f"{host}:0",)
+        return (_with_port(self._host, 0),)
 
-    def meet(self, addresses: Sequence[str], invitation: Invitation, claim: str) -> None:
+    def meet(
+        self, addresses: Sequence[str], invitation: Invitation, claim: str, identity: Sequence[str]
+    ) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
-        (self._elsewhere,) = addresses
-        self._invitation, self._claim = invitation, claim
+        self._head, self._invitation, self._claim, self._identity = addresses, invitation, claim, identity
 
     def start(self, role: Role, task: Task) -> Instance:
         """See :class:`~seedbed.launch.launcher.Launcher`.
 
-        The engine is asked for a machine once all tasks of a bundle are there: its constructor starts them all.
+        The engine is asked for a machine once all tasks of a bundle are there: its constructor starts them all. An
+        instance that listens is started on this machine.
         """
+        if role.listens:
+            abroad = self._abroad[role.name][task.index]
+            return self._here.start(role, replace(task, abroad=abroad, identity=tuple(self._identity)))
         with self._lock:
             held = self._bundle_of(role, task.index)
             held.tasks[task.index] = task
@@ -332,7 +349,7 @@ class ClusterLauncher:
         assert self._invitation is not None, "meet() comes first"
         return Plan(
             tuple(held.tasks.values()),
-            {edge.to: self._elsewhere for edge in held.role.dials},
+            {edge.to: [*self._abroad.get(edge.to, {}).values()] or self._head for edge in held.role.dials},
             self._node,
             self._invitation,
             self._claim,
@@ -344,6 +361,7 @@ class ClusterLauncher:
 
     def look_after(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: hears the reports of all bundles."""
+        self._here.look_after()
         with self._lock:
             for held in self._bundles:
                 held.look()
@@ -384,6 +402,18 @@ class ClusterLauncher:
             if self._own_connection:
                 self._ray.shutdown()
             self._here.close()
+
+
+def _with_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _free_port(host: str) -> str:
+    """Returns an address of this host at which nothing listens now; it stays the same for all that listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return _with_port(host, probe.getsockname()[1])
 
 
 def tail_of(folder: RunFolder, name: str) -> bytes:

@@ -324,6 +324,13 @@ class RunFolder:
             identity = self._identity()
         return Gate(self.token(), identity, insecure=settings.insecure)
 
+    def identity_files(self, settings: NetworkSettings) -> tuple[str, str]:
+        """Returns the paths of the certificate that the run shows and of the key to it."""
+        if settings.tls_cert:
+            certificate, key = (str(Path(file).absolute()) for file in settings.tls_cert)
+            return certificate, key
+        return str(self._certificate), str(self._key)
+
     def _identity(self) -> Identity:
         if not (os.path.lexists(self._key) and os.path.lexists(self._certificate)):
             made = Identity.make()

@@ -73,7 +73,9 @@ class LocalLauncher:
         """See :class:`~seedbed.launch.launcher.Launcher`: all instances are on this machine."""
         return ()
 
-    def meet(self, addresses: Sequence[str], invitation: Invitation, claim: str) -> None:
+    def meet(
+        self, addresses: Sequence[str], invitation: Invitation, claim: str, identity: Sequence[str]
+    ) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
 
     def start(self, role: Role, task: Task) -> Instance:

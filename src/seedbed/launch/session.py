@@ -18,7 +18,7 @@ from seedbed.acting.assignment import EPOCHS_A_SESSION
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.interface import Setup
 from seedbed.architectures.roles import carrier_of
-from seedbed.config.placement import RemoteSettings
+from seedbed.config.placement import EngineSettings, RemoteSettings
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
@@ -112,9 +112,9 @@ class Session:
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
         place = self.placed.placement
-        listens = place if isinstance(place, RemoteSettings) else None
-        wanted = [*self.launcher.listens, *folder.addresses(listens.listen)] if listens else []
-        self.gate = folder.gate(listens, wanted) if listens else None
+        network = place if isinstance(place, EngineSettings) else None
+        wanted = [*self.launcher.listens, *folder.addresses(self._asked)]
+        self.gate = folder.gate(network, wanted) if network else None
         # Of this session only: what an earlier one has started knows another.
         self.claim = secrets.token_hex(16)
 
@@ -411,19 +411,27 @@ class Session:
         return replace(contents, meta={**contents.meta, "seconds": self.clock.seconds})
 
     def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
-        place = self.placed.placement
         local = self.launcher.address(self.program[self.program.head], 0)
-        if not isinstance(place, RemoteSettings) or self.gate is None:
+        if self.gate is None:
             return arch.open([local], dialled)
-        own, wanted = self.launcher.listens, self.folder.addresses(place.listen)
+        own, wanted = self.launcher.listens, self.folder.addresses(self._asked)
         opened = arch.open([local, *own, *wanted], dialled)
         ours, others = opened[1 : 1 + len(own)], opened[1 + len(own) :]
         if ours:
-            self.launcher.meet(ours, self.gate.invitation(ours[0]), self.claim)
-        self.folder.keep_addresses(place.listen, others, self.gate)
+            identity = (
+                self.folder.identity_files(self.placed.placement) if self.gate.identity_at(ours[0]) else ()
+            )
+            self.launcher.meet(ours, self.gate.invitation(ours[0]), self.claim, identity)
+        self.folder.keep_addresses(self._asked, others, self.gate)
         for line in invitations(self.config, self.gate, others):
             self.display.note(line)
         return opened[:1]
+
+    @property
+    def _asked(self) -> tuple[str, ...]:
+        """Addresses at which the user has the run listen for actors from elsewhere."""
+        place = self.placed.placement
+        return place.listen if isinstance(place, RemoteSettings) else ()
 
     def _supervised(self, arch: Run) -> Supervisor:
         """Returns the supervisor of the run's instances; none is started yet."""

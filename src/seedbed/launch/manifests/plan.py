@@ -11,7 +11,7 @@ from typing import Any
 from seedbed.acting.trust import foreign_names
 from seedbed.architectures.compatibility import require_fit
 from seedbed.architectures.program import Program, Role
-from seedbed.config.placement import InferenceSettings, RemoteSettings
+from seedbed.config.placement import EngineSettings, InferenceSettings
 from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.words import words_of
@@ -108,9 +108,9 @@ class Plan:
 
         On several hosts, each host has actors of its own.
         """
-        if self.hosts > 1 or not isinstance(self.config.placement, RemoteSettings):
+        if self.hosts > 1 or not isinstance(self.config.placement, EngineSettings):
             return None
-        return next((role for role in self.program.after if role.count), None)
+        return next((role for role in self.program.after if role.count and not role.listens), None)
 
     @property
     def cores(self) -> int:
@@ -191,7 +191,7 @@ class Plan:
                 f"--arch {self.config.arch} has roles that listen ({', '.join(found)}), which dial one another by "
                 f"addresses that the learner's machine gives them: {engine} can start programs in which all dial the "
                 "learner (seed, impala, apex) or which are one process (sebulba, anakin, a2c, a3c); run "
-                f"{self.config.arch} on one machine"
+                f"{self.config.arch} on one machine (rapid also by rayjob)"
             )
 
 
@@ -220,7 +220,7 @@ def plan(config: RunConfig, program: Program, agent: Agent, order: Order, folder
             f"run_dir is {run!r}, and has to be an absolute path of letters, digits and ./_+- on the machines of the "
             "engine"
         )
-    if isinstance(config.placement, RemoteSettings) and (config.placement.listen or config.on != "here"):
+    if config.on != "here" or getattr(config.placement, "listen", None):
         raise ConfigError("--listen and --on are the manifest's: leave them out")
     return Plan(order, name, replace(config, run_dir=run), program, agent)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 
-from seedbed.config.placement import RemoteSettings
 from seedbed.config.resolve import replace
 from seedbed.config.words import words_of
 from seedbed.errors import ConfigError
@@ -19,8 +18,8 @@ def files(plan: Plan) -> dict[str, str]:
     Raises:
       ConfigError: the architecture has no ``--on ray``, or several hosts.
     """
-    plan.require_no_listeners("rayjob")
-    if plan.elsewhere is None or not isinstance(plan.config.placement, RemoteSettings):
+    if plan.elsewhere is None:
+        plan.require_no_listeners("rayjob")
         raise ConfigError(
             f"--arch {plan.config.arch} with --hosts {plan.hosts} has no actors that Ray could place: write a manifest "
             "for kubernetes, slurm or skypilot"
@@ -32,7 +31,7 @@ def files(plan: Plan) -> dict[str, str]:
         "volume": json.dumps(plan.order.volume),
         "mount": json.dumps(plan.mount),
         "entrypoint": json.dumps(shlex.join(["seedbed", "train", *words_of(config)])),
-        "cores": plan.order.learner_cores,
+        "cores": plan.cores,
         "memory": plan.order.learner_memory,
         "gpus": plan.accelerators or None,
         "machines": plan.machines,
