@@ -23,6 +23,7 @@ from harness import (
     until,
     words_of,
 )
+from small_runs import write_catch
 
 from seedbed.cli.logs import log_of
 from seedbed.cli.status import Status
@@ -146,6 +147,24 @@ def test_the_cluster_changes_nothing_that_is_computed(
         "the network is encrypted"
     )
     assert not (tmp_path / "here" / "certificate.pem").exists()
+    assert not ours(tmp_path)
+
+
+@pytest.mark.parametrize("arch", ["gorila", "distbelief"])
+def test_workers_push_their_gradients_from_there_to_shards_here(
+    arch: str, nodes: Nodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    agents: dict[str, dict[str, Any]] = {
+        "gorila": {"agent": "dqn", "replay_size": 400, "replay_min_size": 40, "eval_envs": 0},
+        "distbelief": {"agent": "bc", "dataset": str(write_catch(tmp_path / "set"))},
+    }
+    found = train(
+        tiny("toy:catch", tmp_path / "run", arch=arch, **agents[arch], shards=2, frames=1_200, on="ray")
+    ).to_json()
+    noun = "worker" if arch == "gorila" else "replica"
+    assert f"{noun}s 2 of 2 placed" in capfd.readouterr().out
+    assert found["agent_steps"] >= 1_200 and found["weights_version"] > 0
+    assert found["actor_restarts"] == 0 and balanced(found)
     assert not ours(tmp_path)
 
 

@@ -16,6 +16,7 @@ import pytest
 from seedbed.errors import ConnectionLost, ProtocolError, Refused, RunFailed, SpecError
 from seedbed.parameter_server.server import FETCH, PUSH, RemoteShards, ShardHandler, empty_part, lanes_of
 from seedbed.parameter_server.shards import Bound, LocalShards, Part, Shard, cut
+from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.interface import PROTOCOL, Server
 from seedbed.types import Tree
@@ -64,7 +65,7 @@ def served(place: Place, shards: int, bound: Bound | None = None) -> Iterator[li
 def reached(place: Place, shards: int, patience: float = 20.0) -> Iterator[RemoteShards]:
     addresses = [place(index) for index in range(shards)]
     with contextlib.closing(
-        RemoteShards(RULE, LIKE, addresses, TOKEN, patience=patience, takes=True)
+        RemoteShards(RULE, LIKE, addresses, Invitation(TOKEN), patience=patience, takes=True)
     ) as remote:
         yield remote
 
@@ -140,12 +141,12 @@ def test_a_shard_that_does_not_come_back_is_not_waited_for_for_ever(place: Place
 def test_whoever_gives_up_waits_no_longer(place: Place) -> None:
     failure = RunFailed("the shard does not start")
     with pytest.raises(RunFailed, match="does not start"):
-        RemoteShards(RULE, LIKE, [place(0)], TOKEN, patience=60.0, given_up=lambda: failure)
+        RemoteShards(RULE, LIKE, [place(0)], Invitation(TOKEN), patience=60.0, given_up=lambda: failure)
 
 
 def test_a_worker_has_no_lane_for_all_that_a_shard_holds(place: Place) -> None:
     with served(place, 1) as servers:
-        worker = RemoteShards(RULE, LIKE, [servers[0].address], TOKEN, patience=5.0)
+        worker = RemoteShards(RULE, LIKE, [servers[0].address], Invitation(TOKEN), patience=5.0)
         with contextlib.closing(worker):
             assert worker.fetch().versions == (0,)
             with pytest.raises(ProtocolError):
@@ -157,7 +158,7 @@ def test_who_does_not_know_the_token_is_turned_away(place: Place) -> None:
         served(place, 1) as servers,
         pytest.raises(Refused, match="wrong token"),
     ):
-        RemoteShards(RULE, LIKE, [servers[0].address], "guess", patience=1.0)
+        RemoteShards(RULE, LIKE, [servers[0].address], Invitation("guess"), patience=1.0)
     with served(place, 1) as servers:
         client = connect(servers[0].address, timeout=5.0)
         with pytest.raises(Refused, match="protocol 1"):

@@ -129,7 +129,7 @@ def too_heavy(config: RunConfig, agent: Agent) -> str | None:
     params = jax.eval_shape(agent.init, key(0, "example"))
     sent = (params, jax.eval_shape(agent.optimizer.init, params)) if shards else params
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent)) // max(shards, 1)
-    remote = isinstance(place, RemoteSettings) and (bool(place.listen) or place.on != "here")
+    remote = config.on != "here" or (isinstance(place, RemoteSettings) and bool(place.listen))
     limit = MAX_MESSAGE_BYTES if place.transport == "grpc" or remote else MAX_STEP_BYTES
     if needed <= limit:
         return None

@@ -31,7 +31,7 @@ from seedbed.architectures.interface import Architecture, Setup, own_share
 from seedbed.architectures.program import Context, Program
 from seedbed.architectures.roles import with_shards
 from seedbed.architectures.with_shards import ParameterServerRun, Work, plain, push_gradients
-from seedbed.config.placement import InstanceSettings, ShardProcessSettings, TransportSettings, at_least
+from seedbed.config.placement import EngineSettings, ShardProcessSettings, TransportSettings, at_least
 from seedbed.config.settings import RunConfig
 from seedbed.learning.update import require_finite
 from seedbed.metrics.ledger import Ledger, carried_out
@@ -47,7 +47,7 @@ REPLICA = "replica"
 
 
 @dataclass(frozen=True)
-class DistBeliefSettings(ShardProcessSettings, InstanceSettings, TransportSettings):
+class DistBeliefSettings(EngineSettings, ShardProcessSettings, TransportSettings):
     """Placement of DistBelief's replicas and shards."""
 
     actors: int = 2

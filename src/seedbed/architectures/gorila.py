@@ -37,6 +37,7 @@ from seedbed.architectures.seed import SEED, central_inference
 from seedbed.architectures.with_shards import ParameterServerRun, Work, plain, push_gradients
 from seedbed.config.placement import (
     BatchingSettings,
+    EngineSettings,
     LearnerSettings,
     ShardProcessSettings,
     TransportSettings,
@@ -59,7 +60,9 @@ OUTLIER_DEVIATIONS = 5.0
 
 
 @dataclass(frozen=True)
-class GorilaSettings(ShardProcessSettings, LearnerSettings, BatchingSettings, TransportSettings):
+class GorilaSettings(
+    EngineSettings, ShardProcessSettings, LearnerSettings, BatchingSettings, TransportSettings
+):
     """Placement of Gorila's workers and shards."""
 
     actors: int = 2
@@ -76,7 +79,7 @@ def place(config: RunConfig) -> RunConfig:
 def worker_config(config: RunConfig) -> RunConfig:
     """Returns the settings of one worker, which consists of SEED's parts in one process, with one actor."""
     evaluating = config.placement.eval_envs // config.placement.actors
-    return replace(config, arch=SEED.name, transport="inproc", actors=1, eval_envs=evaluating)
+    return replace(config, arch=SEED.name, on="here", transport="inproc", actors=1, eval_envs=evaluating)
 
 
 class GorilaWorker:

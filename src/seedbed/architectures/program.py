@@ -291,10 +291,10 @@ class Task:
       dials: addresses of the roles that it dials, in the order of their instances.
       patience: seconds for which it waits for these roles.
       listens: its own address; None if it is not dialled.
-      abroad: another one, at which instances on other machines dial it; empty if all are on this one.
-      identity: files of the certificate that it shows there and of the key to it; empty for plain text.
       folder: folder of its own, which outlives it and holds the checkpoint that it begins with.
       niceness: niceness of its process above the head's.
+      abroad: another address, at which instances on other machines dial it; empty if all are on this one.
+      identity: files of the certificate that it shows there and of the key to it; empty for plain text.
     """
 
     role: str
@@ -306,9 +306,9 @@ class Task:
     patience: float = 5.0
     listens: str | None = None
     folder: str = ""
+    niceness: int = 0
     abroad: str = ""
     identity: tuple[str, ...] = ()
-    niceness: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Returns the task as JSON values."""

@@ -34,6 +34,7 @@ from seedbed.parameter_server.server import RemoteShards, ShardHandler, ShardPul
 from seedbed.parameter_server.shards import Bound, Part, Shard, cut, settled
 from seedbed.parameter_server.workers import Worker, WorkerRegistry
 from seedbed.seeding import key
+from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import listen
 from seedbed.transport.interface import PROTOCOL, Layout, Layouts, Server
 from seedbed.types import Agent
@@ -64,7 +65,7 @@ class ParameterServerRun(Asynchronous):
     def __init__(self, setup: Setup, workers_role: str = "worker") -> None:
         super().__init__(setup)
         config, agent, token, checkpoint = setup.config, setup.agent, setup.token, setup.checkpoint
-        self._token = token
+        self._invitation, self._gate = Invitation(token), setup.gate
         self._workers_role = workers_role
         update = Update(agent, jax.local_devices()[:1])
         state: TrainState = jax.jit(update.begin)(key(config.seed, "learner"))
@@ -80,7 +81,7 @@ class ParameterServerRun(Asynchronous):
         self._pulses: list[ShardPulse] = []
         self._versions = [self._version] * config.placement.shards
         self._resting = False
-        self._server: Server | None = None
+        self._servers: list[Server] = []
         self._newest: Mapping[str, Any] = {}
         self._gone = self.books.ledger.counts()
         self._books: dict[int, dict[str, int]] = {}
@@ -97,6 +98,7 @@ class ParameterServerRun(Asynchronous):
             on_report=self._on_report,
             on_leave=self._on_leave,
             first_epoch=max(setup.first_epoch, checkpoint.meta["last_epoch"] + 1 if checkpoint else 0),
+            claim=setup.claim,
         )
 
     # Shards.
@@ -127,38 +129,41 @@ class ParameterServerRun(Asynchronous):
             self._agent.optimizer,
             self._like,
             shards,
-            self._token,
+            self._invitation,
             patience=PATIENCE_SECONDS,
             takes=True,
             given_up=lambda: self._failure.error,
         )
         self._pulses = [
-            ShardPulse(address, self._token, part)
+            ShardPulse(address, self._invitation, part)
             for address, part in zip(shards, self._shards.examples, strict=True)
         ]
 
     # Workers.
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Dials the shards, and listens for workers at the first address."""
+        """Dials the shards, and listens for workers at all addresses."""
         self._reach(dialled["shard"])
-        self._server = listen(addresses[0], self.workers)
-        return [self._server.address]
+        for address in addresses:
+            self._servers.append(listen(address, self.workers, gate=self._gate))
+        return [server.address for server in self._servers]
 
     def close(self) -> None:
         """Closes the connections with workers and shards; safe to call twice."""
-        if self._server is not None:
-            self._server.close()
+        self._hang_up()
         for pulse in self._pulses:
             pulse.close()
         if self._shards is not None:
             self._shards.close()
 
+    def _hang_up(self) -> None:
+        for server in self._servers:
+            server.close()
+
     def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
         """See :class:`~seedbed.learning.run.Run`; a missing shard is waited for only a few seconds."""
         stand_down()
-        if self._server is not None:
-            self._server.close()
+        self._hang_up()
         stop()
         if self._shards is None:
             return True
@@ -321,7 +326,11 @@ def serve_shard(context: Context) -> None:
     like = empty_part(agent.optimizer, shapes_of(agent), context.task.index, config.placement.shards)
     shard = Shard(agent.optimizer, kept(folder, like), bound_of(config))
     assert context.task.listens is not None
-    with contextlib.closing(listen(context.task.listens, ShardHandler(shard, context.token))):
+    handler = ShardHandler(shard, context.token, context.claim)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(listen(context.task.listens, handler)))
+        if abroad := context.task.abroad:
+            stack.enter_context(contextlib.closing(listen(abroad, handler, gate=context.gate)))
         version = shard.part.version
         while not context.over.wait(config.placement.shard_snapshot_seconds):
             if (part := shard.part).version == version:
@@ -369,7 +378,13 @@ def push_gradients(context: Context, begin: Begin) -> None:
       RunFailed: the work cannot go on.
     """
     with contextlib.closing(context.dial("head")) as client:
-        join = {"kind": "join", "protocol": PROTOCOL, "token": context.token, "index": context.task.index}
+        join = {
+            "kind": "join",
+            "protocol": PROTOCOL,
+            "token": context.invitation.said_at(context.address_of("head")),
+            "index": context.task.index,
+            "claim": context.claim,
+        }
         job = client.ask(join)
         client.open([Layouts(Layout(()), Layout(()))])
         agent = context.agent
@@ -377,8 +392,9 @@ def push_gradients(context: Context, begin: Begin) -> None:
             agent.optimizer,
             shapes_of(agent),
             context.task.dials["shard"],
-            context.token,
+            context.invitation,
             patience=PATIENCE_SECONDS,
+            claim=context.claim,
         )
         with contextlib.closing(shards), begin(context, shards, job) as (work, require_alive):
             reported = 0.0

@@ -157,15 +157,15 @@ class NetworkSettings(Group):
 
 
 @dataclass(frozen=True)
-class EngineSettings(EnvironmentSettings, NetworkSettings):
-    """Actors of the run's own that an engine places."""
+class EngineSettings(InstanceSettings, NetworkSettings):
+    """Actors, workers or replicas of the run's own that an engine places."""
 
     on: Literal["here", "ray"] = "here"
     """Place of the run's own actors: this machine, or the machines of a Ray cluster."""
 
 
 @dataclass(frozen=True)
-class RemoteSettings(EngineSettings):
+class RemoteSettings(EnvironmentSettings, EngineSettings):
     """Actors that join from other machines."""
 
     listen: tuple[str, ...] = ()

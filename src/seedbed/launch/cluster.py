@@ -286,23 +286,30 @@ class ClusterLauncher:
         return self._here.folder(role, index)
 
     def prepare(self, role: Role, index: int, contents: Contents) -> None:
-        """See :class:`~seedbed.launch.launcher.Launcher`; no role that can be elsewhere begins from a checkpoint."""
-        raise NotImplementedError(f"{role.name} {index} begins from a checkpoint, which no other machine has")
+        """See :class:`~seedbed.launch.launcher.Launcher`; only a role that listens, here, begins from a checkpoint."""
+        if not role.listens:
+            raise NotImplementedError(
+                f"{role.name} {index} begins from a checkpoint, which no other machine has"
+            )
+        self._here.prepare(role, index, contents)
 
     def standing(self, role: Role, index: int) -> str | None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
-        return None
+        return self._here.standing(role, index) if role.listens else None
 
     @property
     def listens(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: a free port at the address that Ray's nodes know."""
         return (_with_port(self._host, 0),)
 
-    def meet(
-        self, addresses: Sequence[str], invitation: Invitation, claim: str, identity: Sequence[str]
-    ) -> None:
+    def meet(self, invitation: Invitation, claim: str, identity: Sequence[str]) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
-        self._head, self._invitation, self._claim, self._identity = addresses, invitation, claim, identity
+        self._invitation, self._claim, self._identity = invitation, claim, identity
+        self._here.meet(invitation, claim, identity)
+
+    def reach_head(self, addresses: Sequence[str]) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        self._head = addresses
 
     def start(self, role: Role, task: Task) -> Instance:
         """See :class:`~seedbed.launch.launcher.Launcher`.

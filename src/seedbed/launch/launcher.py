@@ -38,17 +38,17 @@ class Launcher(Protocol):
     def listens(self) -> Sequence[str]:
         """Addresses at which the head has to listen for instances on other machines; empty if all are on this one."""
 
-    def meet(
-        self, addresses: Sequence[str], invitation: Invitation, claim: str, identity: Sequence[str]
-    ) -> None:
+    def meet(self, invitation: Invitation, claim: str, identity: Sequence[str]) -> None:
         """Notes what instances on other machines need to join the run, before any of them is started.
 
         Args:
-          addresses: addresses at which the head listens, for each of ``listens``.
           invitation: the run's token, and the certificate that is shown there.
           claim: secret by which the instances of this session are known.
           identity: files of that certificate and of the key to it, for instances that listen; empty for plain text.
         """
+
+    def reach_head(self, addresses: Sequence[str]) -> None:
+        """Notes the addresses at which the head listens, for each of ``listens``, before instances dial it."""
 
     def start(self, role: Role, task: Task) -> Instance:
         """Starts an instance of ``role``, which is given ``task``."""

@@ -36,6 +36,7 @@ class LocalLauncher:
         self._guard: Guard | None = None
         self._processes: dict[tuple[str, int], ProcessInstance] = {}
         self._listening: set[str] = set()
+        self._claim = ""
 
     def address(self, role: Role, index: int) -> str:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
@@ -73,9 +74,11 @@ class LocalLauncher:
         """See :class:`~seedbed.launch.launcher.Launcher`: all instances are on this machine."""
         return ()
 
-    def meet(
-        self, addresses: Sequence[str], invitation: Invitation, claim: str, identity: Sequence[str]
-    ) -> None:
+    def meet(self, invitation: Invitation, claim: str, identity: Sequence[str]) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        self._claim = claim
+
+    def reach_head(self, addresses: Sequence[str]) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
 
     def start(self, role: Role, task: Task) -> Instance:
@@ -86,7 +89,10 @@ class LocalLauncher:
             run = partial(entry_of(task), context_of(task, over, invitation))
             return ThreadInstance(f"{role.name} {task.index}", run, str(self._folder.log), over)
         self._guard = self._guard or Guard()
-        beside = {**(_accelerated() if role.accelerated else ON_PROCESSOR), **secrets(invitation)}
+        beside = {
+            **(_accelerated() if role.accelerated else ON_PROCESSOR),
+            **secrets(invitation, self._claim),
+        }
         logs = self._folder.logs
         process = start_task(task, logs, logs, self._guard, beside)
         self._processes[role.name, task.index] = process

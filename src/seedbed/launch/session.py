@@ -356,6 +356,7 @@ class Session:
         if self.resumed:
             self.recorder.write_where_it_begins(arch)
         supervisor = self.supervisor = self._supervised(arch)
+        self._meet()
         addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
         supervisor.start(self.program.after, addresses)
@@ -418,14 +419,20 @@ class Session:
         opened = arch.open([local, *own, *wanted], dialled)
         ours, others = opened[1 : 1 + len(own)], opened[1 + len(own) :]
         if ours:
-            identity = (
-                self.folder.identity_files(self.placed.placement) if self.gate.identity_at(ours[0]) else ()
-            )
-            self.launcher.meet(ours, self.gate.invitation(ours[0]), self.claim, identity)
+            self.launcher.reach_head(ours)
         self.folder.keep_addresses(self._asked, others, self.gate)
         for line in invitations(self.config, self.gate, others):
             self.display.note(line)
         return opened[:1]
+
+    def _meet(self) -> None:
+        """Tells the launcher how instances on other machines are admitted, if there may be any."""
+        if self.gate is None or not self.launcher.listens:
+            return
+        address, identity = self.launcher.listens[0], tuple[str, ...]()
+        if self.gate.identity_at(address) is not None:
+            identity = self.folder.identity_files(self.placed.placement)
+        self.launcher.meet(self.gate.invitation(address), self.claim, identity)
 
     @property
     def _asked(self) -> tuple[str, ...]:

@@ -20,16 +20,18 @@ from numpy.typing import NDArray
 
 from seedbed.errors import ConnectionLost, Refused, SeedbedError, SpecError
 from seedbed.parameter_server.shards import Fetched, Part, Receipt, Shard, cut, join
-from seedbed.transport.admission import require_admission
+from seedbed.transport.admission import Invitation, require_admission, require_claim
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts, Peer
+from seedbed.transport.tls import within_machine
 from seedbed.types import Tree
 
 FETCH, PUSH, TAKE = range(3)
 _NUMBER = ((), "int64")
 _SHARE = ((), "float32")
 _ONE = Layout((_NUMBER,))
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS, _REACH_SECONDS = 0.1, 10.0
+"""Seconds for one attempt to reach a shard on this machine, and on another one."""
 _PULSE_SECONDS = 1.0
 
 
@@ -73,11 +75,13 @@ class ShardHandler:
     Args:
       shard: the shard that is served.
       token: secret that admits workers and the run's head.
+      claim: secret of the session by which workers on other machines are known; empty if there are none.
     """
 
-    def __init__(self, shard: Shard, token: str) -> None:
+    def __init__(self, shard: Shard, token: str, claim: str = "") -> None:
         self._shard = shard
         self._token = token
+        self._claim = claim
         part = shard.part
         self._structure = jax.tree.structure(part.params)
         self._joined: set[Peer] = set()
@@ -96,6 +100,7 @@ class ShardHandler:
         if kind != "join":
             raise Refused(f"unknown question {kind!r}: a shard is asked 'join', and then for its 'pulse'")
         require_admission(message, self._token)
+        require_claim(message, self._claim)
         part = self._shard.part
         try:
             peer.open(lanes_of(part, takes=message.get("takes") is True))
@@ -138,8 +143,9 @@ class RemoteShards:
       optimizer: optimizer of the shards.
       params: shapes and dtypes of the whole parameters.
       addresses: address of each shard, in order.
-      token: secret that admits to the shards.
+      invitation: knowledge by which the shards admit this process.
       patience: time in s to wait for a shard that cannot be reached.
+      claim: secret of the session by which shards on another machine know this process for one of the run's own.
       takes: whether :meth:`parts` will be called.
       given_up: function that is called while a shard is waited for; returns an error to raise instead of waiting, or
         None.
@@ -154,15 +160,16 @@ class RemoteShards:
         optimizer: optax.GradientTransformation,
         params: Tree,
         addresses: Sequence[str],
-        token: str,
+        invitation: Invitation,
         *,
         patience: float,
+        claim: str = "",
         takes: bool = False,
         given_up: Callable[[], BaseException | None] = lambda: None,
     ) -> None:
         shards = len(addresses)
         self._addresses = list(addresses)
-        self._token = token
+        self._invitation, self._claim = invitation, claim
         self.patience = patience
         self._takes = takes
         self._given_up = given_up
@@ -285,19 +292,24 @@ class RemoteShards:
             time.sleep(_LOOK_SECONDS)
 
     def _join_shard(self, index: int) -> Client:
-        return join_shard(self._addresses[index], self._token, self.examples[index], takes=self._takes)
+        address, example = self._addresses[index], self.examples[index]
+        return join_shard(address, self._invitation, example, takes=self._takes, claim=self._claim)
 
 
-def join_shard(address: str, token: str, part: Part, *, takes: bool = False) -> Client:
+def join_shard(
+    address: str, invitation: Invitation, part: Part, *, takes: bool = False, claim: str = ""
+) -> Client:
     """Joins the shard at an address, which holds a part like ``part``; returns the open conversation.
 
     Raises:
       ConnectionLost: the shard cannot be reached.
       Refused: the shard does not admit this process.
     """
-    client = connect(address, timeout=_LOOK_SECONDS)
+    timeout = _LOOK_SECONDS if within_machine(address) else _REACH_SECONDS
+    client = connect(address, timeout=timeout, invitation=invitation)
+    token = invitation.said_at(address)
     try:
-        client.ask({"kind": "join", "protocol": PROTOCOL, "token": token, "takes": takes})
+        client.ask({"kind": "join", "protocol": PROTOCOL, "token": token, "takes": takes, "claim": claim})
         client.open(lanes_of(part, takes=takes))
     except SeedbedError:
         client.close()
@@ -310,7 +322,7 @@ class ShardPulse:
 
     Args:
       address: address of the shard.
-      token: secret that admits to the shard.
+      invitation: knowledge by which the shard admits this process.
       part: shapes and dtypes of the part that it holds.
 
     Attributes:
@@ -318,11 +330,11 @@ class ShardPulse:
       asked: time (monotonic, s) of the question that is not answered yet; None if all are answered.
     """
 
-    def __init__(self, address: str, token: str, part: Part) -> None:
+    def __init__(self, address: str, invitation: Invitation, part: Part) -> None:
         self.there = False
         self.asked: float | None = None
         self._over = threading.Event()
-        self._join = partial(join_shard, address, token, part)
+        self._join = partial(join_shard, address, invitation, part)
         self._thread = threading.Thread(target=self._run, name="pulse of a shard", daemon=True)
         self._thread.start()
 

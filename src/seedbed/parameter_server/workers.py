@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from seedbed.errors import Refused
-from seedbed.transport.admission import require_admission
+from seedbed.transport.admission import require_admission, require_claim
 from seedbed.transport.interface import Layout, Layouts, Peer
 
 _NOTHING = [Layouts(Layout(()), Layout(()))]
@@ -42,6 +42,7 @@ class WorkerRegistry:
       on_report: function that is called with a worker and its report.
       on_leave: function that is called with a worker that is gone, and the reason.
       first_epoch: epoch of the first worker at each index.
+      claim: secret of the session by which workers on other machines are known; empty if there are none.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class WorkerRegistry:
         on_report: Callable[[Worker, Mapping[str, Any]], None],
         on_leave: Callable[[Worker, str], None],
         first_epoch: int = 0,
+        claim: str = "",
     ) -> None:
         self._token = token
+        self._claim = claim
         self._count = count
         self._job = job
         self._on_report = on_report
@@ -87,9 +90,12 @@ class WorkerRegistry:
 
     def _welcome(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
         require_admission(message, self._token)
+        require_claim(message, self._claim)
         index = message.get("index")
         if type(index) is not int or not 0 <= index < self._count:
             raise Refused(f"worker index {index!r}: must be a whole number from 0 to {self._count - 1}")
+        if message.get("elsewhere") is True:
+            self._replace(index)  # its machine may be gone, and not missed yet
         with self._lock:
             if any(worker.index == index for worker in self._workers.values()):
                 raise Refused(f"worker {index} is there already")
@@ -98,6 +104,13 @@ class WorkerRegistry:
             self._workers[peer] = Worker(index, epoch)
         peer.open(_NOTHING)
         return self._job(index, epoch)
+
+    def _replace(self, index: int) -> None:
+        with self._lock:
+            before = [peer for peer, worker in self._workers.items() if worker.index == index]
+        for peer in before:
+            self.left(peer, "replaced by a new worker with the same index")
+            peer.close("another worker joined with the same index")
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
         """Ends the conversation: workers send no arrays."""

@@ -284,6 +284,17 @@ def require_admission(message: Mapping[str, Any], token: str) -> None:
         raise Refused(_WRONG)
 
 
+def require_claim(message: Mapping[str, Any], claim: str) -> None:
+    """Raises :class:`Refused` if a peer on another machine does not say the claim of the session.
+
+    Others than the run's own may know the token. On this machine sockets are the user's own, and nothing is asked.
+    """
+    if message.get("elsewhere") is True and not (claim and equal(message.get("claim", ""), claim)):
+        raise Refused(
+            "only the run's own workers of this session are admitted here: one of an earlier session is over"
+        )
+
+
 def equal(given: Any, secret: str) -> bool:
     """Returns whether a word of a peer is ``secret``, in a time that tells nothing about it."""
     return hmac.compare_digest(_bytes(given), _bytes(secret))
