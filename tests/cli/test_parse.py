@@ -74,7 +74,10 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("train --agent a2c --no-double", "--no-double is a setting of dqn and r2d2"),
         ("bench ALE/Pong-v5 --seconds 1 --kl-cost=1", "--kl-cost is a setting of vtrace"),
-        ("train --agent ppo --replay-size=9", "of dqn, r2d2 and sac, and the agent of this run is ppo"),
+        (
+            "train --agent ppo --replay-size=9",
+            "of dqn, r2d2, sac and muzero, and the agent of this run is ppo",
+        ),
         ("train --agent a2c --no_double", "or choose --agent dqn"),
         (
             "train CartPole-v1 --agent vtrace --lag 1 --listen :7777",

@@ -45,13 +45,13 @@ def keys(count: int, seed: int = 0) -> jax.Array:
 
 
 @functools.cache
-def compiled(kind, simulations, model, discount, greedy):
-    search = Search(kind, simulations, discount)
+def compiled(kind, simulations, model, discount, greedy, noise):
+    search = Search(kind, simulations, discount, noise=noise)
     return jax.jit(lambda keys, root: search.run(keys, root, model, greedy=greedy))
 
 
-def searched(kind, simulations, keys, root, model, discount=0.9, greedy=False):
-    return compiled(kind, simulations, model, discount, greedy)(keys, root)
+def searched(kind, simulations, keys, root, model, discount=0.9, greedy=False, noise=0.25):
+    return compiled(kind, simulations, model, discount, greedy, noise)(keys, root)
 
 
 @pytest.mark.parametrize(("kind", "simulations"), SEARCHES)
@@ -90,7 +90,8 @@ def test_a_later_reward_is_worth_a_detour_unless_it_is_discounted_away(kind, sim
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forbidden_action_is_never_tried(kind):
     logits = jnp.zeros((64, 4)).at[:, 1].set(FORBIDDEN).at[0, :3].set(FORBIDDEN)
-    found = searched(kind, 8, keys(64), node(jnp.zeros((64, 1)), 4, logits), bandit)
+    # PUCT with nothing but noise.
+    found = searched(kind, 8, keys(64), node(jnp.zeros((64, 1)), 4, logits), bandit, noise=1.0)
     assert not (np.asarray(found.action) == 1).any()
     np.testing.assert_array_equal(found.policy[:, 1], np.zeros(64))
     assert (np.asarray(found.value) <= 0.5).all()

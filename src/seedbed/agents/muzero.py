@@ -61,7 +61,10 @@ class MuZeroSettings(ReplaySettings):
     """Gumbel: actions that are drawn at the root."""
 
     value_scale: float = field(default=0.1, metadata={"search": "gumbel"})
-    """Gumbel: scale of values against the policy's logits; with few actions less is less greedy (c_scale)."""
+    """Gumbel: scale of values against the policy's logits (c_scale)."""
+
+    rescale_values: bool = field(default=True, metadata={"search": "gumbel"})
+    """Gumbel: bring values to [0, 1] among the actions of a state first; else value_scale is of rewards."""
 
     noise: float = field(default=0.25, metadata={"search": "puct"})
     """PUCT: share of Dirichlet noise in the policy at the root."""
@@ -231,6 +234,7 @@ def _make_model(settings: MuZeroSettings, env_spec: EnvSpec, network: Network) -
             settings.discount,
             considered=settings.considered_actions,
             value_scale=settings.value_scale,
+            rescale_values=settings.rescale_values,
             noise=settings.noise,
             noise_alpha=settings.noise_alpha,
         ),

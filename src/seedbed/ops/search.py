@@ -65,7 +65,8 @@ class Search:
       simulations: steps of the model.
       discount: value of a reward one step later (gamma).
       considered: gumbel: actions that are drawn.
-      value_scale: gumbel: scale of values, which are in [0, 1] among the actions of a state, against logits (c_scale).
+      value_scale: gumbel: scale of values against logits (c_scale).
+      rescale_values: gumbel: whether values are brought to [0, 1] among the actions of a state before that.
       noise: puct: share of the noise in the policy at the root.
       noise_alpha: puct: parameter of that noise's Dirichlet distribution.
     """
@@ -75,6 +76,7 @@ class Search:
     discount: float
     considered: int = 16
     value_scale: float = 0.1
+    rescale_values: bool = True
     noise: float = 0.25
     noise_alpha: float = 0.3
 
@@ -124,7 +126,11 @@ class Search:
         if self.kind == "gumbel":
             return partial(
                 mctx.gumbel_muzero_policy,
-                qtransform=partial(mctx.qtransform_completed_by_mix_value, value_scale=self.value_scale),
+                qtransform=partial(
+                    mctx.qtransform_completed_by_mix_value,
+                    value_scale=self.value_scale,
+                    rescale_values=self.rescale_values,
+                ),
                 max_num_considered_actions=self.considered,
                 gumbel_scale=0.0 if greedy else 1.0,
             )
