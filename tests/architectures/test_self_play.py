@@ -45,12 +45,31 @@ def test_opponents_decisions_are_booked_apart_and_never_trained_on(tmp_path: Pat
     assert summary.episodes > 0 and -1 <= summary.mean_return <= 1
 
 
-@pytest.mark.parametrize("rule", ["pfsp", "recent"])
-def test_a_run_goes_on_with_its_pool_bit_for_bit(rule: str, tmp_path: Path) -> None:
-    settings = {**POOL, "opponents_by": rule, "deterministic": True}
-    whole = of(tmp_path / "whole", **settings)
-    of(tmp_path / "parts", frames=130, **settings)
-    parts = resume(tmp_path / "parts", frames=300)
+# Items of three steps, so that unrolls overlap by two, and opponents' steps are in two unrolls.
+DQN = {
+    "agent": "dqn",
+    "n_step": 3,
+    "head_size": 8,
+    "replay_min_size": 96,
+    "replay_size": 2000,
+    "target_period": 5,
+}
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"opponents_by": "pfsp"},
+        pytest.param({"opponents_by": "recent"}, marks=pytest.mark.slow),
+        pytest.param({**DQN, "replay_ratio": 1.0}, marks=pytest.mark.slow),
+    ],
+    ids=["pfsp", "recent", "dqn"],
+)
+def test_a_run_goes_on_with_its_pool_bit_for_bit(agent: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**POOL, **agent, "deterministic": True}
+    whole = of(tmp_path / "whole", frames=400, **settings)
+    of(tmp_path / "parts", frames=200, **settings)
+    parts = resume(tmp_path / "parts", frames=400)
     assert parts.weights_version == whole.weights_version > 5
     for name in ("elo", "opponents", "steps_opponents", "opponent_score"):
         assert parts.more[name] == whole.more[name], name

@@ -182,7 +182,7 @@ def test_making_one_imports_what_it_names() -> None:
 
 
 @pytest.mark.skipif(not PETTINGZOO, reason="an extra: pip install 'seedbed[pettingzoo]'")
-@pytest.mark.parametrize("factory", ["parallel_env", "env"])
-def test_pettingzoos_own(factory: str) -> None:
-    env_id = f"pettingzoo:pettingzoo.butterfly.cooperative_pong_v6:{factory}"
-    check_environment(lambda n: make(env_id, n, {"max_cycles": 20}), num_envs=2, steps=30)
+@pytest.mark.parametrize("game", ["rps_v2:parallel_env", "rps_v2:env", "connect_four_v3:env"])
+def test_pettingzoos_own(game: str) -> None:
+    env_id = f"pettingzoo:pettingzoo.classic.{game}"
+    check_environment(lambda n: make(env_id, n), num_envs=4, steps=60)
