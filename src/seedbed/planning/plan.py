@@ -123,12 +123,13 @@ class Request:
     frames_per_step: float = 1.0
 
 
-def plan(request: Request, doubled: Program | None = None) -> Plan:
+def plan(request: Request, doubled: Program | None = None, *, moves: bool = True) -> Plan:
     """Predicts a run.
 
     Args:
       request: the run and the machines.
       doubled: the same run with twice the actors; None: it is not tried out.
+      moves: whether changes are tried out, which takes most of the time.
 
     Raises:
       ConfigError: the run cannot be planned, for the reason in the message.
@@ -154,7 +155,7 @@ def plan(request: Request, doubled: Program | None = None) -> Plan:
         resources=resources,
         bound=_bound(resources),
         flows=tuple(_flows(program, rate, found.updates_per_second, run.trainer.trains.unroll)),
-        moves=tuple(_moves(request, rate, doubled)),
+        moves=tuple(_moves(request, rate, doubled)) if moves else (),
         price_per_hour=price,
         price_of_billion_frames=price / 3600 * _BILLION / frames,
         machines=request.machines,
@@ -274,7 +275,7 @@ def scaled_to(
     """
 
     def planned(times: int) -> Plan:
-        made = plan(request_of(times))
+        made = plan(request_of(times), moves=False)
         say(times, made)
         return made
 
@@ -297,4 +298,4 @@ def scaled_to(
             high, best = middle, made
         else:
             low = middle
-    return Scaled(high, best)
+    return Scaled(high, plan(request_of(high)))

@@ -1,0 +1,127 @@
+"""The script that predicts runs and makes them, and the tables of kept and published rows."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seedbed.cli.train import configuration
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def planned(results: Path) -> Any:
+    return importlib.import_module("planned")
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Any]:
+    """The tool that writes the tables."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(ROOT / "tools"))
+        yield importlib.import_module("plan_page")
+
+
+def test_every_case_is_a_run_and_they_are_what_was_asked_for(planned: Any) -> None:
+    runs = [configuration(flags.split()) for flags in planned.CASES.values()]
+    assert len(runs) >= 8
+    assert {run.arch for run in runs} == {"seed", "impala", "apex", "sebulba"}
+    sizes = {run.placement.envs_per_actor for run in runs}
+    assert (min(sizes), max(sizes)) == (2, 64)
+
+
+def test_a_row_has_both_and_the_plan_sees_the_costs_alone(
+    planned: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, ...]] = []
+
+    def play(*words: str) -> str:
+        said.append(words)
+        file = Path(words[words.index("--results" if words[0] == "bench" else "--costs") + 1])
+        if words[0] == "plan":
+            assert len(file.read_text().splitlines()) == 2
+            return json.dumps({"seed": {"steps_per_second": 90.0}})
+        row: dict[str, Any] = {
+            "stages": {"whole": {"steps_per_second": 100.0, "about": "seed, lag 1.0 updates"}}
+        }
+        row |= {
+            "bound_steps_per_second": 110.0,
+            "settings": {},
+            "time": "",
+            "machine": {},
+            "commit": "",
+            "versions": {},
+        }
+        with file.open("a") as costs:
+            costs.write(json.dumps(row) + "\n")
+        return ""
+
+    monkeypatch.setattr(planned, "_seedbed", play)
+    monkeypatch.setattr(sys, "argv", ["planned.py", "cartpole seed 2 x 32", "--seconds", "0.5"])
+    planned.main()
+    assert [words[0] for words in said] == ["bench", "bench", "plan"]
+    assert "--serve" in said[0]
+    assert "--serve" not in said[1]
+    (row,) = [json.loads(line) for line in (results / "planned.jsonl").read_text().splitlines()]
+    assert (row["name"], row["measured"], row["predicted"]) == ("cartpole seed 2 x 32", 100.0, 90.0)
+    monkeypatch.setattr(sys, "argv", ["planned.py", "chess"])
+    with pytest.raises(SystemExit, match="no such case: chess"):
+        planned.main()
+
+
+@pytest.mark.slow
+def test_a_tiny_run_is_predicted_and_made(
+    planned: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        planned, "CASES", {"tiny": "toy:catch --preset none --agent vtrace --arch seed --hidden 16"}
+    )
+    monkeypatch.setattr(sys, "argv", ["planned.py", "tiny", "--seconds", "0.5"])
+    planned.main()
+    row = json.loads((results / "planned.jsonl").read_text())
+    assert row["measured"] > 0
+    assert row["predicted"] > 0
+    assert row["plan"]["bound"] in {each["name"] for each in row["plan"]["resources"]} | {None}
+    assumed = " ".join(row["plan"]["assumed"])
+    assert "crowded" not in assumed, "this version times everything that a plan needs"
+    assert "busy, if they run on cores" not in assumed
+
+
+@pytest.mark.slow
+def test_kept_rows_of_two_cores_are_predicted_within_15_percent(page: Any) -> None:
+    found = list(page.on_cores())
+    assert len(found) == 8
+    assert {each.name: each.off for each in found if abs(each.off) > 0.15} == {}
+    written = page.PAGE.read_text()
+    assert all(f"| {each.name} | {each.measured:,.0f} |" in written for each in found)
+
+
+@pytest.mark.slow
+def test_rows_of_the_paper_are_predicted_within_30_percent(page: Any) -> None:
+    found = page.paper()
+    assert len(found) == 11
+    assert {one.name: one.off for one, *_ in found if abs(one.off) > 0.30} == {}
+    priced = {one.name: price / cost - 1 for one, price, cost in found if cost}
+    assert {name: off for name, off in priced.items() if abs(off) > 0.30} == {}
+    written = page.PAGE.read_text()
+    assert all(f"| {one.name} | {one.measured:,.0f} |" in written for one, *_ in found)
+
+
+def test_a_table_marks_misses_and_counts_them(page: Any) -> None:
+    rows = [
+        page.Compared("near", 100.0, 110.0),
+        page.Compared("far", 100.0, 150.0, "why"),
+        page.Compared("none", 100.0, None, "not timed"),
+    ]
+    lines = list(page.table(rows, 0.15))
+    assert "| near | 100 | 110 | +10% |  |" in lines
+    assert "| far | 100 | 150 | **+50%** | why |" in lines
+    assert "| none | 100 | – | – | not timed |" in lines
+    assert lines[-1].startswith("1 of 2 predictions are within 15%")
