@@ -11,6 +11,7 @@ from hand_made import compiled, costs, local, machine, served
 
 from seedbed.architectures.program import Program
 from seedbed.errors import ConfigError
+from seedbed.planning.costs import Served
 from seedbed.planning.machines import Machine
 from seedbed.planning.plan import Plan, Request, plan, scaled_to
 from seedbed.planning.report import compared, lines, shown
@@ -34,6 +35,7 @@ def test_hosts_multiply_everything_but_the_updates() -> None:
     one = plan(request(local(4, 4)))
     two = plan(request(replace(local(4, 4), hosts=2)))
     assert two.steps_per_second == pytest.approx(2 * one.steps_per_second)
+    assert two.frames_per_second == pytest.approx(4 * two.steps_per_second)
     assert two.updates_per_second == one.updates_per_second
     priced = plan(request(replace(local(4, 4), hosts=2), machine(price=1.5)))
     assert priced.price_per_hour == 3.0
@@ -52,8 +54,13 @@ def test_a_resource_is_full_at_its_limit() -> None:
 
 
 def test_a_thread_that_waits_for_a_device_is_not_the_bound() -> None:
-    made = plan(request(served(64, 4, batch=16), act=10e-3))
-    assert made.resources[0].use == pytest.approx(1.0, abs=2e-2)
+    # The acting thread waits for a call of 10 ms, and has 0.1 ms of its own for each of four messages.
+    work = {"shm": Served(message=1e-4, row=0.0, sent=0.0, delay=0.0)}
+    made = plan(request(served(64, 4, batch=16), act=10e-3, served=work), moves=False)
+    assert made.resources[0].name == "acting thread"
+    assert {each.name: each.use for each in made.resources}["accelerator 0"] == pytest.approx(
+        10 / 10.4, abs=2e-2
+    )
     assert made.bound == "accelerator 0"
     assert plan(request(served(1, 4), act=2e-3)).bound is None
 
