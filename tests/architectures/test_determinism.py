@@ -76,7 +76,7 @@ CASES: dict[str, dict[str, Any]] = {
         "priority_exponent": 0.6,
         "normalize_observations": True,
     },
-    # The search's results are in the replay; half of each batch is searched again.
+    # The search's results are in the replay.
     "catch muzero": {
         "env": "toy:catch",
         "agent": "muzero",
@@ -86,7 +86,6 @@ CASES: dict[str, dict[str, Any]] = {
         "simulations": 4,
         "model_size": 16,
         "state_size": 8,
-        "reanalyse": 0.5,
         "target_period": 5,
         "replay_size": 120,
         "replay_min_size": 40,
