@@ -18,6 +18,7 @@ from harness import (
     checkpoints,
     flags,
     learned,
+    rows,
     summary,
     tiny,
     until,
@@ -252,6 +253,28 @@ def test_apex_has_its_actors_there_and_ctrl_c_saves_and_ends_everything(nodes: N
     assert balanced(found) and found["steps_trained"] > 0
     assert int(checkpoints(tmp_path / "run")[-1].name) == found["weights_version"] > 0
     assert "Traceback" not in driver.output
+    until(lambda: not ours(tmp_path / "run"), "the end of all")
+
+
+def test_a_forward_pass_server_that_dies_is_found_again_at_its_port(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "sleepy.py").write_text(SLEEPY)
+    words = flags("sleepy:World", "run", arch="rapid", frames=10**9, on="ray")
+    task = str(tmp_path / "run/logs/forward-pass-server-0.json")
+
+    def server() -> psutil.Process | None:
+        return next((each for each in psutil.process_iter() if task in words_of(each) and alive(each)), None)
+
+    with Command(*words, cwd=tmp_path) as driver:
+        driver.says("actors 2 of 2 placed")
+        learned(tmp_path / "run")
+        until(server, "the forward-pass server").kill()
+        driver.says("forward-pass server 0: killed by signal 9; restart 1 of 3")
+        until(server, "another one")
+        told = rows(tmp_path / "run")[-1]["updates"]
+        until(lambda: rows(tmp_path / "run")[-1]["updates"] > told + 20, "updates by way of it")
+        driver.interrupt()
+        assert driver.wait() == Status.OVER, driver.output
+    assert balanced(summary(tmp_path / "run"))
     until(lambda: not ours(tmp_path / "run"), "the end of all")
 
 
