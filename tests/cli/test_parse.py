@@ -97,7 +97,7 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("collect runs/x --frames few", "--frames"),
         ("actor unix:/x --envs many", "--envs"),
         ("doctor --nonsense", "--nonsense"),
-        ("tran", "unknown command 'tran': did you mean train?"),
+        ("tran", "unknown command 'tran': did you mean train"),
         ("xyzzy", "known are actor, bench"),
         ("--nonsense", "unknown command '--nonsense'"),
     ],

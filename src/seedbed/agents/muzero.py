@@ -88,7 +88,7 @@ class MuZeroSettings(ReplaySettings):
     """Greatest rescaled value or reward; distributions are over the whole numbers from minus this to this."""
 
     rescale: float = 1e-3
-    """Learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + rescale x of values and rewards instead of x; 0: x itself."""
+    """Learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + rescale x of values and rewards, not x; 0: x itself."""
 
     target_period: int = 100
     """Updates after which the target parameters, which search again, become the trained ones."""
