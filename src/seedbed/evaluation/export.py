@@ -29,7 +29,7 @@ import numpy as np
 
 from seedbed import __version__, regular_files
 from seedbed.acting.unrolls import step_fields, timestep_of
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, cause_of
 from seedbed.evaluation.playable import write_playable
 from seedbed.evaluation.policy import Policy, load
 from seedbed.installation import extra_line
@@ -154,19 +154,24 @@ def onnx(function: Function) -> bytes:
     """Converts a function for batches of any size to ONNX.
 
     Raises:
-      ConfigError: the converter is not installed.
+      ConfigError: the converter is not installed, or knows no way to write the policy.
     """
     try:
         import jax2onnx
     except ImportError as error:
         raise ConfigError(f"ONNX needs jax2onnx ({error}): {extra_line('onnx')}") from error
-    with library.portable(), _quiet("onnx_ir", "jax2onnx"):
-        model = jax2onnx.to_onnx(
-            _each_apart(function.call),
-            [jax.ShapeDtypeStruct(("batch", *port.shape), port.dtype) for port in function.inputs],
-            input_names=_names(function.inputs),
-            output_names=_names(function.outputs, "next_"),
-        )
+    try:
+        with library.portable(), _quiet("onnx_ir", "jax2onnx"):
+            model = jax2onnx.to_onnx(
+                _each_apart(function.call),
+                [jax.ShapeDtypeStruct(("batch", *port.shape), port.dtype) for port in function.inputs],
+                input_names=_names(function.inputs),
+                output_names=_names(function.outputs, "next_"),
+            )
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            f"jax2onnx cannot write this policy ({cause_of(error)}): use --format stablehlo"
+        ) from error
     return bytes(model.SerializeToString())
 
 
