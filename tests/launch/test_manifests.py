@@ -195,8 +195,7 @@ def test_secrets_are_in_the_secret_alone(tmp_path: Path) -> None:
         (["kubernetes", "toy:catch", "--deterministic"], "lag is exact"),
         (["slurm", "CartPole-v1", "--arch", "apex", "--agent", "dqn", "--eval-envs", "2"], "eval_envs is 2"),
         (["slurm", "toy:catch", "--arch", "gorila", "--agent", "dqn"], r"roles that listen \(shard\)"),
-        (["kubernetes", "toy:catch", "--arch", "rapid", "--agent", "ppo"], "rapid also by rayjob"),
-        (["rayjob", "toy:catch", "--arch", "gorila", "--agent", "dqn"], "roles that listen"),
+        (["kubernetes", "toy:catch", "--arch", "rapid", "--agent", "ppo"], "or write a manifest for rayjob"),
         (["rayjob", *GANG], "no actors that Ray could place"),
         (["slurm", "toy:catch", "--listen", "0.0.0.0:7700", "--lag", "free"], "--listen and --on are the"),
         (["rayjob", "toy:catch", "--transport", "shm", "--on", "ray"], "--listen and --on are the"),
@@ -215,6 +214,16 @@ def test_programs_that_an_engine_cannot_start_are_refused(
     with pytest.raises(ConfigError, match=says):
         manifest.run(words)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", [["rapid", "--agent", "ppo"], ["gorila", "--agent", "dqn"]], ids=["rapid", "gorila"]
+)
+def test_ray_has_programs_whose_roles_listen_too(words: list[str], tmp_path: Path) -> None:
+    written = files_of(["rayjob", "toy:catch", "--arch", *words], tmp_path / "out")
+    entrypoint = yaml.safe_load(written["rayjob.yaml"])["spec"]["entrypoint"].split()
+    assert entrypoint[entrypoint.index("--arch") + 1] == words[0]
+    assert entrypoint[entrypoint.index("--on") + 1] == "ray"
 
 
 def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class Plan:
         Raises:
           ConfigError: they have an exact lag, or evaluate in environments of the run's own, or dial one another.
         """
-        self.require_no_listeners(engine)
+        self._require_no_listeners(engine)
         if self.elsewhere is None:
             return
         if self.config.lag.exact:
@@ -184,14 +184,14 @@ class Plan:
                 "'seedbed eval', or write a manifest for rayjob"
             )
 
-    def require_no_listeners(self, engine: str) -> None:
+    def _require_no_listeners(self, engine: str) -> None:
         """Refuses programs with roles that others than the learner dial; raises :class:`ConfigError`."""
         if found := [role.name for role in self.program.roles if role.listens]:
             raise ConfigError(
                 f"--arch {self.config.arch} has roles that listen ({', '.join(found)}), which dial one another by "
                 f"addresses that the learner's machine gives them: {engine} can start programs in which all dial the "
                 "learner (seed, impala, apex) or which are one process (sebulba, anakin, a2c, a3c); run "
-                f"{self.config.arch} on one machine (rapid also by rayjob)"
+                f"{self.config.arch} on one machine, or write a manifest for rayjob"
             )
 
 

@@ -19,7 +19,6 @@ def files(plan: Plan) -> dict[str, str]:
       ConfigError: the architecture has no ``--on ray``, or several hosts.
     """
     if plan.elsewhere is None:
-        plan.require_no_listeners("rayjob")
         raise ConfigError(
             f"--arch {plan.config.arch} with --hosts {plan.hosts} has no actors that Ray could place: write a manifest "
             "for kubernetes, slurm or skypilot"
