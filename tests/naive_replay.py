@@ -38,6 +38,7 @@ class NaiveReplay:
         self.streams: dict[int, tuple[int, list[int]]] = {}
         self.items: dict[int, Item] = {}
         self.offered = self.fresh = self.dropped = self.inserted = 0
+        self.earned = 0.0  # items, without transitions that only reset
 
     def offer(self, unroll: Unroll, streams: list[int], end: int, priorities: NDArray[Any]) -> int:
         going_on = {s for s in streams if self.continues(s, end)}
@@ -71,6 +72,8 @@ class NaiveReplay:
         chain = (self.streams[stream][1] if going_on else []) + serials
         self.streams[stream] = (end, chain)
         self.dropped += 0 if going_on else self.overlap
+        if self.own > 1:
+            self.earned += float(np.mean(~unroll.timestep.first[-self.length :, row]))
         for number in range(self.per_chunk):
             last = self.overlap + self.length - self.per_chunk + 1 + number
             window = window_of(unroll, row, last, self.replay.window)
@@ -84,6 +87,7 @@ class NaiveReplay:
             if dead:
                 self.dropped += self.own
             else:
+                self.earned += self.own == 1
                 state = column(unroll, row)["h"] if self.per_chunk == 1 else np.zeros(4, np.float32)
                 self.items[name] = Item(window, state.copy(), chain[-touched:], leaf)
 

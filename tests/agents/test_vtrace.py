@@ -195,7 +195,7 @@ def test_a_first_policy_explores_everything():
 
 
 def test_registry():
-    assert set(AGENTS.names) == {"vtrace", "ppo", "a2c", "dqn", "pqn", "r2d2", "sac", "bc"}
+    assert set(AGENTS.names) == {"vtrace", "ppo", "a2c", "dqn", "pqn", "r2d2", "sac", "bc", "muzero"}
     assert AGENTS.load("vtrace").Settings is VTraceSettings
     with pytest.raises(ConfigError, match="did you mean vtrace"):
         AGENTS.load("v-trace")

@@ -284,7 +284,8 @@ def _make_prepare(model: _Model) -> Callable[..., tuple[Tree, Unroll]]:
         seen, observation = model.env_spec.observation, unroll.timestep.observation
         # Of each window the observation that is trained on.
         trained = jax.tree.map(lambda array: array[model.start], observation)
-        statistics = normalizer.add_observations(params["observations"], seen, trained)
+        there = ~unroll.timestep.absent[model.start]
+        statistics = normalizer.add_observations(params["observations"], seen, trained, there)
         shown = model.read(params, unroll.timestep)
         return {**begun, "observations": statistics}, unroll._replace(timestep=shown)
 
