@@ -58,6 +58,8 @@ def small(env: str, folder: Path, **settings: Any) -> RunConfig:
     """A short run, with those of ``SMALL`` that its agent and its architecture have."""
     known = flat(RunConfig(agent=settings["agent"], arch=settings["arch"]))
     ours = {name: value for name, value in SMALL.items() if name in known}
+    if settings["agent"] == "muzero":  # Windows that a short unroll has room for.
+        ours |= {"unroll_steps": 2, "n_step": 2, "simulations": 4}
     if settings["arch"] == "gorila":  # Its workers are processes.
         ours["transport"] = "shm"
     return tiny(env, folder, **ours, **settings)
