@@ -110,6 +110,12 @@ def test_an_error_of_ours_has_no_place():
     assert str(Fault.of(error.value)) == f"ConfigError: {error.value}"
 
 
+def test_errors_that_were_raised_from_one_another_are_each_told_once():
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert Fault.of(first).text == "ValueError: first"
+
+
 def test_an_error_may_carry_the_fault_of_another_thread():
     fault = fault_of(stall)
     assert Fault.of(RunFailed(fault)) == fault

@@ -81,9 +81,11 @@ class Fault:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and one after the other the errors that it was raised from."""
-    while error is not None:
+    """The error, and one after the other the errors that it was raised from, each once: they may make a ring."""
+    told: list[BaseException] = []
+    while error is not None and not any(error is each for each in told):
         yield error
+        told.append(error)
         error = error.__cause__
 
 

@@ -229,11 +229,12 @@ def same(left: Arrays, right: Arrays) -> bool:
 
 @contextmanager
 def raising(kind: type[SeedbedError], *words: str) -> Iterator[None]:
-    """Checks that the block raises ``kind`` with all ``words`` in its message."""
+    """Checks that the block raises ``kind`` with all ``words`` in its message, and not from itself."""
     try:
         yield
     except SeedbedError as error:
         assert isinstance(error, kind), f"{error!r} raised, not {kind.__name__}"
+        assert error.__cause__ is not error, "whoever follows the causes goes round and round"
         missing = [word for word in words if word not in str(error)]
         assert not missing, f"the message {str(error)!r} does not say {missing}"
     else:

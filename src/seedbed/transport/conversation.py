@@ -370,7 +370,9 @@ class Caller(ABC):
             try:
                 frame = self._next(wait)
             except TransportError as error:
-                raise self._failed(error) from error
+                if (failed := self._failed(error)) is error:
+                    raise
+                raise failed from error
             if frame is None:
                 return None
             if frame.kind == Kind.OPENED:
