@@ -229,7 +229,9 @@ def test_an_environment_that_hangs_stops_the_run_after_its_restarts(
     world: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = seed.actors
-    monkeypatch.setattr(seed, "actors", lambda *args: replace(declared(*args), starts_within=2.0))
+    monkeypatch.setattr(
+        seed, "actors", lambda *args, **named: replace(declared(*args, **named), starts_within=2.0)
+    )
     env = f"worlds:{world}"
     config = tiny(env, tmp_path / "run", actor_restarts=1, env_timeout=4.0, actors=1, batch_size=4)
     with pytest.raises(RunFailed, match=rf"actor 0: {says}.*restarted 1 times .*--actor-restarts"):
