@@ -37,6 +37,17 @@ TINY: dict[str, Any] = {
     "batch_size": 8,
     "video": False,
 }
+MUZERO: dict[str, Any] = {
+    "agent": "muzero",
+    "unroll_steps": 2,
+    "n_step": 2,
+    "simulations": 4,
+    "model_size": 16,
+    "state_size": 8,
+    "target_period": 5,
+    "replay_ratio": 1.0,
+}
+"""A model and a search that are made in a moment, and windows that short unrolls have room for."""
 Found = TypeVar("Found")
 
 

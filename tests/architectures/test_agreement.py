@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness import MUZERO
 from small_runs import AGENTS, ENVS, STEPS, params, run
 
 from seedbed.weights.store import WeightStore
@@ -85,17 +86,10 @@ SAMPLING: dict[str, dict[str, Any]] = {
     },
     # Half of each batch is searched again. Unrolls overlap by four.
     "muzero": {
-        "agent": "muzero",
-        "unroll_steps": 2,
-        "n_step": 2,
-        "simulations": 4,
-        "model_size": 16,
-        "state_size": 8,
+        **MUZERO,
         "reanalyse": 0.5,
         "replay_min_size": 2 * ENVS * STEPS,
         "replay_size": 3 * ENVS * STEPS,
-        "replay_ratio": 1.0,
-        "target_period": 5,
     },
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import balanced, tiny, until
+from harness import MUZERO, balanced, tiny, until
 from small_runs import params
 
 from seedbed.errors import ConfigError
@@ -37,23 +37,15 @@ SAC = {
     "replay_ratio": 1.0,
     "priority_exponent": 0.6,
 }
-MUZERO = {
-    "agent": "muzero",
-    "batch_size": 20,
-    "unroll_steps": 2,
-    "n_step": 2,
-    "simulations": 4,
-    "model_size": 16,
-    "state_size": 8,
-    "target_period": 5,
-    "replay_size": 120,
-    "replay_min_size": 40,
-    "replay_ratio": 1.0,
-}
 FRAMES_A_ROUND = 2 * 4 * 5  # actors, environments, steps: see harness.TINY
 
 
-SAMPLING = {"dqn": DQN, "r2d2": R2D2, "sac": SAC, "muzero": MUZERO}
+SAMPLING = {
+    "dqn": DQN,
+    "r2d2": R2D2,
+    "sac": SAC,
+    "muzero": {**MUZERO, "batch_size": 20, "replay_size": 120, "replay_min_size": 40},
+}
 
 
 @pytest.mark.parametrize(

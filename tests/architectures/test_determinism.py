@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import Command, alive, checkpoints, flags, simulated, summary, tiny, until
+from harness import MUZERO, Command, alive, checkpoints, flags, simulated, summary, tiny, until
 
 from seedbed.acting.lag_control import ExactControl
 from seedbed.launch.build import build_agent, build_spec
@@ -79,17 +79,10 @@ CASES: dict[str, dict[str, Any]] = {
     # The search's results are in the replay.
     "catch muzero": {
         "env": "toy:catch",
-        "agent": "muzero",
+        **MUZERO,
         "batch_size": 20,
-        "unroll_steps": 2,
-        "n_step": 2,
-        "simulations": 4,
-        "model_size": 16,
-        "state_size": 8,
-        "target_period": 5,
         "replay_size": 120,
         "replay_min_size": 40,
-        "replay_ratio": 1.0,
     },
     "memory r2d2 lag 1": {
         "env": "toy:memory",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +11,7 @@ import tyro
 from seedbed.cli.defaults import defaults_of, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.config.settings import RunConfig
+from seedbed.launch.manifests.order import Order
 
 ABOUT = "Write the files with which Slurm, Kubernetes, KubeRay or SkyPilot start a run; start nothing."
 
@@ -19,35 +20,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ManifestFlags:
+class ManifestFlags(Order):
     """The files, and the jobs in them."""
 
     engine: Annotated[Literal["slurm", "kubernetes", "rayjob", "skypilot"], tyro.conf.Positional] = "slurm"
     """Engine that starts the run."""
     out: str | None = None
     """Folder for the files; none: manifests/NAME."""
-    name: str = ""
-    """Name of the job; none: after the environment."""
-    image: str = "seedbed"
-    """Container image with Seedbed (all but slurm)."""
-    volume: str = "seedbed-runs"
-    """Claim of the volume that holds run folders (all but slurm)."""
-    port: int = 5700
-    """Port of the learner, or of host 0."""
-    hours: float = 24.0
-    """Hours that a job may take (slurm); it goes on in another one."""
-    learner_cores: int = 4
-    """CPU cores of a learner."""
-    learner_memory: int = 16
-    """Memory of a learner in GiB."""
-    actor_memory: int = 1
-    """Memory of an actor in GiB."""
-    actors_per_job: int = 16
-    """Actors on one machine (all but kubernetes, where each has a pod)."""
-    accelerators: int | None = None
-    """Accelerators of a learner; none: as many as the program declares."""
-    accelerator: str = "A100"
-    """Kind of accelerator (skypilot)."""
     run: RunConfig = field(default_factory=RunConfig)
 
 
@@ -65,15 +44,14 @@ def run(arguments: list[str]) -> None:
 
 def _planned(flags: ManifestFlags) -> Plan:
     from seedbed.cli.program import built
-    from seedbed.launch.manifests.plan import Order, plan
+    from seedbed.launch.manifests.plan import plan
 
     agent, program = built(flags.run)
-    order = Order(**{part.name: getattr(flags, part.name) for part in fields(Order)})
     home = str(Path("runs").absolute()) if flags.engine == "slurm" else "/runs"
     config = flags.run
     if flags.engine == "slurm" and config.run_dir is not None:
         config = replace(config, run_dir=str(Path(config.run_dir).absolute()))
-    return plan(config, program, agent, order, home)
+    return plan(config, program, agent, flags, home)
 
 
 def _read(arguments: list[str]) -> ManifestFlags:

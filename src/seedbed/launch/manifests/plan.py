@@ -16,50 +16,11 @@ from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.words import words_of
 from seedbed.errors import ConfigError
+from seedbed.launch.manifests.order import Order
 from seedbed.types import Agent
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _PATH = re.compile(r"/[\w./+-]*\w")
-
-
-@dataclass(frozen=True)
-class Order:
-    """The user's wishes on a manifest.
-
-    Attributes:
-      name: name of the job; empty for one after the environment.
-      image: container image.
-      volume: claim of the volume that holds run folders.
-      port: port of the learner; 0: a free one, where the engine needs no fixed one.
-      hours: time that a job is allowed, where the engine limits it.
-      learner_cores: CPU cores of a learner.
-      learner_memory: memory of a learner in GiB.
-      actor_memory: memory of an actor in GiB.
-      actors_per_job: actors that stand on one machine.
-      accelerators: devices of a learner; None for as many as the program declares.
-      accelerator: name of the device, where the engine asks for one.
-    """
-
-    name: str = ""
-    image: str = "seedbed"
-    volume: str = "seedbed-runs"
-    port: int = 5700
-    hours: float = 24.0
-    learner_cores: int = 4
-    learner_memory: int = 16
-    actor_memory: int = 1
-    actors_per_job: int = 16
-    accelerators: int | None = None
-    accelerator: str = "A100"
-
-    def __post_init__(self) -> None:
-        for name in ("learner_cores", "learner_memory", "actor_memory", "actors_per_job"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, and has to be 1 or more")
-        if not 1 <= self.port <= 65_534:
-            raise ConfigError(f"port is {self.port}, and has to be between 1 and 65534")
-        if not self.hours > 0:
-            raise ConfigError(f"hours is {self.hours}, and has to be more than 0")
 
 
 @dataclass(frozen=True)
