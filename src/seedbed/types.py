@@ -8,7 +8,7 @@ order JAX uses too. Leading axes are written ``[T, B, ...]``: time, then batch (
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ __all__ = [
     "Tree",
     "Unroll",
     "Weights",
+    "leaf_values",
     "leaves",
     "map_leaves",
     "rebuild",
@@ -53,8 +54,21 @@ def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
     return [(path, leaf) for path, (_, leaf) in zip(paths, found, strict=True)]
 
 
+def leaf_values(tree: Tree) -> list[Any]:
+    """Lists the leaves of ``tree`` in the order of :func:`leaves`, without their paths."""
+    if not _is_nested(tree):
+        return [tree]
+    return [leaf for key in sorted(tree) for leaf in leaf_values(tree[key])]
+
+
+def _is_nested(tree: Tree) -> bool:
+    # Asked for every array of every message: the look into the kind of an abstract class takes longer than the rest.
+    kind = type(tree)
+    return kind is dict or (kind is not np.ndarray and isinstance(tree, Mapping))
+
+
 def _leaves(tree: Tree, keys: tuple[str, ...]) -> list[tuple[tuple[str, ...], Any]]:
-    if not isinstance(tree, Mapping):
+    if not _is_nested(tree):
         return [(keys, tree)]
     return [leaf for key in sorted(tree) for leaf in _leaves(tree[key], (*keys, str(key)))]
 
@@ -65,19 +79,18 @@ def _escaped(key: str) -> str:
 
 def rebuild(like: Tree, values: Sequence[Any]) -> Tree:
     """Puts ``values``, in the order of :func:`leaves`, into the structure of ``like``."""
-    remaining = iter(values)
+    return _build(like, iter(values))
 
-    def build(node: Tree) -> Tree:
-        if not isinstance(node, Mapping):
-            return next(remaining)
-        return {key: build(node[key]) for key in sorted(node)}
 
-    return build(like)
+def _build(like: Tree, remaining: Iterator[Any]) -> Tree:
+    if not _is_nested(like):
+        return next(remaining)
+    return {key: _build(like[key], remaining) for key in sorted(like)}
 
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     """Applies ``function`` to every leaf of ``tree`` (and to the same leaf of every tree in ``rest``)."""
-    columns = [[leaf for _, leaf in leaves(t)] for t in (tree, *rest)]
+    columns = [leaf_values(each) for each in (tree, *rest)]
     return rebuild(tree, [function(*row) for row in zip(*columns, strict=True)])
 
 

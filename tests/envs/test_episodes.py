@@ -1,4 +1,6 @@
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.make import make
@@ -34,3 +36,31 @@ def test_it_agrees_with_the_counting_toy():
         finished += meter.add(env.receive())
     assert len(finished) > 20
     assert all(total == length * (length + 1) / 2 for total, length in finished)
+
+
+FLAGS = st.tuples(st.integers(-9, 9), st.booleans(), st.booleans(), st.booleans())
+
+
+@given(st.lists(st.tuples(FLAGS, FLAGS), max_size=12))
+def test_any_steps_are_counted_as_one_by_one(steps):
+    meter, open_episodes = EpisodeMeter(2), [None, None]
+    for rows in steps:
+        expected, final = [], 0
+        for row, (reward, terminated, truncated, first) in enumerate(rows):
+            ended = terminated or truncated
+            if first:
+                # A step that begins and ends at once is an agent that is not there.
+                open_episodes[row] = open_episodes[row] if ended else []
+                if ended and open_episodes[row] is not None:
+                    open_episodes[row] = []
+            elif open_episodes[row] is not None:
+                open_episodes[row].append(reward)
+            if ended:
+                final += 1
+                if open_episodes[row] is not None:
+                    expected.append((row, sum(open_episodes[row]), len(open_episodes[row])))
+                open_episodes[row] = None
+        rewards, *flags = (np.array(column) for column in zip(*rows, strict=True))
+        told = meter.add(TimeStep(None, rewards.astype(np.float32), *flags))
+        assert [(row, *episode) for row, episode in zip(meter.finished, told, strict=True)] == expected
+        assert meter.ended == final

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import selectors
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,22 @@ def test_who_breaks_the_rules_is_told_and_alone(scene: Scene, data: bytes, word:
         raw.sendall(data)
         assert word in scene.reason(raw)
     scene.check_others()
+
+
+def test_what_looks_like_a_step_inside_of_a_question_is_none() -> None:
+    class Server:
+        def attend(self, conversation: object) -> None:
+            pass
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        conversation = shared_memory._Conversation(ours, 1, FakeHandler(), Server())  # type: ignore[arg-type]
+        for part in (header(Kind.ASK, 0, len(STEP)), STEP):
+            theirs.sendall(part)
+            conversation.on_event(selectors.EVENT_READ)
+        (frame,) = Inbox(limits_down(reply=0)).feed(theirs.recv(1 << 16))
+    assert frame.kind == Kind.CLOSED
+    assert "no JSON" in decode_reason(frame.body)
 
 
 def test_silence_in_mid_frame_costs_nobody(scene: Scene) -> None:

@@ -8,7 +8,7 @@ from odd_worlds import World, box
 
 from seedbed.envs.own import _batched
 from seedbed.nets import normalizer
-from seedbed.types import ArraySpec, EnvSpec, leaves, map_leaves, rebuild
+from seedbed.types import ArraySpec, EnvSpec, leaf_values, leaves, map_leaves, rebuild
 
 ONE, TWO = ArraySpec((1,), "float32"), ArraySpec((2,), "float32")
 
@@ -26,7 +26,8 @@ ONE, TWO = ArraySpec((1,), "float32"), ArraySpec((2,), "float32")
 )
 def test_leaves_have_paths_of_their_own(tree, paths):
     assert [path for path, _ in leaves(tree)] == paths
-    assert rebuild(tree, [leaf for _, leaf in leaves(tree)]) == tree
+    assert leaf_values(tree) == [leaf for _, leaf in leaves(tree)]
+    assert rebuild(tree, leaf_values(tree)) == tree
 
 
 def test_a_path_that_is_given_stays():

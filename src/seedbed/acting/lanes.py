@@ -77,6 +77,7 @@ class Lane:
       evaluating_apart: whether some environments of the run only evaluate.
       counted: number of steps of the outbox that the ledger counts.
       sent_away: whether its actor was sent away for what it sent.
+      served: whether its service has taken it in, and it has not left.
     """
 
     member: Member
@@ -94,6 +95,7 @@ class Lane:
     evaluating_apart: bool = False
     counted: int = 0
     sent_away: bool = False
+    served: bool = False
 
     @property
     def open_steps(self) -> int:
@@ -122,6 +124,8 @@ class Lane:
         returns.
         """
         finished = self.meter.add(timestep)
+        if not finished:
+            return finished
         return [
             episode for row, episode in zip(self.meter.finished, finished, strict=True) if self.counts(row)
         ]

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed.types import EnvSpec, TimeStep, Tree, Unroll, leaves, map_leaves, rebuild
+from seedbed.types import EnvSpec, TimeStep, Tree, Unroll, leaf_values, map_leaves, rebuild
 
 
 def step_arrays(timestep: TimeStep) -> list[NDArray[Any]]:
     """Returns the arrays of one time step in the order in which they travel: observation, reward, three flags."""
-    observations = [np.asarray(leaf) for _, leaf in leaves(timestep.observation)]
+    observations = [np.asarray(leaf) for leaf in leaf_values(timestep.observation)]
     return [*observations, timestep.reward, timestep.terminated, timestep.truncated, timestep.first]
 
 
 def step_fields(spec: EnvSpec, rows: int) -> tuple[tuple[tuple[int, ...], str], ...]:
     """Returns shapes and dtypes of :func:`step_arrays` for ``rows`` environments: the fields of a step's layout."""
-    observations = tuple(((rows, *leaf.shape), leaf.dtype) for _, leaf in leaves(spec.observation))
+    observations = tuple(((rows, *leaf.shape), leaf.dtype) for leaf in leaf_values(spec.observation))
     return (*observations, ((rows,), "float32"), *(((rows,), "bool"),) * 3)
 
 
@@ -102,6 +102,8 @@ class OpenUnroll:
         self._versions = np.empty((self.length, self._rows), np.int32)
         self._record: Tree = None
         self.decided = 0
+        self.observed: list[NDArray[Any]] = []
+        """The arrays ``[rows, ...]`` of the newest observed step; none before the first."""
 
     @property
     def untouched(self) -> bool:
@@ -122,19 +124,10 @@ class OpenUnroll:
 
     def observe(self, arrays: Sequence[NDArray[Any]]) -> bool:
         """Takes the step that followed the last decision; returns whether that completes the unroll."""
-        for mine, given in zip(self._steps, arrays, strict=True):
-            mine[self.decided] = given
+        self.observed = [array[self.decided] for array in self._steps]
+        for mine, given in zip(self.observed, arrays, strict=True):
+            mine[...] = given
         return self.decided == self.length
-
-    @property
-    def observed(self) -> list[NDArray[Any]]:
-        """The arrays ``[rows, ...]`` of the newest observed step."""
-        return [array[self.decided] for array in self._steps]
-
-    @property
-    def ended(self) -> int:
-        """Number of rows that show the final observation of an episode: a decision there only resets."""
-        return resets_at(timestep_of(self._spec, self.observed))
 
     def no_actions(self) -> NDArray[Any]:
         """Returns an empty log of actions, ``[0, rows, ...]``."""
@@ -142,7 +135,7 @@ class OpenUnroll:
 
     def shared(self) -> list[NDArray[Any]]:
         """Returns the part shared with the unroll before, for a checkpoint: steps, actions, versions and record."""
-        record = [] if self._record is None else [leaf for _, leaf in leaves(self._record)]
+        record = [] if self._record is None else leaf_values(self._record)
         kept = [array[: self._shared] for array in (*self._steps, self._actions, self._versions, *record)]
         return [array.copy() for array in kept]
 
@@ -160,17 +153,25 @@ class OpenUnroll:
             rows[-1][: self._shared] = kept
         self._record = rebuild(record, rows)
 
-    def decide(self, action: NDArray[Any], record: Tree, version: int | NDArray[Any]) -> None:
-        """Keeps the decision for the observed step: action and record ``[rows, ...]``, and the weights' version.
+    def decide(
+        self, action: NDArray[Any], record: Tree, version: int | NDArray[Any], mine: slice = slice(None)
+    ) -> None:
+        """Keeps the decision for the observed step.
 
-        The version is one for all rows, or ``[rows]``.
+        Args:
+          action, record: action and record ``[B, ...]`` of a batch.
+          version: version of the weights, one for all rows, or int ``[rows]``.
+          mine: rows of the batch that are this lane's; all by default.
         """
         if self._record is None:
-            self._record = map_leaves(lambda x: np.empty((self.length, *x.shape), x.dtype), record)
-        self._actions[self.decided] = action
-        self._versions[self.decided] = version
-        for (_, mine), (_, given) in zip(leaves(self._record), leaves(record), strict=True):
-            mine[self.decided] = given
+            self._record = map_leaves(
+                lambda x: np.empty((self.length, self._rows, *x.shape[1:]), x.dtype), record
+            )
+        at = self.decided
+        self._actions[at] = action[mine]
+        self._versions[at] = version
+        for kept, given in zip(leaf_values(self._record), leaf_values(record), strict=True):
+            kept[at] = given[mine]
         self.decided += 1
 
     def cut(self, state: Tree) -> Unroll:
@@ -186,10 +187,11 @@ class OpenUnroll:
         self.decided = self._shared = self.overlap
         for mine, before in zip(self._steps, steps, strict=True):
             mine[: self.overlap + 1] = before[kept]
+        self.observed = [array[self.decided] for array in self._steps]
         if self.overlap:
             self._actions[: self.overlap] = done.action[kept]
             self._versions[: self.overlap] = done.version[kept]
             self._record = map_leaves(np.empty_like, done.record)
-            for (_, mine), (_, before) in zip(leaves(self._record), leaves(done.record), strict=True):
+            for mine, before in zip(leaf_values(self._record), leaf_values(done.record), strict=True):
                 mine[: self.overlap] = before[kept]
         return done

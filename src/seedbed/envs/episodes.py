@@ -17,15 +17,17 @@ class EpisodeMeter:
         self._open = np.zeros(num_envs, np.bool_)
         self.finished: list[int] = []
         """The environments whose episodes the last step finished."""
+        self.ended = 0
+        """The number of environments of which the last step is the final one of an episode, seen whole or not."""
 
     @property
     def returns(self) -> NDArray[np.float64]:
-        """Rewards ``[num_envs]`` of every environment's episode so far."""
+        """Rewards ``[num_envs]`` of every environment's episode so far; the next step changes the array."""
         return self._return
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Steps ``[num_envs]`` of every environment's episode so far."""
+        """Steps ``[num_envs]`` of every environment's episode so far; the next step changes the array."""
         return self._length
 
     def add(self, timestep: TimeStep) -> list[tuple[float, int]]:
@@ -34,11 +36,18 @@ class EpisodeMeter:
         The return is the sum of the unclipped rewards, the length is in agent steps (transitions); both are
         in the order of the environments.
         """
-        first = np.asarray(timestep.first)
-        self._return = np.where(first, 0.0, self._return + timestep.reward)
-        self._length = np.where(first, 0, self._length + 1)
         ended = np.asarray(timestep.terminated) | np.asarray(timestep.truncated)
-        self._open |= first & ~ended  # an agent that is not there begins nothing
+        self._return += np.asarray(timestep.reward)
+        self._length += 1
+        # Most steps neither begin nor end an episode.
+        if np.count_nonzero(timestep.first):
+            first = np.asarray(timestep.first)
+            self._return[first], self._length[first] = 0.0, 0
+            self._open |= first & ~ended  # an agent that is not there begins nothing
+        self.ended = int(np.count_nonzero(ended))
+        if not self.ended:
+            self.finished = []
+            return []
         self.finished = np.flatnonzero(ended & self._open).tolist()
         self._open &= ~ended
         return [(float(self._return[i]), int(self._length[i])) for i in self.finished]

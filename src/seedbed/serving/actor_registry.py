@@ -127,8 +127,7 @@ class ActorRegistry:
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
         """Passes a message to the actor's service."""
-        with self._lock:
-            joined = self._joined.get(peer)
+        joined = self._joined.get(peer)  # one look into a dict needs no lock
         if joined is None:
             return
         joined.acts = True

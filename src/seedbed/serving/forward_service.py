@@ -181,9 +181,10 @@ class ForwardService(InferenceService):
 
     def _tell(self, lane: ProxiedLane, version: int) -> None:
         """Empties the lane's outbox, which the optimizer has taken; the next unroll begins with this version."""
-        if lane in self.lanes:
+        if lane.served:
             self._ledger.train(lane.counted)
             lane.handed_over()
+            self._complete.remove(lane)
             lane.told = version
 
     def _cut(self, lane: ServedLane) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -59,6 +58,7 @@ class InferenceService(Service[ServedLane]):
         self._rules = BorderRules(assignment.spec)
         self._full_batch = full_batch
         self._pool = pool
+        self._up = self._down = 0  # bytes that have travelled and are not metered yet
 
     # Called by the registry.
 
@@ -107,6 +107,8 @@ class InferenceService(Service[ServedLane]):
 
     def _turn(self) -> float | None:
         """Passes unrolls on, and acts for the lanes that are due; returns the time in s to wait for commands."""
+        self._meters.travel(up=self._up, down=self._down)
+        self._up = self._down = 0
         self._pass_on()
         chosen, wait = self._lag_control.choose(self.lanes, time.monotonic())
         if not chosen:
@@ -119,14 +121,15 @@ class InferenceService(Service[ServedLane]):
         begin = time.monotonic()
         players, others = (None, 0) if self._pool is None else self._players(self._pool, lanes, weights)
         actions, record = self._act(lanes, weights, players)
+        actions = np.ascontiguousarray(actions, self._assignment.spec.action.dtype)
         now = time.monotonic()
-        resets = others + sum(lane.open.ended for lane in lanes)
+        resets = others + sum(lane.meter.ended for lane in lanes)
         start = 0
         for lane in lanes:
             rows = slice(start, start + lane.rows)
             start += lane.rows
             version = weights.version if players is None else marked(players[rows], weights.version)
-            lane.open.decide(actions[rows], map_leaves(itemgetter(rows), record), version)
+            lane.open.decide(actions, record, version, rows)
             lane.steps += 1
             self._reply(lane, actions[rows], now)
         self._ledger.decide(start, resets)
@@ -176,8 +179,7 @@ class InferenceService(Service[ServedLane]):
     def _reply(self, lane: ServedLane, action: NDArray[Any], now: float) -> None:
         lane.arrived = None
         lane.owed_since = now
-        action = np.ascontiguousarray(action, self._assignment.spec.action.dtype)
-        self._meters.travel(down=action.nbytes)
+        self._down += action.nbytes
         lane.member.peer.reply(lane.half, [action])
 
     def _join(self, lane: ServedLane) -> None:
@@ -186,9 +188,9 @@ class InferenceService(Service[ServedLane]):
         super()._join(lane)
 
     def _arrive(self, lane: ServedLane, arrays: list[NDArray[Any]], now: float) -> None:
-        if lane not in self.lanes:
+        if not lane.served:
             return
-        self._meters.travel(up=sum(array.nbytes for array in arrays))
+        self._up += sum([array.nbytes for array in arrays])
         step = timestep_of(self._assignment.spec, arrays)
         if (broken := self._rules.broken_by(lane, step)) is not None:
             self._send_away(lane, broken)
@@ -207,6 +209,7 @@ class InferenceService(Service[ServedLane]):
         lane.outbox = lane.open.cut(self.inference.first_states(lane.slots))
         if self._pool is not None:
             lane.outbox = without_opponents(lane.outbox)
+        self._complete.append(lane)
         lane.rounds += 1
         if lane.log is not None:
             lane.log.append(lane.outbox.action[-(lane.counted // lane.rows) :])

@@ -38,6 +38,7 @@ class Service(CommandThread, Generic[L]):
     ) -> None:
         super().__init__("acting", on_failure)
         self.lanes: list[L] = []
+        self._complete: list[L] = []  # lanes whose outbox is not handed over yet
         self._lag_control = lag_control
         self._ledger = ledger
         self._meters = meters
@@ -115,21 +116,27 @@ class Service(CommandThread, Generic[L]):
 
     def _pass_on(self) -> list[L]:
         """Passes complete unrolls on, as far as there is room; returns the lanes whose unrolls were taken."""
-        taken = []
+        taken: list[L] = []
         # First come, first served: otherwise a full queue would starve the last lanes, or the large ones.
-        for lane in sorted((lane for lane in self.lanes if lane.outbox is not None), key=arrival):
+        for lane in sorted(self._complete, key=arrival):
             if not self._lag_control.hand_over(lane):
                 break
             lane.handed_over()
             taken.append(lane)
+        if taken:
+            self._complete = [lane for lane in self._complete if lane.outbox is not None]
         return taken
 
     def _join(self, lane: L) -> None:
+        lane.served = True
         self.lanes.append(lane)
 
     def _leave(self, lane: L) -> None:
-        if lane in self.lanes:
+        if lane.served:
+            lane.served = False
             self.lanes.remove(lane)
+            if lane in self._complete:
+                self._complete.remove(lane)
             self._ledger.drop(open_steps=lane.open_steps, queued_steps=lane.counted)
 
     def _send_away(self, lane: L, reason: str) -> None:

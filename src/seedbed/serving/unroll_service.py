@@ -170,7 +170,7 @@ class UnrollService(Service[Lane]):
         self._wanted.pop(lane.member, None)
 
     def _arrive(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
-        if lane not in self.lanes:
+        if not lane.served:
             return
         self._meters.travel(up=sum(array.nbytes for array in arrays))
         unroll, priorities = self._codec(lane.rows).unpack(arrays)
@@ -188,6 +188,7 @@ class UnrollService(Service[Lane]):
         lane.steps += new
         lane.rounds += 1
         lane.arrived = now
+        self._complete.append(lane)
         self._ledger.cut(lane.counted)
 
     def _wrong(self, lane: Lane, unroll: Unroll) -> str | None:

@@ -118,6 +118,11 @@ class Inbox:
         self.limits = limits
         self._held = bytearray()
 
+    @property
+    def held(self) -> int:
+        """Number of bytes of a frame that is not complete yet."""
+        return len(self._held)
+
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Adds ``data`` and yields the frames that are complete; raises :class:`ProtocolError`."""
         self._held += data

@@ -48,7 +48,7 @@ from seedbed.transport.framing import (
     limits_up,
     pack,
 )
-from seedbed.transport.interface import MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
+from seedbed.transport.interface import MAX_LANES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
 from seedbed.transport.socket_file import SocketFile, check_length
 
 PREFIX = "shm:"
@@ -56,6 +56,9 @@ PREFIX = "shm:"
 _READ_BYTES = 1 << 16
 _MAX_UNREAD_BYTES = 4 * MAX_QUESTION_BYTES
 _RETRY_SECONDS = 0.05
+_STEPS = {pack(Kind.STEP, lane): Frame(Kind.STEP, lane, b"") for lane in range(MAX_LANES)}
+"""The frames of steps, by their bytes: nearly all that is read."""
+_REPLIES = [pack(Kind.REPLY, lane) for lane in range(MAX_LANES)]
 _DEAF_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
@@ -211,6 +214,9 @@ class _Conversation(Conversation):
             self.end(Ending.GONE, "the client is gone: its connection broke")
             return
         try:
+            if not self._inbox.held and (step := _STEPS.get(data)) is not None:
+                self.take(step)
+                return
             for frame in self._inbox.feed(data):
                 self.take(frame)
         except ProtocolError as error:
@@ -248,7 +254,7 @@ class _Conversation(Conversation):
         if slots is None:
             return
         _fill(slots.down[lane], arrays)
-        self._push(pack(Kind.REPLY, lane))
+        self._push(_REPLIES[lane])
 
     def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
         assert self._slots is not None
