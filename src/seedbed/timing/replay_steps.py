@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import socket
 import sys
 import threading
@@ -20,6 +21,7 @@ from seedbed.acting.unrolls import step_fields
 from seedbed.errors import ConnectionLost
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
+from seedbed.transport.shared_memory import PREFIX, SharedMemoryClient
 from seedbed.types import EnvSpec
 
 _START_SECONDS = 60.0
@@ -42,11 +44,10 @@ def replay(job: dict[str, Any]) -> dict[str, Any]:
     players = [_Player(job["address"], job["token"], spec, index) for index in job["indices"]]
     joined = time.perf_counter() - begun
     processor = time.process_time()
-    threads = [threading.Thread(target=player.play) for player in players]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    if job["address"].startswith(PREFIX):
+        _play_in_turn(players)
+    else:
+        _play_in_threads(players)
     return {
         "join_seconds": joined,
         "messages": sum(player.messages for player in players),
@@ -55,40 +56,83 @@ def replay(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _play_in_turn(players: list[_Player]) -> None:
+    """Plays all actors in this thread: each has a processor for itself in a run, and must not wait for another here."""
+    with selectors.DefaultSelector() as selector:
+        for player in players:
+            assert isinstance(player.client, SharedMemoryClient)
+            number = player.client.fileno()
+            if player.begin():
+                selector.register(number, selectors.EVENT_READ, player)
+        while selector.get_map():
+            for key, _ in selector.select():
+                if not key.data.go_on(wait=False):
+                    selector.unregister(key.fd)
+
+
+def _play_in_threads(players: list[_Player]) -> None:
+    """Plays every actor in a thread of its own, where nothing tells which of them has a reply."""
+
+    def play(player: _Player) -> None:
+        alive = player.begin()
+        while alive:
+            alive = player.go_on(wait=True)
+
+    threads = [threading.Thread(target=play, args=(player,)) for player in players]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 class _Player:
     """One simulated actor."""
 
     def __init__(self, address: str, token: str, spec: EnvSpec, index: int) -> None:
         self.messages = 0
         self.waits: list[float] = []
-        self._client: Client = connect(address, timeout=_START_SECONDS)
+        self.client: Client = connect(address, timeout=_START_SECONDS)
         about = {"protocol": PROTOCOL, "token": token, "claim": "", "envs": None}
-        told = self._client.ask(
+        told = self.client.ask(
             {"kind": "join", "index": index, "host": socket.gethostname(), "pid": os.getpid(), **about}
         )
-        self._client.ask({"kind": "ready", "spec": spec.to_json()})
-        rows, self._lanes = told["rows"], len(told["seeds"])
+        self.client.ask({"kind": "ready", "spec": spec.to_json()})
+        rows, lanes = told["rows"], len(told["seeds"])
         up = Layout(step_fields(spec, rows))
         down = Layout((((rows, *spec.action.shape), spec.action.dtype),))
-        self._client.open([Layouts(up, down)] * self._lanes)
+        self.client.open([Layouts(up, down)] * lanes)
+        self._sent = [0.0] * lanes
         self._arrays = [np.zeros(shape, dtype) for shape, dtype in up.fields]
 
-    def play(self) -> None:
-        """Sends steps until the conversation ends."""
-        sent = [0.0] * self._lanes
+    def begin(self) -> bool:
+        """Sends the first step of every lane; returns False if the conversation has ended."""
         try:
-            for lane in range(self._lanes):
-                sent[lane] = time.perf_counter()
-                self._client.send(lane, self._arrays)
-            while (reply := self._client.receive()) is not None:
+            for lane in range(len(self._sent)):
+                self._send(lane)
+        except ConnectionLost:
+            self.client.close()
+            return False
+        return True
+
+    def go_on(self, *, wait: bool) -> bool:
+        """Answers replies with the next steps: the next one, or all that are here; returns False at the end."""
+        try:
+            while (reply := self.client.receive(wait=wait)) is not None:
                 lane = reply[0]
                 if len(self.waits) < _MOST_WAITS:
-                    self.waits.append(time.perf_counter() - sent[lane])
+                    self.waits.append(time.perf_counter() - self._sent[lane])
                 self.messages += 1
-                sent[lane] = time.perf_counter()
-                self._client.send(lane, self._arrays)
+                self._send(lane)
+                if wait:
+                    break
         except ConnectionLost:
-            self._client.close()
+            self.client.close()
+            return False
+        return True
+
+    def _send(self, lane: int) -> None:
+        self._sent[lane] = time.perf_counter()
+        self.client.send(lane, self._arrays)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
@@ -27,6 +28,8 @@ class LoopThread:
         self.stopping = asyncio.Event()
         self._name = name
         self._thread: threading.Thread | None = None
+        self._due: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._woken = False
 
     def start(
         self, serve: Callable[[Future[str]], Coroutine[Any, Any, None]], after: Callable[[], None]
@@ -59,9 +62,30 @@ class LoopThread:
         """True in the thread itself."""
         return threading.current_thread() is self._thread
 
+    def soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Has the loop call a function, after those that it was given before; to be called from any thread.
+
+        The loop is woken once for all that it is given until it looks: a wake-up takes longer than most calls. Does
+        nothing once the loop is closed.
+        """
+        self._due.append((function, arguments))
+        if self._woken:
+            return
+        self._woken = True
+        with suppress(RuntimeError):  # the loop is closed already
+            self.loop.call_soon_threadsafe(self._call_due)
+
+    def _call_due(self) -> None:
+        self._woken = False  # before the look: what comes after it wakes the loop again
+        while self._due:
+            function, arguments = self._due.popleft()
+            try:
+                function(*arguments)
+            except Exception as error:  # the others are called all the same, as a loop does it
+                self.loop.call_exception_handler({"message": f"{function} raised", "exception": error})
+
     def stop(self) -> None:
         """Has the coroutine end, and waits for it unless this is its own thread. Safe to call twice."""
-        with suppress(RuntimeError):  # the loop is closed already
-            self.loop.call_soon_threadsafe(self.stopping.set)
+        self.soon(self.stopping.set)
         if self._thread is not None and not self.is_here:
             self._thread.join()

@@ -56,9 +56,11 @@ PREFIX = "shm:"
 _READ_BYTES = 1 << 16
 _MAX_UNREAD_BYTES = 4 * MAX_QUESTION_BYTES
 _RETRY_SECONDS = 0.05
-_STEPS = {pack(Kind.STEP, lane): Frame(Kind.STEP, lane, b"") for lane in range(MAX_LANES)}
-"""The frames of steps, by their bytes: nearly all that is read."""
-_REPLIES = [pack(Kind.REPLY, lane) for lane in range(MAX_LANES)]
+_STEP = [pack(Kind.STEP, lane) for lane in range(MAX_LANES)]
+_REPLY = [pack(Kind.REPLY, lane) for lane in range(MAX_LANES)]
+"""The doorbells of every lane: nearly all that is written, and read."""
+_STEPS = {rung: Frame(Kind.STEP, lane, b"") for lane, rung in enumerate(_STEP)}
+_REPLIES = {rung: Frame(Kind.REPLY, lane, b"") for lane, rung in enumerate(_REPLY)}
 _DEAF_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
@@ -254,7 +256,7 @@ class _Conversation(Conversation):
         if slots is None:
             return
         _fill(slots.down[lane], arrays)
-        self._push(_REPLIES[lane])
+        self._push(_REPLY[lane])
 
     def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
         assert self._slots is not None
@@ -308,6 +310,13 @@ class SharedMemoryClient(Caller):
         # Held while the socket is in use, so that its number is not given to another file under a reader or a writer.
         self._reading, self._writing = threading.RLock(), threading.RLock()
 
+    def fileno(self) -> int:
+        """Returns the number of the socket, for a selector: what is readable has a reply to be received.
+
+        One of several clients of a thread then receives with ``wait=False`` until there is none.
+        """
+        return self._socket.fileno()
+
     def _furnish(self, terms: Terms) -> None:
         if self._handle is None:
             raise SpecError(f"{self.address}: the server sent no memory")
@@ -315,9 +324,12 @@ class SharedMemoryClient(Caller):
         self._drop_handle()
 
     def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
+        self._write(pack(kind, lane, body))
+
+    def _write(self, data: bytes) -> None:
         try:
             with self._writing:
-                self._socket.sendall(pack(kind, lane, body))
+                self._socket.sendall(data)
         except OSError as error:
             raise ConnectionLost(f"{self.address}: the server is gone") from error
 
@@ -326,7 +338,7 @@ class SharedMemoryClient(Caller):
         if slots is None:
             raise ConnectionLost(f"{self.address}: closed")
         _fill(slots.up[lane], arrays)
-        self._transmit(Kind.STEP, lane, b"")
+        self._write(_STEP[lane])
 
     def _arrays_of(self, terms: Terms, frame: Frame) -> Arrays:
         slots = self._slots
@@ -346,6 +358,8 @@ class SharedMemoryClient(Caller):
                 data = b""
             if not data:
                 raise ConnectionLost(f"{self.address}: the server is gone: its connection broke")
+            if not self._inbox.held and (reply := _REPLIES.get(data)) is not None:
+                return reply
             self._frames.extend(self._inbox.feed(data))
         return self._frames.popleft()
 

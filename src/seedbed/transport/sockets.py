@@ -344,15 +344,13 @@ class _Conversation(Conversation, asyncio.Protocol):
 
     def _hang_up(self, ending: Ending, reason: str) -> None:
         # Never at once: the handler hears of the end, which may come from inside of it.
-        with suppress(RuntimeError):  # the server is closed
-            self._server.loop.call_soon_threadsafe(self._finish, ending, reason)
+        self._server.thread.soon(self._finish, ending, reason)
 
     def _call(self, function: Any, *arguments: Any) -> None:
         if self._server.thread.is_here:
             function(*arguments)
-            return
-        with suppress(RuntimeError):  # the server is closed
-            self._server.loop.call_soon_threadsafe(function, *arguments)
+        else:
+            self._server.thread.soon(function, *arguments)
 
     def _write(self, data: bytes) -> None:
         if self._transport.is_closing():

@@ -273,7 +273,7 @@ class StreamServer:
             await context.abort(_STATUS[Ending.CLOSED], f"the server has {MAX_PEERS} peers already")
         name = f"grpc peer {next(self._numbers)} ({context.peer() or 'unknown'})"
         end = end_of_peer(context.peer() or "")
-        conversation = _Conversation(name, self._handler, self._loop, self._max, end.host if end else "")
+        conversation = _Conversation(name, self._handler, self._thread, self._max, end.host if end else "")
         self._peers.add(conversation)
         if end is not None:
             self._admitted.add(end)
@@ -358,11 +358,9 @@ class _Conversation(Conversation):
 
     _MAX_UNSENT = 256
 
-    def __init__(
-        self, name: str, handler: Handler, loop: asyncio.AbstractEventLoop, max_bytes: int, place: str
-    ) -> None:
+    def __init__(self, name: str, handler: Handler, thread: LoopThread, max_bytes: int, place: str) -> None:
         super().__init__(name, handler, place)
-        self._loop = loop
+        self._thread = thread
         self._max = max_bytes
         self._limits = limits_up(MAX_QUESTION_BYTES)
         self._outgoing: asyncio.Queue[bytes | tuple[Ending, str]] = asyncio.Queue()
@@ -422,14 +420,13 @@ class _Conversation(Conversation):
         self._enqueue((ending, reason))
 
     def _enqueue(self, item: bytes | tuple[Ending, str]) -> None:
-        with suppress(RuntimeError):  # the server is closed
-            self._loop.call_soon_threadsafe(self._enqueue_here, item)
+        self._thread.soon(self._enqueue_here, item)
 
     def _enqueue_here(self, item: bytes | tuple[Ending, str]) -> None:
         self._outgoing.put_nowait(item)
         if isinstance(item, tuple):
             with suppress(RuntimeError):  # the stream is over already
-                self._patience.reschedule(self._loop.time() + _LINGER_SECONDS)
+                self._patience.reschedule(self._thread.loop.time() + _LINGER_SECONDS)
         if self._outgoing.qsize() > self._MAX_UNSENT:
             self.end(Ending.MALFORMED, f"the client left {self._outgoing.qsize()} messages unread")
 
