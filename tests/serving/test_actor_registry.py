@@ -30,9 +30,11 @@ from seedbed.metrics.ledger import Ledger
 from seedbed.replay.queue import UnrollQueue
 from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.inference_service import InferenceService
+from seedbed.serving.source import ServedActors
 from seedbed.serving.violations import ALLOWED
 from seedbed.testing.transport import CARRIERS, Carrier
 from seedbed.transport.admission import Vouching
+from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 from seedbed.types import EnvSpec, Unroll
 from seedbed.weights.store import WeightStore
@@ -54,6 +56,7 @@ class House:
         max_rows: int = 2,
         wait: float = 0.0,
         workers: int = 1,
+        start: bool = True,
         **registry: Any,
     ) -> None:
         self.assignment = Assignment(
@@ -117,7 +120,8 @@ class House:
         for worker in self.workers:
             self.store.listen(worker.poke)
             self.queue.listen(worker.poke)
-            worker.start()
+            if start:
+                worker.start()
 
     def _take(self, delivery: Delivery) -> bool:
         if not self.queue.offer(delivery.unroll):
@@ -735,6 +739,41 @@ def test_a_step_that_waits_for_the_worker_is_not_owed(
     for reply in replies:
         player.step(*reply)
     assert here.registry.stalled(2.0) == []
+
+
+def test_a_step_that_nobody_has_looked_for_is_not_owed(
+    house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    set_clock(monkeypatch, clock)
+    here = house(actors=1, envs=4)
+    player = Player(here.registry, index=0).ready().begin()
+    for _ in range(2):
+        player.peer.next()
+    here.worker.stop()
+    clock.now = 200.0
+    # It acts for others for 99 s, say: the steps may lie in their sockets since then.
+    monkeypatch.setattr(here.worker, "unheard", lambda: 99.0)
+    assert [seconds for _, seconds in here.registry.stalled(0.5)] == [1.0]
+    assert here.registry.stalled(2.0) == []
+    assert here.registry.owes() == {0: 199.0}
+
+
+@pytest.mark.parametrize(("workers", "itself"), [(1, True), (2, False)])
+def test_one_service_alone_hears_its_actors_itself(
+    house: Callable[..., House], tmp_path: Path, workers: int, itself: bool
+) -> None:
+    here = house(workers=workers, start=False)
+    source = ServedActors(here.registry, here.workers, here.meters, patience=PATIENCE)
+    with closing(source):
+        addresses = source.open([f"shm:{tmp_path}/{name}" for name in "ab"])
+        names = {thread.name for thread in threading.enumerate()}
+        assert names.isdisjoint(addresses) == itself
+        for index, address in enumerate(addresses):
+            with closing(connect(address, timeout=PATIENCE)) as client:
+                about = {"protocol": PROTOCOL, "token": "secret", "host": "here", "pid": 1}
+                assert client.ask({"kind": "join", "index": index, **about})["rows"] == 2
+    source.close()
 
 
 def test_meters_are_means_since_they_were_last_read(house: Callable[..., House]) -> None:

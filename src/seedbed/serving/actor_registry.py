@@ -137,7 +137,7 @@ class ActorRegistry:
             return
         # Set here and not by the service, which may be busy: the actor has sent the step that it owed.
         joined.lanes[lane].owed_since = None
-        service.arrive(joined.lanes[lane], arrays, time.monotonic())
+        service.arrive(joined.lanes[lane], arrays, service.clock())
 
     def left(self, peer: Peer, reason: str) -> None:
         """Frees the actor's slots and lanes; its open unrolls are dropped."""
@@ -324,9 +324,14 @@ class ActorRegistry:
             owing = [
                 (joined.member, now - min(since), timeout if joined.acts else starting)
                 for joined in self._joined.values()
-                if (since := joined.owed_since())
+                if (since := self._owed_since(joined))
             ]
         return [(member, seconds) for member, seconds, allowed in owing if seconds > allowed]
+
+    def _owed_since(self, joined: _Joined) -> list[float]:
+        """Returns :meth:`_Joined.owed_since`, without the time for which nobody looked whether the step had come."""
+        unheard = self.services[joined.service].unheard()
+        return [since + unheard for since in joined.owed_since()]
 
     def owes(self) -> dict[int, float | None]:
         """Returns the time (monotonic, s) since which each of the run's own actors owes a step.
@@ -335,7 +340,7 @@ class ActorRegistry:
         """
         with self._lock:
             return {
-                joined.member.index: min(joined.owed_since(), default=None)
+                joined.member.index: min(self._owed_since(joined), default=None)
                 for joined in self._joined.values()
                 if joined.member.local and joined.acts
             }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
+
+from seedbed.transport.poller import Poller
 
 
 class CommandThread(ABC):
@@ -23,9 +26,17 @@ class CommandThread(ABC):
         self._poked = False
         self._stopping = False
         self._idle = False
+        self._poller: Poller | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # Called by other threads.
+
+    def wait_at(self, poller: Poller) -> None:
+        """Has the thread wait for commands at ``poller``, and run what that calls; to be called before :meth:`start`.
+
+        It then hears of messages itself, and does not share the interpreter with a thread that would tell it.
+        """
+        self._poller = poller
 
     def start(self) -> None:
         """Starts the thread."""
@@ -35,21 +46,42 @@ class CommandThread(ABC):
         """Queues a command for the thread, which runs commands in order."""
         with self._news:
             self._inbox.append((command, arguments))
-            self._news.notify_all()
+            self._notify()
 
     def poke(self) -> None:
         """Wakes the thread: the work that is due may be another one."""
         with self._news:
             self._poked = True
-            self._news.notify_all()
+            self._notify()
 
     def stop(self) -> None:
         """Ends the thread; its state is left as it is."""
         with self._news:
             self._stopping = True
-            self._news.notify_all()
+            self._notify()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def _notify(self) -> None:
+        self._news.notify_all()
+        if self._poller is not None and self._idle and not self._is_here:
+            self._poller.wake()
+
+    @property
+    def _is_here(self) -> bool:
+        return threading.get_ident() == self._thread.ident
+
+    def clock(self) -> float:
+        """Returns the time (monotonic, s) at which a message came that is handled now; the earliest possible one."""
+        if self._poller is not None and self._is_here:
+            return self._poller.since
+        return time.monotonic()
+
+    def unheard(self) -> float:
+        """Returns the time in s for which the thread has not looked whether messages came, as it is busy."""
+        if self._poller is None or self._idle:
+            return 0.0
+        return max(0.0, time.monotonic() - self._poller.looked)
 
     # Run by the thread.
 
@@ -65,7 +97,13 @@ class CommandThread(ABC):
         with self._news:
             self._idle = True
             self._news.notify_all()
-            self._news.wait_for(lambda: self._inbox or self._poked or self._stopping, timeout)
+            if self._poller is None:
+                self._news.wait_for(self._has_news, timeout)
+            elif self._has_news():
+                timeout = 0.0
+        if self._poller is not None:
+            self._poller.poll(timeout)
+        with self._news:
             self._idle = False
             inbox, self._inbox, self._poked = self._inbox, [], False
             if self._stopping:
@@ -73,6 +111,9 @@ class CommandThread(ABC):
         for action, arguments in inbox:
             action(*arguments)
         return True
+
+    def _has_news(self) -> bool:
+        return bool(self._inbox or self._poked or self._stopping)
 
     @abstractmethod
     def _turn(self) -> float | None:

@@ -38,6 +38,7 @@ class InferenceService(Service[ServedLane]):
       on_failure: function that is called with the exception that ended the thread.
     """
 
+    hears = True
     _lag_control: BatchControl
 
     def __init__(

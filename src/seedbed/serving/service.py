@@ -28,6 +28,9 @@ class Service(CommandThread, Generic[L]):
       on_failure: function that is called with the exception that ended the thread.
     """
 
+    hears = False
+    """Whether messages take so little time that the thread hears them itself; see :meth:`wait_at`."""
+
     def __init__(
         self,
         lag_control: LagControl,

@@ -14,6 +14,7 @@ from seedbed.serving.service import Service
 from seedbed.transport.admission import Gate
 from seedbed.transport.connect import listen
 from seedbed.transport.interface import Server
+from seedbed.transport.poller import Poller
 from seedbed.types import Tree
 
 FORWARD_SERVER = "forward-pass server"
@@ -60,6 +61,7 @@ class ServedActors:
         self.tables = tables
         self.lane_states = registry.lane_states
         self._servers: list[Server] = []
+        self._poller: Poller | None = None
 
     @property
     def instances(self) -> Mapping[str, Instances]:
@@ -86,10 +88,14 @@ class ServedActors:
     def open(self, addresses: list[str]) -> list[str]:
         """Compiles, starts the services and listens; returns the addresses as actors can reach them."""
         self._warm_up()
+        # Of several services none can hear the others' actors: it may be busy when their messages come.
+        if len(self._services) == 1 and self._services[0].hears and self._poller is None:
+            self._poller = Poller()
+            self._services[0].wait_at(self._poller)
         for service in self._services:
             service.start()
         for address in addresses:
-            self._servers.append(listen(address, self.registry, gate=self._gate))
+            self._servers.append(listen(address, self.registry, gate=self._gate, poller=self._poller))
         return [server.address for server in self._servers]
 
     def close(self) -> None:
@@ -97,6 +103,8 @@ class ServedActors:
         for server in self._servers:
             server.close()
         self.registry.stop()
+        if self._poller is not None:
+            self._poller.close()
 
     def wait_blocked(self, timeout: float) -> bool:
         """Waits until the lanes of all services wait for new weights; returns False when ``timeout`` s have passed."""

@@ -43,6 +43,8 @@ from seedbed.transport.admission import Gate
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import MAX_REASON_BYTES
 from seedbed.transport.interface import Client, Handler, Layout, Layouts, Peer, Server
+from seedbed.transport.poller import Poller
+from seedbed.transport.shared_memory import SharedMemoryServer
 from seedbed.transport.tls import Identity
 
 PATIENCE = 20.0
@@ -76,9 +78,35 @@ def _gate() -> Gate:
     return Gate(secrets.token_hex(16), Identity.make())
 
 
+class _HeardByAnother:
+    """A server of the shared-memory carrier whose clients a thread hears that waits for other things, too."""
+
+    def __init__(self, path: str, handler: Handler) -> None:
+        self._poller = Poller()
+        self._server = SharedMemoryServer(path, handler, self._poller)
+        self.address = self._server.address
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._poller.poll(None)
+
+    def close(self) -> None:
+        """See :class:`~seedbed.transport.interface.Server`."""
+        self._server.close()
+        self._stopping = True
+        self._poller.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            self._poller.close()
+
+
 CARRIERS = (
     Carrier("inproc", lambda path, handler: listen(f"inproc:{path}", handler), between_processes=False),
     Carrier("shm", lambda path, handler: listen(f"shm:{path}/socket", handler)),
+    Carrier("shm-polled", lambda path, handler: _HeardByAnother(f"{path}/socket", handler)),
     Carrier("unix", lambda path, handler: listen(f"unix:{path}/socket", handler)),
     Carrier("tcp", lambda path, handler: listen("127.0.0.1:0", handler)),
     Carrier(

@@ -9,6 +9,7 @@ from seedbed.errors import ConfigError
 from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.in_process import InProcessClient, InProcessServer
 from seedbed.transport.interface import Client, Handler, Server
+from seedbed.transport.poller import Poller
 from seedbed.transport.shared_memory import SharedMemoryClient, SharedMemoryServer
 from seedbed.transport.sockets import SocketClient, SocketServer
 from seedbed.transport.tls import SOCKET_PREFIX, needs_tls, within_machine
@@ -26,7 +27,14 @@ _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port
 _EVERY_INTERFACE = ("0.0.0.0", "[::]")
 
 
-def listen(address: str, handler: Handler, *, gate: Gate | None = None, keepalive: bool = True) -> Server:
+def listen(
+    address: str,
+    handler: Handler,
+    *,
+    gate: Gate | None = None,
+    keepalive: bool = True,
+    poller: Poller | None = None,
+) -> Server:
     """Starts a server.
 
     Args:
@@ -40,6 +48,8 @@ def listen(address: str, handler: Handler, *, gate: Gate | None = None, keepaliv
       handler: handler that answers.
       gate: lets clients in at ``HOST:PORT``; None for all that reach the address. (Sockets are this user's own.)
       keepalive: whether a gRPC stream's silent client is missed; False where the handler does it.
+      poller: poller of the thread that hears the clients of ``shm:PATH``; None for a thread of the server's own, as
+        all others have.
 
     Raises:
       ConfigError: the address is none, or cannot be listened at, or strangers could without a gate.
@@ -48,7 +58,7 @@ def listen(address: str, handler: Handler, *, gate: Gate | None = None, keepaliv
     if carrier == "inproc":
         return InProcessServer(place, handler)
     if carrier == "shm":
-        return SharedMemoryServer(place, handler)
+        return SharedMemoryServer(place, handler, poller)
     if within_machine(address):
         gate = None
     elif gate is None and needs_tls(address):

@@ -265,8 +265,11 @@ class Peer(Protocol):
 
 
 class Handler(Protocol):
-    """The part behind a server. Called from the server's one thread: must be quick and must not raise
-    anything but ``Refused`` (a bug that does ends that one conversation and is logged)."""
+    """The part behind a server. Called by one thread at a time, the server's or, at the end, that which closes it.
+
+    It must be quick and must not raise anything but ``Refused`` (a bug that does ends that one conversation and is
+    logged).
+    """
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> dict[str, Any]:
         """Answers a question, or raises ``Refused``, which ends the conversation.

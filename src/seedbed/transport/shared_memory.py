@@ -21,7 +21,6 @@ import itertools
 import logging
 import mmap
 import os
-import selectors
 import socket
 import struct
 import tempfile
@@ -49,6 +48,7 @@ from seedbed.transport.framing import (
     pack,
 )
 from seedbed.transport.interface import MAX_LANES, MAX_PEERS, MAX_QUESTION_BYTES, Handler, Terms
+from seedbed.transport.poller import READ, WRITE, Poller
 from seedbed.transport.socket_file import SocketFile, check_length
 
 PREFIX = "shm:"
@@ -71,66 +71,62 @@ class SharedMemoryServer:
     Args:
       path: path of the socket; raises ``ConfigError`` if it cannot be used.
       handler: handler that answers.
+      poller: poller of the thread that hears clients; None: one of the server's own. A thread that has to wait for
+        messages anyway hears them itself, rather than be told by another one, with which it would share the
+        interpreter.
     """
 
-    def __init__(self, path: str, handler: Handler) -> None:
+    def __init__(self, path: str, handler: Handler, poller: Poller | None = None) -> None:
         self.address = PREFIX + path
         self._handler = handler
         self._file = SocketFile(path)
         self._listener = _listen(self._file)
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
         self._numbers = itertools.count(1)
         self._peers: set[_Conversation] = set()
-        self._waiting: deque[_Conversation] = (
-            deque()
-        )  # what needs the server's thread: ended, or more to send
-        self._closing = False
+        # What needs the thread that polls: conversations that ended or have more to send.
+        self._waiting: deque[_Conversation] = deque()
+        self._closing = self._shut_down = False
         self._deaf_until: float | None = None
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._ear, selectors.EVENT_READ, self._hear)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._thread = threading.Thread(target=self._run, name=self.address, daemon=True)
-        self._thread.start()
+        self._poller = poller or Poller()
+        with self._poller.lock:
+            self._poller.register(self._listener, self._accept)
+            self._poller.tend(self._tend)
+        self._thread: threading.Thread | None = None
+        if poller is None:
+            self._thread = threading.Thread(target=self._run, name=self.address, daemon=True)
+            self._thread.start()
+        else:
+            poller.wake()  # its thread may wait already, and knows nothing of the listener
 
     def __repr__(self) -> str:
         return f"<server {self.address}: {len(self._peers)} peers>"
 
     def close(self) -> None:
         """See :class:`~seedbed.transport.interface.Server`."""
+        if self._thread is None:
+            self._shut()
+            return
         self._closing = True
-        self._ring()
+        self._poller.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     # -- called from any thread --
 
     def attend(self, conversation: _Conversation) -> None:
-        """Has the server's thread look at a conversation that ended or has more to send."""
+        """Has the thread that polls look at a conversation that ended or has more to send."""
         self._waiting.append(conversation)
-        self._ring()
+        self._poller.wake()
 
-    def _ring(self) -> None:
-        # A full bell rings already; a closed one belongs to a server that is gone.
-        with suppress(OSError):
-            self._bell.send(b"!")
-
-    # -- the server's thread --
+    # -- the thread that polls, or with the poller's lock --
 
     def _run(self) -> None:
         try:
             while not self._closing:
-                for key, events in self._selector.select(_DEAF_SECONDS if self._deaf_until else None):
-                    key.data(events)
-                self._attend_all()
-                self._listen_again()
+                self._poller.poll(None)
         finally:
             self._shut()
-
-    def _hear(self, events: int) -> None:
-        with suppress(BlockingIOError):
-            self._ear.recv(_READ_BYTES)
+            self._poller.close()
 
     def _accept(self, events: int) -> None:
         try:
@@ -140,48 +136,55 @@ class SharedMemoryServer:
         except OSError as error:
             # Out of file descriptors, most likely. The client in the backlog would ring on and on.
             _log.warning("%s takes no clients for %g s: %s", self.address, _DEAF_SECONDS, error)
-            self._selector.unregister(self._listener)
+            self._poller.unregister(self._listener)
             self._deaf_until = time.monotonic() + _DEAF_SECONDS
             return
         conversation = _Conversation(connection, next(self._numbers), self._handler, self)
         self._peers.add(conversation)
-        self._selector.register(connection, selectors.EVENT_READ, conversation.on_event)
+        self._poller.register(connection, conversation.on_event)
         if len(self._peers) > MAX_PEERS:
             conversation.end(Ending.CLOSED, f"the server has {MAX_PEERS} peers already")
 
-    def _listen_again(self) -> None:
-        if self._deaf_until is not None and time.monotonic() >= self._deaf_until:
-            self._deaf_until = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-
-    def _attend_all(self) -> None:
+    def _tend(self) -> float | None:
+        """Attends to the conversations that need it; returns the time in s after which to do so at the latest."""
         while self._waiting:
-            conversation = self._waiting.popleft()
-            if conversation not in self._peers:
-                continue
-            if conversation.over:
-                self._let_go(conversation)
-            elif conversation.flush():
-                self._selector.modify(conversation.socket, selectors.EVENT_READ, conversation.on_event)
-            else:
-                events = selectors.EVENT_READ | selectors.EVENT_WRITE
-                self._selector.modify(conversation.socket, events, conversation.on_event)
+            self._attend(self._waiting.popleft())
+        if self._deaf_until is None:
+            return None
+        if (left := self._deaf_until - time.monotonic()) > 0:
+            return left
+        self._deaf_until = None
+        self._poller.register(self._listener, self._accept)
+        return None
+
+    def _attend(self, conversation: _Conversation) -> None:
+        if conversation not in self._peers:
+            return
+        if conversation.over:
+            self._let_go(conversation)
+        else:
+            events = READ if conversation.flush() else READ | WRITE
+            self._poller.register(conversation.socket, conversation.on_event, events)
 
     def _let_go(self, conversation: _Conversation) -> None:
         self._peers.discard(conversation)
-        self._selector.unregister(conversation.socket)
+        self._poller.unregister(conversation.socket)
         conversation.release()
         conversation.depart()
 
     def _shut(self) -> None:
-        self._file.remove()
-        self._listener.close()
-        for conversation in list(self._peers):
-            conversation.close("the server is closing")
-            self._let_go(conversation)
-        self._selector.close()
-        self._bell.close()
-        self._ear.close()
+        with self._poller.lock:
+            if self._shut_down:
+                return
+            self._shut_down = True
+            self._poller.forget(self._tend)
+            if self._deaf_until is None:
+                self._poller.unregister(self._listener)
+            self._file.remove()
+            self._listener.close()
+            for conversation in list(self._peers):
+                conversation.close("the server is closing")
+                self._let_go(conversation)
 
 
 class _Conversation(Conversation):
@@ -198,13 +201,13 @@ class _Conversation(Conversation):
         self._unsent = bytearray()
         self._released = False
 
-    # -- the server's thread --
+    # -- the thread that polls --
 
     def on_event(self, events: int) -> None:
         """Reads frames of the client, writes the bytes that it did not take before."""
-        if events & selectors.EVENT_WRITE:
+        if events & WRITE:
             self._server.attend(self)
-        if not events & selectors.EVENT_READ or self.over:
+        if not events & READ or self.over:
             return
         try:
             data = self.socket.recv(_READ_BYTES)
