@@ -30,7 +30,6 @@ __all__ = [
     "Tree",
     "Unroll",
     "Weights",
-    "leaf_values",
     "leaves",
     "map_leaves",
     "rebuild",

@@ -63,9 +63,9 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Has the loop call a function, after those that it was given before; to be called from any thread.
+        """Has the loop call a function, in the order of these calls; from any thread.
 
-        The loop is woken once for all that it is given until it looks: a wake-up takes longer than most calls. Does
+        The loop is woken once for all functions until its next look: a wake-up takes longer than most of them. Does
         nothing once the loop is closed.
         """
         self._due.append((function, arguments))

@@ -17,14 +17,14 @@ _READ_BYTES = 1 << 16
 class Poller:
     """Calls functions when sockets are ready; one thread polls, any thread wakes it.
 
-    Whoever else touches what these functions work on holds :attr:`lock` meanwhile.
+    Another thread that changes the state of these functions holds :attr:`lock` meanwhile.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """Held while functions are called, not while nothing happens."""
+        """Lock that is held while functions are called, not during the wait."""
         self.since = self.looked = time.monotonic()
-        """Time (monotonic, s) at which what happens now has happened at the earliest, and time of the last look."""
+        """Earliest time (monotonic, s) of the present events, and time of the last look."""
         self._selector = selectors.DefaultSelector()
         self._tending: list[Callable[[], float | None]] = []
         self._soon: float | None = None
@@ -35,23 +35,26 @@ class Poller:
         self.register(self._ear, self._hear)
 
     def register(self, subject: socket.socket, ready: Callable[[int], None], events: int = READ) -> None:
-        """Has ``ready`` called with the events of a socket; replaces what was registered for it."""
+        """Registers a function for the events of a socket, in place of another one."""
         if subject.fileno() in self._selector.get_map():
             self._selector.modify(subject, events, ready)
         else:
             self._selector.register(subject, events, ready)
 
     def unregister(self, subject: socket.socket) -> None:
-        """Has nothing called for a socket any more; to be called before it is closed."""
+        """Takes a socket out; to be called before the socket is closed."""
         self._gone.add(subject.fileno())
         self._selector.unregister(subject)
 
     def tend(self, function: Callable[[], float | None]) -> None:
-        """Has a function called after every look; it returns the time in s after which to call it anyway, or None."""
+        """Adds a function to call after every look.
+
+        The function returns the time in s after which to call it even if nothing happens, or None.
+        """
         self._tending.append(function)
 
     def forget(self, function: Callable[[], float | None]) -> None:
-        """Takes back what :meth:`tend` was given."""
+        """Takes a function of :meth:`tend` out."""
         self._tending.remove(function)
 
     def wake(self) -> None:
@@ -60,7 +63,7 @@ class Poller:
             self._bell.send(b"!")
 
     def poll(self, timeout: float | None) -> None:
-        """Waits until something happens, up to ``timeout`` s (None: for ever), and calls the functions of that."""
+        """Waits for events, up to ``timeout`` s (None: for ever), and calls their functions."""
         self._gone.clear()
         ready = self._selector.select(0)
         self.since = self.looked
@@ -77,7 +80,7 @@ class Poller:
             self._soon = min(again, default=None)
 
     def close(self) -> None:
-        """Frees everything; to be called once nobody polls any more."""
+        """Frees everything; to be called after the last :meth:`poll`."""
         self._selector.close()
         self._bell.close()
         self._ear.close()

@@ -314,9 +314,9 @@ class SharedMemoryClient(Caller):
         self._reading, self._writing = threading.RLock(), threading.RLock()
 
     def fileno(self) -> int:
-        """Returns the number of the socket, for a selector: what is readable has a reply to be received.
+        """Returns the number of the socket, for a selector: a readable one has replies to be received.
 
-        One of several clients of a thread then receives with ``wait=False`` until there is none.
+        A thread with several clients then receives with ``wait=False`` until there is no reply left.
         """
         return self._socket.fileno()
 
