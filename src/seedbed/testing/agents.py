@@ -149,7 +149,7 @@ class Subject:
     def __init__(self, agent: Agent, spec: EnvSpec) -> None:
         self.agent = agent
         self.spec = spec
-        self.params = jax.tree.map(_shake, jax.jit(agent.init)(jax.random.key(0)))
+        self.params = jax.device_put(jax.tree.map(_shake, jax.jit(agent.init)(jax.random.key(0))))
         self.act = jax.jit(agent.act)
         self.mode = jax.jit(agent.mode)
         self._prepare = jax.jit(agent.prepare or (lambda params, unroll: (params, unroll)))
@@ -217,7 +217,7 @@ class Subject:
 
 def _shake(param: Any) -> Any:
     noise = np.random.default_rng(param.size).normal(size=param.shape)
-    return param + jnp.asarray(0.1 * noise, param.dtype)
+    return np.asarray(param) + (0.1 * noise).astype(param.dtype)
 
 
 def subject(make: Callable[[EnvSpec], Agent], name: str) -> Subject:
@@ -264,7 +264,11 @@ def check_rows_are_independent(subject: Subject) -> None:
     together, _ = subject.act(subject.params, keys, step, subject.initial_state(batch))
     order = np.asarray([2, 0, 3, 1])
     shuffled, _ = subject.act(subject.params, keys[order], at(step, order), subject.initial_state(batch))
-    _close(jax.tree.map(lambda x: x[order], together), shuffled, "acting on the rows in another order")
+    _close(
+        jax.tree.map(lambda x: np.asarray(x)[order], together),
+        shuffled,
+        "acting on the rows in another order",
+    )
 
 
 def check_episodes_do_not_leak(subject: Subject) -> None:
@@ -279,8 +283,8 @@ def check_episodes_do_not_leak(subject: Subject) -> None:
     )
     after = subject.play(steps)
     _close(
-        jax.tree.map(lambda x: x[0], (fresh.action, fresh.record)),
-        jax.tree.map(lambda x: x[4], (after.action, after.record)),
+        jax.tree.map(lambda x: np.asarray(x)[0], (fresh.action, fresh.record)),
+        jax.tree.map(lambda x: np.asarray(x)[4], (after.action, after.record)),
         "the decision at an episode's first step",
     )
 
@@ -298,15 +302,27 @@ def check_replay_reproduces_acting(subject: Subject) -> None:
     assert kl < 1e-6, f"with the same weights, the KL divergence of acting and loss is {kl}"
 
 
+def _others(array: Any, where: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+    """Returns ``[T, B, ...]`` with other numbers where ``[T, B]`` says so: those before along the axis, doubled."""
+    given = np.asarray(array)
+    other = np.roll(given, 1, axis)
+    if jnp.issubdtype(given.dtype, jnp.floating):
+        other = (-2 * other).astype(given.dtype)
+    return np.where(where.reshape(*where.shape, *(1,) * (given.ndim - 2)), other, given)
+
+
+def _is_finite(array: Any) -> bool:
+    # By NumPy, as here and there above: what JAX computes outside of a program it compiles for every shape.
+    return bool(np.isfinite(np.asarray(array, np.float64)).all())
+
+
 def check_boundary_is_not_trained(subject: Subject) -> None:
     """Requires that the action at a final observation has no effect on loss or gradient."""
     unroll = subject.unroll(_ENDS)
     first = np.asarray(unroll.timestep.first[1:])
 
     def disturb(array: Any) -> Any:
-        other = jnp.roll(array, 1, axis=1)
-        other = -2 * other if jnp.issubdtype(array.dtype, jnp.floating) else other
-        return jnp.where(first.reshape(*first.shape, *(1,) * (array.ndim - 2)), other, array)
+        return _others(array, first, axis=1)
 
     reward = np.array(unroll.timestep.reward)
     reward[1:][first] = 100.0
@@ -332,9 +348,7 @@ def check_absent_agents_are_not_trained(subject: Subject) -> None:
     absent = unroll.timestep.absent
 
     def disturb(array: Any, where: Any) -> Any:
-        other = jnp.roll(array, 1, axis=0)
-        other = -2 * other if jnp.issubdtype(array.dtype, jnp.floating) else other
-        return jnp.where(where.reshape(*where.shape, *(1,) * (array.ndim - 2)), other, array)
+        return _others(array, where, axis=0)
 
     def of_decisions(array: Any) -> Any:
         return disturb(array, absent[:-1])
@@ -437,14 +451,19 @@ def check_update_is_finite(subject: Subject) -> None:
     """Loss, metrics and gradient are finite, and an update moves the parameters and keeps their kind."""
     loss, metrics, gradient = subject.gradient(subject.unroll(_ENDS))
     for path, leaf in [("loss", loss), *leaves(metrics), *leaves(gradient)]:
-        assert bool(jnp.all(jnp.isfinite(leaf))), f"{path} is not finite"
+        assert _is_finite(leaf), f"{path} is not finite"
     for name, metric in metrics.items():
         assert jnp.shape(metric) == (), f"metric {name} has shape {jnp.shape(metric)}"
-    clipped = subject.agent.clip(gradient) if subject.agent.clip else gradient
+    agent = subject.agent
+
+    @jax.jit
+    def update(params: Tree, gradient: Tree) -> tuple[Tree, Tree]:
+        clipped = agent.clip(gradient) if agent.clip else gradient
+        updates, _ = agent.optimizer.update(clipped, agent.optimizer.init(params), params)
+        return clipped, jax.tree.map(jnp.add, params, updates)
+
+    clipped, moved = update(subject.params, gradient)
     _same_kind(gradient, clipped, "a clipped gradient")
-    optimizer_state = subject.agent.optimizer.init(subject.params)
-    updates, _ = subject.agent.optimizer.update(clipped, optimizer_state, subject.params)
-    moved = jax.tree.map(jnp.add, subject.params, updates)
     _same_kind(subject.params, moved, "what an update makes of the parameters")
     assert _difference(subject.params, moved) > 0, "an update moves nothing"
 
@@ -516,7 +535,7 @@ def check_forbidden_actions_are_never_taken(subject: Subject) -> None:
             taken = _takes_forbidden(spec, step, np.asarray(action))
             assert not taken.any(), f"the {how} actions of rows {np.flatnonzero(taken)} are forbidden"
         for path, leaf in leaves(output.record):
-            assert bool(jnp.all(jnp.isfinite(leaf))), f"record {path} is not finite"
+            assert _is_finite(leaf), f"record {path} is not finite"
 
 
 def _takes_forbidden(spec: EnvSpec, step: TimeStep, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -551,7 +570,7 @@ def check_priorities(subject: Subject) -> None:
 
 def _require_priorities(given: Any, shape: tuple[int, ...], whose: str) -> None:
     assert given.shape == shape, f"priorities by {whose} have shape {given.shape}, not {shape}"
-    assert bool(jnp.all(jnp.isfinite(given) & (given >= 0))), f"priorities by {whose} are {given}"
+    assert _is_finite(given) and (np.asarray(given) >= 0).all(), f"priorities by {whose} are {given}"
 
 
 CHECKS: tuple[Callable[[Subject], None], ...] = (
