@@ -17,7 +17,6 @@ from seedbed.acting.trust import foreign_names
 from seedbed.envs.make import make
 from seedbed.errors import ConnectionLost, Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
-from seedbed.transport import shared_memory
 from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect, listen
 
@@ -200,7 +199,6 @@ def test_an_actor_imports_what_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -
 def test_an_actor_that_finds_its_learner_full_tries_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(shared_memory, "MAX_PEERS", 1)
     monkeypatch.setattr(actor, "FIRST_RETRY_SECONDS", 0.01)
     address, said = f"shm:{tmp_path}/socket", []
 
@@ -209,7 +207,7 @@ def test_an_actor_that_finds_its_learner_full_tries_again(
         if "1 peers already" in line:
             first.close()  # now there is room
 
-    with closing(listen(address, FakeHandler())) as server:
+    with closing(listen(address, FakeHandler(), most=1)) as server:
         first = connect(server.address, timeout=PATIENCE)
         first.ask({})
         # The handler refuses whoever is let in, which ends the actor.

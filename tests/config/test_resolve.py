@@ -33,6 +33,7 @@ OTHERS: dict[str, Any] = {
     "minutes": 2.5,
     "listen": ("127.0.0.1:0",),
     "max_envs": 64,
+    "max_actors": 64,
     "queue_size": 40,
     "transport": "grpc",
     "training_devices": (1, 2),
@@ -167,6 +168,10 @@ def test_numbers_at_the_edge_are_fine() -> None:
 def test_slots_are_judged_when_all_is_known() -> None:
     assert configure("CartPole-v1", max_envs=64).placement.slots == 64  # the preset has one actor of 64
     assert configure("toy:catch", preset="none").placement.slots == 32 + 256
+    assert configure("toy:catch", preset="none", actors=3, max_actors=9).placement.most_actors == 9
+    assert configure("toy:catch", preset="none", actors=3).placement.most_actors == 1027
+    with pytest.raises(ConfigError, match="max_actors is 2, and has to be 3 or more"):
+        _ = configure("toy:catch", preset="none", actors=3, max_actors=2).placement.most_actors
     with pytest.raises(ConfigError, match="max_envs is 31, and has to be 32 or more"):
         _ = configure("toy:catch", preset="none", max_envs=31).placement.slots
 

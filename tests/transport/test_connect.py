@@ -89,14 +89,9 @@ def test_one_server_an_address(carrier: Carrier, tmp_path: Path) -> None:
         server.close()
 
 
-@pytest.mark.parametrize(
-    ("prefix", "module"), [("shm", "shared_memory"), ("unix", "streams"), ("socket:unix", "sockets")]
-)
-def test_one_client_too_many_is_refused(
-    prefix: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"seedbed.transport.{module}.MAX_PEERS", 1)
-    server = listen(f"{prefix}:{tmp_path}/socket", FakeHandler())
+@pytest.mark.parametrize("prefix", ["shm", "unix", "socket:unix"])
+def test_one_client_too_many_is_refused(prefix: str, tmp_path: Path) -> None:
+    server = listen(f"{prefix}:{tmp_path}/socket", FakeHandler(), most=1)
     try:
         first = connect(server.address, timeout=PATIENCE)
         assert first.ask({"x": 1}) == {"x": 1}

@@ -45,9 +45,9 @@ def said(connection: socket.socket) -> list[tuple[Kind, bytes]]:
 class Scene:
     """A server, a well-behaved client, and raw connections."""
 
-    def __init__(self, address: str, gate: Gate | None = None) -> None:
+    def __init__(self, address: str, gate: Gate | None = None, most: int = 100) -> None:
         self.handler = FakeHandler()
-        self.server = SocketServer(address, self.handler, gate=gate, max_message_bytes=LIMIT)
+        self.server = SocketServer(address, self.handler, gate=gate, max_message_bytes=LIMIT, most=most)
         invitation = gate.invitation(self.server.address) if gate else None
         self.address = self.server.address.replace("0.0.0.0", "127.0.0.1")
         self.good: Client = opened(
@@ -182,9 +182,8 @@ def test_strangers_go_after_a_while_and_have_no_place(
 ) -> None:
     """Also those that never finish their handshake; whoever is in goes on."""
     monkeypatch.setattr(sockets, "STRANGER_SECONDS", 0.5)
-    monkeypatch.setattr(sockets, "MAX_PEERS", 1)
     address = "socket:0.0.0.0:0" if encrypted else "socket:127.0.0.1:0"
-    scene = Scene(address, Gate(TOKEN, Identity.make() if encrypted else None))
+    scene = Scene(address, Gate(TOKEN, Identity.make() if encrypted else None), most=1)
     try:
         with scene.raw() as silent:
             told = [] if encrypted else [Kind.CHALLENGE]
@@ -195,7 +194,7 @@ def test_strangers_go_after_a_while_and_have_no_place(
 
 
 def test_no_more_connections_than_files_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "most_connections", lambda: 4)
+    monkeypatch.setattr(sockets, "most_connections", lambda most: 4)
     scene = Scene("socket:127.0.0.1:0", Gate(TOKEN))  # with one client, who is let in
     try:
         with scene.raw() as one, scene.raw() as two:

@@ -133,7 +133,7 @@ def test_a_stranger_that_holds_all_connections_keeps_no_newcomer_out(
     carrier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (streams, sockets):
-        monkeypatch.setattr(module, "most_connections", lambda: 12)
+        monkeypatch.setattr(module, "most_connections", lambda most: 12)
         monkeypatch.setattr(module, "STRANGER_SECONDS", 30 * PATIENCE)
     gate = Gate("0123456789abcdef", Identity.make())
     with closing(listen(f"{carrier}0.0.0.0:0", FakeHandler(), gate=gate)) as server, ExitStack() as stack:

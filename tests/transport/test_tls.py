@@ -30,10 +30,10 @@ JOIN = Invitation(TOKEN, IDENTITY.fingerprint)
 
 
 @contextmanager
-def serving(address: str = "0.0.0.0:0", **gate: Any) -> Iterator[str]:
+def serving(address: str = "0.0.0.0:0", most: int = 100, **gate: Any) -> Iterator[str]:
     """A server of the network; gives the address by which this machine reaches it."""
     made = Gate(**{"token": TOKEN, "identity": IDENTITY, **gate})
-    with closing(listen(address, FakeHandler(), gate=made)) as server:
+    with closing(listen(address, FakeHandler(), gate=made, most=most)) as server:
         yield server.address.replace("0.0.0.0", "127.0.0.1")
 
 
@@ -171,9 +171,8 @@ def test_a_proof_for_an_impostors_certificate_cannot_be_passed_on() -> None:
 def test_nothing_of_a_stranger_is_read_and_no_place_is_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(streams, "MAX_PEERS", 1)
     monkeypatch.setattr(streams._Conversation, "_take_message", lambda *_: pytest.fail("a message was read"))
-    with serving() as address, closing(wire_to(address)) as wire, caplog.at_level(logging.WARNING):
+    with serving(most=1) as address, closing(wire_to(address)) as wire, caplog.at_level(logging.WARNING):
         for proof in (None, b"x", b"x" * 88):
             for _ in range(5):
                 call = wire.converse(proof, [bytes(1 << 20)] * 3)
@@ -208,7 +207,7 @@ def test_idle_connections_are_closed(first: bytes, monkeypatch: pytest.MonkeyPat
 def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "most_connections", lambda: 5)
+    monkeypatch.setattr(streams, "most_connections", lambda most: 5)
     monkeypatch.setattr(streams, "STRANGER_SECONDS", 3 * PATIENCE)
     with serving(address) as reached, ExitStack() as stack:
         invitation = JOIN if address[0] == "0" else Invitation(TOKEN)
@@ -234,12 +233,14 @@ def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
         assert stack.enter_context(closing(again)).ask({"x": 2})["x"] == 2
 
 
-@pytest.mark.parametrize(("soft", "most"), [(1024, 512), (64, 32), (1, 1), (1 << 20, 2048), (-1, 2048)])
+@pytest.mark.parametrize(
+    ("soft", "connections"), [(1024, 512), (64, 32), (1, 1), (1 << 20, 2000), (-1, 2000)]
+)
 def test_connections_leave_room_for_other_files(
-    soft: int, most: int, monkeypatch: pytest.MonkeyPatch
+    soft: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission.resource, "getrlimit", lambda _: (soft, soft))
-    assert admission.most_connections() == most
+    assert admission.most_connections(1000) == connections
 
 
 def test_only_the_newest_tls_is_let_in() -> None:

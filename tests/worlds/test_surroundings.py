@@ -17,6 +17,7 @@ from harness import PATIENCE, SEEDBED, flags, learned, summary, tiny
 from seedbed.cli import ending, streams
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError
+from seedbed.launch import surroundings
 from seedbed.launch.machine import findings
 from seedbed.launch.surroundings import held, require_devices
 from seedbed.launch.train import train
@@ -246,6 +247,36 @@ def test_too_few_files_end_in_one_line_before_anything_is_started(tmp_path: Path
     said = "this process may have 20 files open at once, and a run needs 24 or more: ulimit -n 1024"
     assert done.stderr.splitlines()[-1] == f"seedbed: {said}"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("actors", "most", "soft", "hard", "raised"),
+    [
+        (2, 10, 1024, 4096, None),  # enough
+        (2, 1000, 1024, 9000, 4024),  # as many as are wanted
+        (2, 1000, 1024, 2000, 2000),  # as many as are allowed
+        (2, 1000, 1024, -1, 4024),
+        (2, 1000, -1, -1, None),
+        (500, 0, 1024, 2024, 2024),
+    ],
+)
+def test_the_limit_of_files_is_raised_for_many_actors(
+    actors: int, most: int, soft: int, hard: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(surroundings.resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(surroundings.resource, "setrlimit", lambda _, limits: given.append(limits))
+    surroundings.require_files(actors, most)
+    assert given == ([] if raised is None else [(raised, hard)])
+
+
+def test_too_few_files_for_the_actors_of_a_run_are_an_error_that_says_how_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(surroundings.resource, "getrlimit", lambda _: (1024, 1024))
+    said = "may have 1024 files open at once, and a run with 500 actors needs 2024 or more: ulimit -n 2024"
+    with pytest.raises(ConfigError, match=said):
+        surroundings.require_files(500, 600)
 
 
 def test_a_device_that_is_missing_is_named_with_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,15 @@ class Parts:
         for service in services:
             self.store.listen(service.poke)
             self.memory.listen(service.poke)
-        patience = setup.config.safety.env_timeout
-        return ServedActors(registry, services, self.meters, patience=patience, gate=setup.gate, **more)
+        return ServedActors(
+            registry,
+            services,
+            self.meters,
+            patience=setup.config.safety.env_timeout,
+            gate=setup.gate,
+            most=setup.config.placement.most_actors,
+            **more,
+        )
 
     def loop(
         self,

@@ -192,6 +192,7 @@ class ForwardServer:
     ) -> None:
         place, lag = config.placement, config.lag
         self._index, self._token, self._on_lost = index, token, on_lost
+        self._most = place.most_actors
         devices = pick("inference", place.inference_devices)
         device = devices[index % len(devices)]
         workers = len(range(index, place.actors, place.forward_servers))
@@ -239,7 +240,7 @@ class ForwardServer:
             self._reporter = ServerReporter(
                 self._connect, self._token, self._index, self._tell, self._on_lost
             )
-        self._servers.append(listen(address, self._relay, gate=gate))
+        self._servers.append(listen(address, self._relay, gate=gate, most=self._most))
         return self._servers[-1].address
 
     def _tell(self) -> dict[str, Any] | None:

@@ -145,7 +145,8 @@ class ParameterServerRun(Asynchronous):
         """Dials the shards, and listens for workers at all addresses."""
         self._reach(dialled["shard"])
         for address in addresses:
-            self._servers.append(listen(address, self.workers, gate=self._gate))
+            most = self._config.placement.most_actors
+            self._servers.append(listen(address, self.workers, gate=self._gate, most=most))
         return [server.address for server in self._servers]
 
     def close(self) -> None:
@@ -328,9 +329,10 @@ def serve_shard(context: Context) -> None:
     assert context.task.listens is not None
     handler = ShardHandler(shard, context.token, context.claim)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.closing(listen(context.task.listens, handler)))
+        most = config.placement.most_actors
+        stack.enter_context(contextlib.closing(listen(context.task.listens, handler, most=most)))
         if abroad := context.task.abroad:
-            stack.enter_context(contextlib.closing(listen(abroad, handler, gate=context.gate)))
+            stack.enter_context(contextlib.closing(listen(abroad, handler, gate=context.gate, most=most)))
         version = shard.part.version
         while not context.over.wait(config.placement.shard_snapshot_seconds):
             if (part := shard.part).version == version:

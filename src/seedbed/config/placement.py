@@ -26,6 +26,8 @@ _REMOTE_BATCH = 64
 """Environments in a full inference batch where all actors come from elsewhere."""
 _ROOM_FOR_OTHERS = 256
 """Slots for environments of actors from elsewhere, unless max_envs says otherwise."""
+_OTHER_ACTORS = 1024
+"""Conversations with actors from elsewhere, unless max_actors says otherwise."""
 
 
 def at_least(settings: object, least: float, *names: str, above: bool = False) -> None:
@@ -163,6 +165,11 @@ class EngineSettings(InstanceSettings, NetworkSettings):
     on: Literal["here", "ray"] = "here"
     """Place of the run's own actors: this machine, or the machines of a Ray cluster."""
 
+    @property
+    def most_actors(self) -> int:
+        """Most actors, workers or replicas that a server has conversations with at once."""
+        return self.actors + _OTHER_ACTORS
+
 
 @dataclass(frozen=True)
 class RemoteSettings(EnvironmentSettings, EngineSettings):
@@ -172,15 +179,26 @@ class RemoteSettings(EnvironmentSettings, EngineSettings):
     """Addresses for actors from elsewhere: HOST:PORT (port 0: a free one), by gRPC; socket:… without."""
     max_envs: int | None = field(default=None, metadata={BESIDE: "listen"})
     """Most environments that inference keeps slots for; None for this run's own plus 256."""
+    max_actors: int | None = field(default=None, metadata={BESIDE: "listen"})
+    """Most actors at once; None for this run's own plus 1024."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 1, "max_envs")
+        at_least(self, 1, "max_envs", "max_actors")
         if self.actors == 0 and not self.listen:
             raise ConfigError(
                 "actors is 0 and listen names no address, so no environment would be stepped: give one or more actors, "
                 "or --listen HOST:PORT for actors from elsewhere"
             )
+
+    @property
+    def most_actors(self) -> int:
+        """See :class:`EngineSettings`; raises :class:`ConfigError` if the run's own are more."""
+        if self.max_actors is not None and self.max_actors < self.actors:
+            raise ConfigError(
+                f"max_actors is {self.max_actors}, and has to be {self.actors} or more: so many are the run's own"
+            )
+        return self.max_actors or super().most_actors
 
     @property
     def slots(self) -> int:

@@ -37,6 +37,7 @@ from seedbed.launch.services import makers, sinks
 from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.launch.stopping import Stopping
 from seedbed.launch.supervisor import Supervisor
+from seedbed.launch.surroundings import require_files
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.run import Run
 from seedbed.metrics.console import display
@@ -113,6 +114,8 @@ class Session:
         self.supervisor: Supervisor | None = None
         place = self.placed.placement
         network = place if isinstance(place, EngineSettings) else None
+        if network:
+            require_files(network.actors, network.most_actors)
         wanted = [*self.launcher.listens, *folder.addresses(self._asked)]
         self.gate = folder.gate(network, wanted) if network else None
         # Of this session only: what an earlier one has started knows another.

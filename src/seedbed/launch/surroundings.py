@@ -27,6 +27,7 @@ _NEEDED: dict[str, Any] = {
     "jax_transfer_guard": "allow",
 }
 _LEAST_FILES = 24
+_FILES_AN_ACTOR = 4  # its conversation, shared memory and log
 
 
 @contextlib.contextmanager
@@ -62,13 +63,27 @@ def _update(jax: Any, settings: dict[str, Any]) -> None:
         jax.config.update(name, getattr(value, "value", value))
 
 
-def require_files() -> None:
-    """Raises :class:`ConfigError` if a run would be short of files: some libraries abort the process then."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != resource.RLIM_INFINITY and allowed < _LEAST_FILES:
+def require_files(actors: int = 0, most: int = 0) -> None:
+    """Raises the limit of open files of this process, as far as it may, to what a run needs.
+
+    Args:
+      actors: number of actors that the run has for certain.
+      most: number of actors that it has at most.
+
+    Raises:
+      ConfigError: a run would be short of files: some libraries abort the process then.
+    """
+    least, wanted = (_LEAST_FILES + _FILES_AN_ACTOR * number for number in (actors, max(actors, most)))
+    allowed, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if allowed != unlimited and allowed < wanted:
+        allowed = wanted if hard == unlimited else max(allowed, min(wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed != unlimited and allowed < least:
+        what = f"a run with {actors} actors" if actors else "a run"
         raise ConfigError(
-            f"this process may have {allowed} files open at once, and a run needs {_LEAST_FILES} or more: "
-            "ulimit -n 1024"
+            f"this process may have {allowed} files open at once, and {what} needs {least} or more: "
+            f"ulimit -n {max(1024, least)}"
         )
 
 

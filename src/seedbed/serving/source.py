@@ -13,7 +13,7 @@ from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.service import Service
 from seedbed.transport.admission import Gate
 from seedbed.transport.connect import listen
-from seedbed.transport.interface import Server
+from seedbed.transport.interface import MAX_PEERS, Server
 from seedbed.transport.poller import Poller
 from seedbed.types import Tree
 
@@ -34,6 +34,7 @@ class ServedActors:
       servers: number of forward-pass servers between the actors and this process; actors are divided among them by
         index.
       gate: admission of actors from elsewhere; None where none may join.
+      most: actors at once.
       warm_up: function that compiles the programs for acting in this process.
       tables: function that returns the agent's recurrent states, by the name of their tree in a checkpoint; empty where
         actors hold them.
@@ -48,6 +49,7 @@ class ServedActors:
         patience: float,
         servers: int = 0,
         gate: Gate | None = None,
+        most: int = MAX_PEERS,
         warm_up: Callable[[], None] = lambda: None,
         tables: Callable[[], dict[str, Tree]] = dict,
     ) -> None:
@@ -56,6 +58,7 @@ class ServedActors:
         self._meters = meters
         self._patience = patience
         self._gate = gate
+        self._most = most
         self._servers_between = servers
         self._warm_up = warm_up
         self.tables = tables
@@ -95,7 +98,9 @@ class ServedActors:
         for service in self._services:
             service.start()
         for address in addresses:
-            self._servers.append(listen(address, self.registry, gate=self._gate, poller=self._poller))
+            self._servers.append(
+                listen(address, self.registry, gate=self._gate, poller=self._poller, most=self._most)
+            )
         return [server.address for server in self._servers]
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from seedbed import regular_files
 from seedbed.errors import ConfigError, Refused
-from seedbed.transport.interface import MAX_PEERS, PROTOCOL, Handler, Peer
+from seedbed.transport.interface import PROTOCOL, Handler, Peer
 from seedbed.transport.tls import Identity, needs_tls, within_machine
 
 CHALLENGE_SECONDS = 10.0
@@ -243,10 +243,10 @@ class Vouching:
         self._handler.left(peer, reason)
 
 
-def most_connections() -> int:
-    """Returns how many connections a server takes: a share of the files that this process may open."""
+def most_connections(most: int) -> int:
+    """Returns how many connections a server of ``most`` conversations takes: at most half of the files of a process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 2 * MAX_PEERS if soft == resource.RLIM_INFINITY else max(1, min(2 * MAX_PEERS, soft // 2))
+    return 2 * most if soft == resource.RLIM_INFINITY else max(1, min(2 * most, soft // 2))
 
 
 class Refusals:

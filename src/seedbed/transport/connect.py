@@ -8,7 +8,7 @@ import socket
 from seedbed.errors import ConfigError
 from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.in_process import InProcessClient, InProcessServer
-from seedbed.transport.interface import Client, Handler, Server
+from seedbed.transport.interface import MAX_PEERS, Client, Handler, Server
 from seedbed.transport.poller import Poller
 from seedbed.transport.shared_memory import SharedMemoryClient, SharedMemoryServer
 from seedbed.transport.sockets import SocketClient, SocketServer
@@ -34,6 +34,7 @@ def listen(
     gate: Gate | None = None,
     keepalive: bool = True,
     poller: Poller | None = None,
+    most: int = MAX_PEERS,
 ) -> Server:
     """Starts a server.
 
@@ -50,6 +51,7 @@ def listen(
       keepalive: whether a gRPC stream's silent client is missed; False where the handler does it.
       poller: poller of the thread that hears the clients of ``shm:PATH``; None for a thread of the server's own, as
         all others have.
+      most: conversations at once; one more client is sent away, and may come again.
 
     Raises:
       ConfigError: the address is none, or cannot be listened at, or strangers could without a gate.
@@ -58,16 +60,16 @@ def listen(
     if carrier == "inproc":
         return InProcessServer(place, handler)
     if carrier == "shm":
-        return SharedMemoryServer(place, handler, poller)
+        return SharedMemoryServer(place, handler, poller, most=most)
     if within_machine(address):
         gate = None
     elif gate is None and needs_tls(address):
         raise ConfigError(f"nothing keeps strangers from {address}: give a gate, or listen at 127.0.0.1")
     if carrier == "socket":
-        return SocketServer(address, handler, gate=gate)
+        return SocketServer(address, handler, gate=gate, most=most)
     from seedbed.transport.streams import StreamServer  # gRPC takes a while to import
 
-    return StreamServer(address, handler, gate=gate, keepalive=keepalive)
+    return StreamServer(address, handler, gate=gate, keepalive=keepalive, most=most)
 
 
 def seen_from_elsewhere(address: str) -> str:

@@ -47,7 +47,7 @@ from seedbed.errors import SpecError
 
 PROTOCOL = 2
 MAX_PEERS = 1024
-"""Conversations of one server at once; one more client is sent away, and may come again."""
+"""Conversations of one server at once by default; one more client is sent away, and may come again."""
 
 RUN_IS_OVER = "the run is over"
 """Reason with which a server closes conversations for good: its clients need not come again."""

@@ -74,13 +74,17 @@ class SharedMemoryServer:
       poller: poller of the thread that hears clients; None: one of the server's own. A thread that has to wait for
         messages anyway hears them itself, rather than be told by another one, with which it would share the
         interpreter.
+      most: conversations at once.
     """
 
-    def __init__(self, path: str, handler: Handler, poller: Poller | None = None) -> None:
+    def __init__(
+        self, path: str, handler: Handler, poller: Poller | None = None, *, most: int = MAX_PEERS
+    ) -> None:
         self.address = PREFIX + path
         self._handler = handler
         self._file = SocketFile(path)
         self._listener = _listen(self._file)
+        self._most = most
         self._numbers = itertools.count(1)
         self._peers: set[_Conversation] = set()
         # What needs the thread that polls: conversations that ended or have more to send.
@@ -142,8 +146,8 @@ class SharedMemoryServer:
         conversation = _Conversation(connection, next(self._numbers), self._handler, self)
         self._peers.add(conversation)
         self._poller.register(connection, conversation.on_event)
-        if len(self._peers) > MAX_PEERS:
-            conversation.end(Ending.CLOSED, f"the server has {MAX_PEERS} peers already")
+        if len(self._peers) > self._most:
+            conversation.end(Ending.CLOSED, f"the server has {self._most} peers already")
 
     def _tend(self) -> float | None:
         """Attends to the conversations that need it; returns the time in s after which to do so at the latest."""

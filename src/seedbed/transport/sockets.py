@@ -89,8 +89,10 @@ class SocketServer:
         *,
         gate: Gate | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        most: int = MAX_PEERS,
     ) -> None:
         self.address = address
+        self.most = most
         self.gate = gate
         identity = gate.identity_at(address) if gate else None
         self.binding = bytes.fromhex(identity.fingerprint) if identity else b""
@@ -176,7 +178,7 @@ class SocketServer:
                     _log.warning("%s takes no clients for %g s: %s", self.address, _DEAF_SECONDS, error)
                     await asyncio.sleep(_DEAF_SECONDS)
                     continue
-                if len(self._open) >= most_connections():
+                if len(self._open) >= most_connections(self.most):
                     connection.close()
                     continue
                 task = self.loop.create_task(self._take_in(connection))
@@ -207,7 +209,7 @@ class SocketServer:
         """Shuts the connections of strangers that leave no room for those of newcomers."""
         strangers = {each.client: each for each in self._open if each.is_stranger}
         since = {client: float(client.port) for client in strangers}  # numbers, in the order of arrival
-        for client in surplus(since, max(1, most_connections() // 2)):
+        for client in surplus(since, max(1, most_connections(self.most) // 2)):
             strangers[client].shut()
             if line := self.refusals.note(client.host or "this machine", "too many connections"):
                 _log.warning("%s: %s", self.address, line)
@@ -290,8 +292,8 @@ class _Conversation(Conversation, asyncio.Protocol):
     def _become_peer(self) -> None:
         # As long a step as a question, until the layouts say how long.
         self._inbox.limits = limits_up(MAX_QUESTION_BYTES)
-        if len(self._server.peers) >= MAX_PEERS:
-            self.end(Ending.CLOSED, f"the server has {MAX_PEERS} peers already")
+        if len(self._server.peers) >= self._server.most:
+            self.end(Ending.CLOSED, f"the server has {self._server.most} peers already")
             return
         self._server.peers.add(self)
 

@@ -130,13 +130,13 @@ def _options(max_message_bytes: int, keepalive: bool) -> list[tuple[str, int]]:
     ]
 
 
-def _of_strangers() -> list[tuple[str, int]]:
+def _of_strangers(most: int) -> list[tuple[str, int]]:
     """The options of a server by which strangers cost it little."""
     return [
         ("grpc.server_handshake_timeout_ms", int(STRANGER_SECONDS * 1000)),
         ("grpc.max_connection_idle_ms", int(STRANGER_SECONDS * 1000)),
         ("grpc.max_concurrent_streams", _CALLS_A_CONNECTION),
-        ("grpc.max_allowed_incoming_connections", most_connections()),
+        ("grpc.max_allowed_incoming_connections", most_connections(most)),
     ]
 
 
@@ -160,8 +160,10 @@ class StreamServer:
         gate: Gate | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         keepalive: bool = True,
+        most: int = MAX_PEERS,
     ) -> None:
         self.address = address
+        self._most = most
         self._gate = gate
         self._identity = gate.identity_at(address) if gate else None
         self._binding = _binding(self._identity)
@@ -192,7 +194,7 @@ class StreamServer:
 
     async def _serve(self, listening: Future[str]) -> None:
         try:
-            options = [*_options(self._max, self._keepalive), *_of_strangers()]
+            options = [*_options(self._max, self._keepalive), *_of_strangers(self._most)]
             server = grpc.aio.server(options=options)
             server.add_generic_rpc_handlers((_Handlers(self._converse, self._challenge),))
             bound = self._bind(server, self.address)
@@ -229,7 +231,7 @@ class StreamServer:
 
     async def _keep_room(self, bound: str) -> None:
         """Has the connections of strangers leave room for those of newcomers."""
-        strangers = Strangers(int(bound.rpartition(":")[2]), max(1, most_connections() // 2))
+        strangers = Strangers(int(bound.rpartition(":")[2]), max(1, most_connections(self._most) // 2))
         while True:
             look = partial(strangers.shut_surplus, self._admitted, time.monotonic())
             shut = await asyncio.to_thread(look)
@@ -269,8 +271,8 @@ class StreamServer:
         """One stream, from its first to its last message; cancelled by gRPC when the client is gone."""
         if not await self._let_in(context):
             return
-        if len(self._peers) >= MAX_PEERS:
-            await context.abort(_STATUS[Ending.CLOSED], f"the server has {MAX_PEERS} peers already")
+        if len(self._peers) >= self._most:
+            await context.abort(_STATUS[Ending.CLOSED], f"the server has {self._most} peers already")
         name = f"grpc peer {next(self._numbers)} ({context.peer() or 'unknown'})"
         end = end_of_peer(context.peer() or "")
         conversation = _Conversation(name, self._handler, self._thread, self._max, end.host if end else "")
