@@ -180,6 +180,57 @@ def test_an_interrupted_sweep_saves_its_runs_and_goes_on(fake: Path, moment: str
     assert "trial 0 goes on" in "\n".join(said)
 
 
+def every(folder: Path, *over: str, **changes: Any) -> Plan:
+    return plan(tiny("toy:catch", folder, frames=16_000), over, **{"at_once": 2, "by": "all", **changes})
+
+
+def test_all_combinations_are_run_once_whatever_they_score(fake: Path) -> None:
+    said: list[str] = []
+    asked = every(fake, "learning_rate=0.1,0.3,0.5", "seed=0..1")
+    assert asked.trials == 6
+    first = sweep(every(fake, "learning_rate=0.1,0.3,0.5", "seed=0..1", trials=2), said.append)
+    assert [one.values for one in sorted(first.tried, key=lambda one: one.number)] == [
+        {"learning_rate": 0.1, "seed": 0},
+        {"learning_rate": 0.1, "seed": 1},
+    ]
+    whole = sweep(asked, said.append)
+    assert states(whole) == {"finished"} and len(whole.tried) == 6
+    pairs = [(one.values["learning_rate"], one.values["seed"]) for one in whole.tried]
+    assert sorted(pairs) == [(rate, seed) for rate in (0.1, 0.3, 0.5) for seed in (0, 1)]
+    assert whole.tried[0].values["learning_rate"] == 0.3
+    assert sweep(asked, said.append) == whole, "nothing is left to do"
+    assert sum("begins" in line for line in said) == 6
+
+
+def test_all_combinations_go_on_after_an_interruption(fake: Path) -> None:
+    fake.mkdir()
+    (fake / "wait").touch()
+    asked = every(fake, "learning_rate=0.1,0.3,0.5")
+
+    def interrupt() -> None:
+        until(lambda: all(len(rows(fake / name)) >= 9 for name in ("0000", "0001")), "two at half of it")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = sweep(asked, lambda line: None)
+    thread.join()
+    assert {one.number: one.state for one in result.tried} == {0: "open", 1: "open"}, "and none that waits"
+    (fake / "wait").unlink()
+    result = sweep(asked, lambda line: None)
+    assert states(result) == {"finished"}
+    assert sorted(one.values["learning_rate"] for one in result.tried) == [0.1, 0.3, 0.5]
+
+
+def test_what_cannot_all_be_tried_is_refused(fake: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"over learning_rate: numbers between 0.1 and 0.2 cannot all be tried"
+    ):
+        every(fake, "learning_rate=0.1..0.2", "seed=0,1")
+    with pytest.raises(ConfigError, match="10201 combinations are too many"):
+        every(fake, "seed=0..100", "reuse=1..101")
+
+
 def test_runs_that_all_fail_end_the_sweep(fake: Path) -> None:
     config = tiny("toy:catch", fake, frames=16_000)
     said: list[str] = []

@@ -22,10 +22,10 @@ class SweepFlags:
 
     over: tuple[str, ...] = ()
     """Settings that differ: name=log:1e-4..1e-2, name=0..1 or name=value,value,…"""
-    trials: int = 32
-    """Runs of the whole sweep."""
-    by: Literal["halving", "median", "none"] = "median"
-    """Rule by which runs are stopped early."""
+    trials: int | None = None
+    """Runs of the whole sweep; none: 32, or all combinations."""
+    by: Literal["halving", "median", "none", "all"] = "median"
+    """Rule by which runs are stopped early; all: every combination of the values once, each to its end."""
     at_once: int | None = None
     """Runs at a time; none: as many as the machine's cores allow."""
     run: RunConfig = field(default_factory=RunConfig)
@@ -52,7 +52,11 @@ def run(arguments: list[str]) -> Status:
         say("interrupted: the same command goes on")
         return Status.EXECUTE_AGAIN
     best = result.tried[0]
-    if best.state == "finished":
+    if flags.by == "all":
+        others = [axis.name for axis in planned.axes if axis.name != "seed"]
+        by = f" --by {' '.join(others)}" if others else ""
+        say(f"curves, folded over seeds: seedbed compare {result.folder}{by}")
+    elif best.state == "finished":
         words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in best.values.items())
         say(f"best: {Path(result.folder) / f'{best.number:04}'} with {words}")
     return Status.OVER

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FIXED = frozenset({"env", "arch", "agent", "preset", "run_dir", "json", "video", "begin_or_resume", "host"})
 """Settings that are the same in all runs of a sweep."""
+_MOST = 1000
+"""Combinations of which all are tried."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,26 @@ def axes(config: RunConfig, items: Sequence[str]) -> tuple[Axis, ...]:
         for value in axis.ends:
             replace(config, **{axis.name: value})  # refused here if the run would refuse it
     return found
+
+
+def combinations(space: Sequence[Axis]) -> list[dict[str, Any]]:
+    """Returns every combination of the values, the last setting changing first.
+
+    Raises:
+      ConfigError: there are numbers between two bounds, or too many combinations.
+    """
+    for axis in space:
+        if not (axis.values or axis.whole):
+            raise ConfigError(
+                f"over {axis.name}: numbers between {axis.low:g} and {axis.high:g} cannot all be tried: list them, as "
+                f"in {axis.name}={axis.low:g},{axis.high:g}, or leave --by all out"
+            )
+    values = [axis.values or range(int(axis.low), int(axis.high) + 1) for axis in space]
+    if (number := math.prod(map(len, values))) > _MOST:
+        raise ConfigError(f"{number} combinations are too many to try all of them: at most {_MOST}")
+    return [
+        dict(zip((axis.name for axis in space), each, strict=True)) for each in itertools.product(*values)
+    ]
 
 
 def _axis(config: RunConfig, item: str) -> Axis:

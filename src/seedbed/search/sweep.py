@@ -42,14 +42,15 @@ from seedbed.launch.folder import RunFolder
 from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.metrics.console import Budget
 from seedbed.search.score import RUNGS, rung, score
-from seedbed.search.space import Axis, axes, described
+from seedbed.search.space import Axis, axes, combinations, described
 from seedbed.watching.rows import GrowingRows
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-By = Literal["halving", "median", "none"]
+By = Literal["halving", "median", "none", "all"]
+_TRIALS = 32
 _LOOK_SECONDS = 0.5
 _SAVE_SECONDS = 120.0
 """Seconds in which an interrupted run has to save and end."""
@@ -70,8 +71,7 @@ class Plan:
       trials: number of runs.
       by: rule by which runs are stopped early: ``halving`` (of the runs that came as far, the better half goes on,
         after 1, 2, 4 and 8 sixteenths of the budget), ``median`` (worse than the median there, after each sixteenth
-        from a quarter on),
-        or ``none``.
+        from a quarter on), ``none``, or ``all``: every combination of the values once, each to its end.
       at_once: number of runs at a time.
       folder: folder of the sweep.
     """
@@ -128,7 +128,7 @@ def plan(
     config: RunConfig,
     over: Sequence[str],
     *,
-    trials: int = 32,
+    trials: int | None = None,
     by: By = "median",
     at_once: int | None = None,
 ) -> Plan:
@@ -138,8 +138,8 @@ def plan(
       config: settings of all runs; its ``run_dir`` is the folder of the sweep, None for one in ``runs`` that is named
         after environment, agent and space, so that the same sweep finds it again.
       over: ``name=values`` of each setting that differs, see :mod:`seedbed.search.space`.
-      trials: number of runs.
-      by: rule by which runs are stopped early.
+      trials: number of runs; None: 32, or all combinations if these are tried.
+      by: rule by which runs are stopped early, see :class:`Plan`.
       at_once: number of runs at a time; None: as many as the cores that a run declares allow.
 
     Raises:
@@ -149,8 +149,9 @@ def plan(
         import optuna  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"a sweep needs Optuna ({error}): {extra_line('sweep')}") from error
-    if trials < 1 or (at_once is not None and at_once < 1):
-        raise ConfigError(f"trials is {trials} and at_once is {at_once}, and both have to be 1 or more")
+    for name, number in (("trials", trials), ("at_once", at_once)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{name} is {number}, and has to be 1 or more")
     if config.stop.frames is None and config.stop.minutes is None:
         raise ConfigError(
             "the runs of a sweep need a limit, of which they may spend a part: give --frames or --minutes"
@@ -159,6 +160,8 @@ def plan(
     cores = _require_fit(config, space)
     made = resolve.replace(config, video=False, json=False)
     folder = Path(config.run_dir) if config.run_dir else _folder_of(made, space)
+    if trials is None:
+        trials = len(combinations(space)) if by == "all" else _TRIALS
     return Plan(made, space, trials, by, at_once or max(1, int(_cores() / cores)), folder)
 
 
@@ -273,6 +276,7 @@ def _study(planned: Plan) -> Study:
         "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=_WARMUP),
         "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2),
         "none": optuna.pruners.NopPruner,
+        "all": optuna.pruners.NopPruner,
     }[planned.by]()
     return study
 
@@ -311,6 +315,9 @@ class _Sweep:
         """Runs until all trials are over, or it is interrupted."""
         from optuna.trial import Trial, TrialState
 
+        if self._plan.by == "all":
+            for values in combinations(self._plan.axes):
+                self._study.enqueue_trial(values, skip_if_exists=True)
         opened = [each for each in self._study.trials if each.state == TrialState.RUNNING]
         waiting = [Trial(self._study, each._trial_id) for each in opened]
         try:
@@ -327,7 +334,10 @@ class _Sweep:
     def _next(self, waiting: list[Trial]) -> Trial | None:
         if waiting:
             return waiting.pop(0)
-        if len(self._study.trials) >= self._plan.trials:
+        from optuna.trial import TrialState
+
+        begun = sum(each.state != TrialState.WAITING for each in self._study.trials)
+        if begun >= self._plan.trials:
             return None
         return self._study.ask({axis.name: axis.distribution() for axis in self._plan.axes})
 
@@ -445,6 +455,8 @@ def _tried(study: Study) -> tuple[Tried, ...]:
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
     found = []
     for each in study.trials:
+        if each.state == TrialState.WAITING:
+            continue  # not begun
         reports = each.intermediate_values
         last = max(reports, default=0)
         value = each.value if each.value is not None else reports.get(last, math.nan)
