@@ -85,7 +85,7 @@ def test_fuzzed_conversations_are_those_of_their_seed_and_all_kinds_of_wrong() -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fuzz", "liar", "strangers hold", "clock jumps"])
+@pytest.mark.parametrize("name", ["fuzz", "liar", "strangers hold", "clock jumps", "crowd"])
 def test_an_attack_in_its_short_form(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ _FILES = (
     "silence",
     "fuzz",
     "strangers",
+    "crowd",
     "soak",
 )
 
@@ -36,6 +37,7 @@ class Scale:
       checkpoint_kills: kills in the middle of writing a checkpoint.
       messages: fuzzed messages over all carriers.
       strangers: connections of one that has no token.
+      crowd: actors at once.
       soak_minutes: length of the soak.
       seed: seed of everything that is left to chance.
       briefly: whether variants of the same attack are left out.
@@ -46,6 +48,7 @@ class Scale:
     checkpoint_kills: int = 30
     messages: int = 1_000_000
     strangers: int = 3000
+    crowd: int = 1000
     soak_minutes: float = 10.0
     seed: int = 0
     briefly: bool = False
@@ -54,7 +57,14 @@ class Scale:
     def short() -> Scale:
         """The scale of the short form."""
         return Scale(
-            pairs=1, kills=2, checkpoint_kills=3, messages=6000, strangers=600, soak_minutes=0.5, briefly=True
+            pairs=1,
+            kills=2,
+            checkpoint_kills=3,
+            messages=6000,
+            strangers=600,
+            crowd=60,
+            soak_minutes=0.5,
+            briefly=True,
         )
 
     def changed(self, **values: Any) -> Scale:

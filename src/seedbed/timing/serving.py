@@ -32,6 +32,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.signals import ending_as_by_ctrl_c
+from seedbed.launch.surroundings import require_files
 from seedbed.metrics.ledger import Ledger
 from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.inference_service import InferenceService
@@ -184,7 +185,7 @@ def measure(config: RunConfig, seconds: float) -> Measured:
     token = secrets.token_hex(16)
     with (
         tempfile.TemporaryDirectory(prefix="seedbed-") as folder,
-        _serving(config, spec, policy, token) as server,
+        serving(config, spec, policy, token) as server,
     ):
         (address,) = server.open([ADDRESSES[place.transport].format(folder=folder)])
         before = _held()
@@ -235,23 +236,35 @@ def measure(config: RunConfig, seconds: float) -> Measured:
 
 
 @contextlib.contextmanager
-def _serving(config: RunConfig, spec: Any, policy: Any, token: str) -> Iterator[ServedActors]:
-    """Yields the registry and the acting thread of a run, whose unrolls are thrown away."""
+def serving(
+    config: RunConfig, spec: Any, policy: Any, token: str, ledger: Ledger | None = None
+) -> Iterator[ServedActors]:
+    """Yields the registry and the acting thread of a run, whose unrolls are thrown away.
+
+    Args:
+      config: settings of the run.
+      spec: spec of the environments.
+      policy: policy that decides, such as :class:`NoPolicy`.
+      token: token that actors say.
+      ledger: ledger in which steps are booked.
+    """
+    place = config.placement
+    require_files(place.actors, place.most_actors)
     agent, meters, store = build_agent(config, spec), Meters(), _OneVersion()
     assignment = assignment_of(config, agent, spec, token)
-    rule = BatchRule(policy.largest, config.placement.inference_wait_ms / 1e3)
+    rule = BatchRule(policy.largest, place.inference_wait_ms / 1e3)
     failed: list[BaseException] = []
     service = InferenceService(
         policy,
         FreeBatches(rule, store, 0, lambda delivery: True),  # type: ignore[arg-type]
         assignment,
-        ledger=Ledger(),
+        ledger=ledger or Ledger(),
         meters=meters,
         full_batch=policy.largest,
         on_failure=failed.append,
     )
-    registry = ActorRegistry(assignment, [service], config.placement.slots)
-    server = ServedActors(registry, [service], meters, patience=_START_SECONDS)
+    registry = ActorRegistry(assignment, [service], place.slots)
+    server = ServedActors(registry, [service], meters, patience=_START_SECONDS, most=place.most_actors)
     try:
         yield server
     finally:
