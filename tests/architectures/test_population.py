@@ -102,6 +102,55 @@ def test_one_that_breaks_does_not_stop_the_others(tmp_path: Path) -> None:
         )
 
 
+SIX = {
+    "agent": "ppo",
+    "seeds": 2,
+    "sweep": ("learning_rate=1e-2,3e-3,1e-3",),
+    "deterministic": True,
+    "pbt_frames": 4 * ENVS * STEPS,
+}
+
+
+def test_in_a_round_the_worst_takes_over_the_best_ones_parameters(tmp_path: Path) -> None:
+    before = run(tmp_path / "before", 4, **{**SIX, "pbt_frames": None}).to_json()
+    after = run(tmp_path / "after", 4, **SIX).to_json()
+    scores = [each["mean_return"] for each in before["variants"]]
+    assert [each["mean_return"] for each in after["variants"]] == scores, (
+        "the round comes after the last batch"
+    )
+    best, worst = scores.index(max(scores)), scores.index(min(scores))
+    rates = [np.float32(rate) for rate in (1e-2, 3e-3, 1e-3) for _ in range(2)]
+    for index, each in enumerate(after["variants"]):
+        source = best if index == worst else index
+        for leaf, array in kept(tmp_path / "before", source).items():
+            np.testing.assert_array_equal(array, kept(tmp_path / "after", index)[leaf], err_msg=leaf)
+        factors = (0.8, 1.2) if index == worst else (1.0,)
+        rate = each["values"]["learning_rate"]
+        assert any(rate == pytest.approx(rates[source] * factor) for factor in factors)
+        assert each["agent"].startswith("begun with learning_rate")
+    row = rows(tmp_path / "after")[-1]
+    assert (row["pbt_rounds"], row["pbt_replaced"]) == (1, 1)
+    assert "values" not in before["variants"][0] and "pbt_rounds" not in rows(tmp_path / "before")[-1]
+    trees = [
+        load_latest(tmp_path / name / "checkpoints")._load("members_train.safetensors")
+        for name in ("before", "after")
+    ]
+    np.testing.assert_array_equal(trees[0]["key"], trees[1]["key"], err_msg="each has a key of its own")
+
+
+def test_rounds_are_after_the_same_batches_in_other_calls_and_in_two_parts(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 10, **SIX).to_json()
+    again = {"calls": run(tmp_path / "calls", 10, **SIX, batches_per_call=3).to_json()}
+    run(tmp_path / "parts", 5, **SIX)
+    again["parts"] = resume(str(tmp_path / "parts"), frames=frames_of(10)).to_json()
+    for name, other in again.items():
+        assert rows(tmp_path / name)[-1]["pbt_rounds"] == rows(tmp_path / "whole")[-1]["pbt_rounds"] == 2
+        assert [one["values"] for one in other["variants"]] == [one["values"] for one in whole["variants"]]
+        for variant in range(6):
+            for leaf, array in kept(tmp_path / "whole", variant).items():
+                np.testing.assert_array_equal(array, kept(tmp_path / name, variant)[leaf], err_msg=leaf)
+
+
 def test_it_ends_when_the_mean_over_all_is_reached(tmp_path: Path) -> None:
     done = run(tmp_path / "run", 1000, until_return=8.0, seeds=3)
     assert done.stopped_because.startswith("mean return")
@@ -116,6 +165,10 @@ def test_it_ends_when_the_mean_over_all_is_reached(tmp_path: Path) -> None:
         ({"arch": "seed", "seeds": 2}, "seeds is a setting of anakin, and"),
         ({"arch": "a2c", "sweep": SWEEP}, "sweep is a setting of anakin, and"),
         ({"seeds": 0}, "seeds is 0, and has to be 1 or more"),
+        ({"pbt_frames": 0, "sweep": SWEEP}, "pbt_frames is 0, and has to be 1 or more"),
+        ({"pbt_frames": 100, "seeds": 4}, "nothing that differs between agents: give --sweep"),
+        ({"pbt_frames": 100, "sweep": ("learning_rate=1e-3",)}, "population-based training of one agent"),
+        ({"arch": "seed", "pbt_frames": 100}, "pbt_frames is a setting of anakin, and"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -22,6 +22,19 @@ def test_cartpole_is_solved_within_half_a_million_steps(tmp_path: Path) -> None:
     assert summary["best_mean_return"] >= 475, summary
 
 
+def test_population_based_training_beats_the_same_agents_left_alone(tmp_path: Path) -> None:
+    # All rates are too low, as nobody knows beforehand; the best one alone comes to about 170.
+    rates = ("learning_rate=3e-6,6e-6,1e-5,1.5e-5",)
+    best, mean = {}, {}
+    for rounds in (None, 2000):
+        settings = {"arch": "anakin", "preset": "none", "seeds": 2, "sweep": rates, "pbt_frames": rounds}
+        done: Any = learn("gymnax:CartPole-v1", tmp_path / str(rounds), frames=65_000, **settings)
+        returns = [each["mean_return"] for each in done["variants"]]
+        best[rounds], mean[rounds] = max(returns), np.mean(returns)
+    assert best[2000] > 1.1 * best[None], (best, mean)
+    assert mean[2000] > 1.5 * mean[None], (best, mean)
+
+
 @pytest.mark.parametrize(
     ("agent", "settings"),
     [("vtrace", {}), ("ppo", {"correction": "vtrace"}), ("a2c", {})],

@@ -38,6 +38,7 @@ from seedbed.architectures.devices import pick_everywhere
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.program import Acts, Environments, Program
 from seedbed.architectures.roles import learner, training
+from seedbed.config import resolve
 from seedbed.config.placement import (
     FOR_REPLAYS,
     HostSettings,
@@ -58,11 +59,12 @@ from seedbed.learning.books import Books
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.loop import NOBODY
 from seedbed.learning.memory import rounds
+from seedbed.learning.population import Generation, next_generation
 from seedbed.learning.sampling import ENVS, Sampling, Trained, transitions_dropped
 from seedbed.learning.update import DEVICES, TrainState, Update, require_finite
 from seedbed.metrics.meters import Episodes, EpisodesOfSeveral
 from seedbed.replay.ring import Held, Ring
-from seedbed.seeding import key
+from seedbed.seeding import generator, key
 from seedbed.types import ActOutput, Agent, EnvSpec, Exploration, TimeStep, Tree, Unroll
 
 _WINDOW = 100
@@ -249,6 +251,7 @@ class Anakin:
         # One instance for all hosts, since they run one program.
         self.books = Books(episodes=EpisodesOfSeveral(each) if self._several else each[0])
         self._batch_seconds: float | None = None
+        self._rounds = _Rounds(config, self._variants, self._steps_a_batch * spec.frames_per_step)
         self._resets = self._fresh = self._dropped = 0  # of all agents together
         self._epoch = 0
         self._compile_parts()
@@ -281,6 +284,7 @@ class Anakin:
             self._batches, donate_argnums=donated, out_shardings=(self._places, whole, whole)
         )
         self._begin_all: Any = jax.jit(begin, out_shardings=self._places)
+        self._exploit: Any = jax.jit(_exploited, donate_argnums=0, out_shardings=whole)
 
     def _require_sweepable(self) -> None:
         """Raises :class:`ConfigError` if a swept setting changes the computation itself, and cannot be traced."""
@@ -539,7 +543,19 @@ class Anakin:
                 self._config.safety.max_skipped_updates,
                 cause=self._spoilt.cause,
             )
+            self._replace_the_worst(count)
             yield metrics
+
+    def _replace_the_worst(self, count: int) -> None:
+        """Lets ``count`` batches pass, and has a round of population-based training if one is due."""
+        if not self._rounds.pass_by(count):
+            return
+        assert isinstance(self.books.episodes, EpisodesOfSeveral)
+        generation = self._rounds.next([one.mean_return for one in self.books.episodes.each])
+        if generation.replaced.size:
+            self._carry = self._carry._replace(train=self._exploit(self._carry.train, generation.source))
+            self._own = self._own._replace(values=generation.values)
+            self._look()
 
     def _look(self) -> None:
         # Copies on the host: if the program fails its state is lost, and a buffer that is referenced cannot be donated.
@@ -549,7 +565,7 @@ class Anakin:
 
     def _count(self) -> int:
         """Returns the number of batches in the next call: about a second of them, within the remaining frame budget."""
-        count = self._config.placement.batches_per_call
+        count = self._rounds.within(self._config.placement.batches_per_call)
         if not self._config.deterministic:
             seconds = self._batch_seconds
             count = 1 if seconds is None else max(1, min(count, int(_CALL_SECONDS / seconds)))
@@ -658,14 +674,19 @@ class Anakin:
 
     def meters(self) -> dict[str, float]:
         """Returns the metrics since the last call, by name."""
-        return self.books.progress(self.version, self.frames_per_step)
+        return {**self.books.progress(self.version, self.frames_per_step), **self._rounds.meters()}
 
     def variants(self) -> list[dict[str, Any]]:
         """Returns the name, skipped updates and episodes of each agent trained side by side; empty for a single one."""
         if not isinstance(self.books.episodes, EpisodesOfSeveral):
             return []
         return [
-            {"agent": str(one), "skipped_updates": int(self._skipped[index]), **episodes.row()}
+            {
+                "agent": str(one),
+                "skipped_updates": int(self._skipped[index]),
+                **episodes.row(),
+                **self._rounds.values_of(index),
+            }
             for index, (one, episodes) in enumerate(
                 zip(self._variants, self.books.episodes.each, strict=True)
             )
@@ -687,6 +708,7 @@ class Anakin:
             "worlds": self._worlds(),
             "resets": self._resets,
             "fresh": self._fresh,
+            **self._rounds.kept(),
         }
         carry = (self._carry if alone else self._everywhere(self._carry))._asdict()
         if alone:
@@ -730,6 +752,8 @@ class Anakin:
         self._resets = int(meta.get("resets", 0))  # 0.1 kept none
         self._fresh = int(meta.get("fresh", 0))
         self._epoch = meta["epoch"] + (not meta["exact"])
+        if self._rounds.restore(meta):
+            self._own = self._own._replace(values=self._rounds.values)
         # Only shapes: two carries might not fit into the devices' memory.
         like: Carry = jax.eval_shape(self._begin_all, self._own, self._all_seeds())
         prefix = _TREES_OF_VARIANTS if self._several else ""
@@ -747,6 +771,89 @@ class Anakin:
             acting, experience = anew.acting, anew.kept
             self._unbooked = self._agent.data.overlap * self._num_envs
         self._carry = Carry(kept("train"), acting, kept("last"), experience)
+
+
+class _Rounds:
+    """The rounds of population-based training of a run; none are ever due without ``pbt_frames``.
+
+    Args:
+      config: settings of the run.
+      variants: the agents.
+      frames: environment frames of each agent in a batch.
+    """
+
+    def __init__(self, config: RunConfig, variants: Sequence[Variant], frames: int) -> None:
+        asked = config.population.pbt_frames
+        if asked is not None and len(variants) < 2:
+            raise ConfigError(
+                "population-based training of one agent: give --seeds, or several values to --sweep, for two or more"
+            )
+        self._config = config
+        self._batches = None if asked is None else max(1, round(asked / frames))
+        self._passed = self._done = self._replaced = 0
+        self.values = {
+            name: np.array([variant.values[name] for variant in variants], np.float32)
+            for name in variants[0].values
+        }
+
+    def within(self, count: int) -> int:
+        """Returns at most ``count`` batches, and no more than there are until the next round."""
+        return count if self._batches is None else min(count, self._batches - self._passed % self._batches)
+
+    def pass_by(self, count: int) -> bool:
+        """Lets ``count`` batches pass; returns whether a round is due."""
+        self._passed += count
+        return self._batches is not None and self._passed % self._batches == 0
+
+    def next(self, scores: Sequence[float | None]) -> Generation:
+        """Has a round, by the scores of the agents."""
+        self._done += 1
+        chance = generator(self._config.seed, "population", self._done)
+        generation = next_generation(scores, self.values, self._allows, chance)
+        self.values = generation.values
+        self._replaced += generation.replaced.size
+        return generation
+
+    def _allows(self, name: str, value: float) -> bool:
+        try:
+            resolve.replace(self._config, **{name: value})
+        except ConfigError:
+            return False
+        return True
+
+    def meters(self) -> dict[str, float]:
+        """Returns the metrics, by name."""
+        if self._batches is None:
+            return {}
+        return {"pbt_rounds": self._done, "pbt_replaced": self._replaced}
+
+    def values_of(self, index: int) -> dict[str, Any]:
+        """Returns the present values of an agent, for the summary; nothing where they stay as they were."""
+        if self._batches is None:
+            return {}
+        return {"values": {name: float(each[index]) for name, each in self.values.items()}}
+
+    def kept(self) -> dict[str, Any]:
+        """Returns everything that a checkpoint must keep."""
+        if self._batches is None:
+            return {}
+        values = {name: each.tolist() for name, each in self.values.items()}
+        counts = {"passed": self._passed, "done": self._done, "replaced": self._replaced}
+        return {"population": {**counts, "values": values}}
+
+    def restore(self, meta: Mapping[str, Any]) -> bool:
+        """Takes over what a checkpoint has kept; returns whether there was anything."""
+        if (kept := meta.get("population")) is None:
+            return False
+        self._passed, self._done, self._replaced = kept["passed"], kept["done"], kept["replaced"]
+        self.values = {name: np.array(each, np.float32) for name, each in kept["values"].items()}
+        return True
+
+
+def _exploited(train: TrainState, source: Any) -> TrainState:
+    """Returns the state ``[agents, ...]`` in which each agent goes on from ``source``, with its own key and count."""
+    taken: TrainState = jax.tree.map(itemgetter(source), train)
+    return taken._replace(key=train.key, skipped=train.skipped)
 
 
 def _own(variant: Variant) -> Own:

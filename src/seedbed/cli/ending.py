@@ -93,7 +93,11 @@ def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:
             f"95% interval {found['low']:.4g} to {found['high']:.4g} over {found['count']} seeds"
         )
     best = agents[values["best_variant"]]
-    yield f"the checkpoint plays the best: {best['agent']}, mean return {_number(best.get('mean_return'))}"
+    now = ", ".join(f"{name} {value:.4g}" for name, value in best.get("values", {}).items())
+    yield (
+        f"the checkpoint plays the best: {best['agent']}{now and f', now {now}'}, "
+        f"mean return {_number(best.get('mean_return'))}"
+    )
 
 
 def _video(folder: str) -> None:

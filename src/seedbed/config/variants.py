@@ -20,15 +20,18 @@ class Variant:
     Attributes:
       seed: the root of its randomness.
       values: the settings in which it differs from the others, by name.
+      changing: whether it only begins with these values, as in population-based training.
     """
 
     seed: int
     values: dict[str, float] = field(default_factory=dict)
+    changing: bool = False
 
     @property
     def swept(self) -> str:
         """:attr:`values` in words; empty if there are none."""
-        return ", ".join(f"{name} {value:g}" for name, value in self.values.items())
+        words = ", ".join(f"{name} {value:g}" for name, value in self.values.items())
+        return f"begun with {words}" if self.changing and words else words
 
     def __str__(self) -> str:
         return ", ".join(filter(None, [self.swept, f"seed {self.seed}"]))
@@ -47,7 +50,11 @@ def variants(config: RunConfig) -> list[Variant]:
     if len(set(names)) != len(names):
         raise ConfigError(f"sweep has {', '.join(names)}: name each setting once, with all of its values")
     return [
-        Variant(config.seed + offset, dict(zip(names, values, strict=True)))
+        Variant(
+            config.seed + offset,
+            dict(zip(names, values, strict=True)),
+            changing=config.population.pbt_frames is not None,
+        )
         for values in itertools.product(*(values for _, values in swept))
         for offset in range(config.population.seeds)
     ]

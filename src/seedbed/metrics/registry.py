@@ -109,6 +109,8 @@ register("episode_length", "steps", "Mean length of the last 100 episodes, in ag
 # How the stages keep up with one another.
 register("policy_lag_mean", "updates", "Updates between the weights that acted and the trained ones; mean.")
 register("policy_lag_max", "updates", "Updates between the weights that acted and the trained ones; most.")
+register("pbt_rounds", "rounds", "Rounds of population-based training since the run began.")
+register("pbt_replaced", "agents", "Agents that went on with another one's parameters since the run began.")
 register("sample_reuse", "1", "Updates computed from each agent step that was learned from.")
 register("batch_fill", "1", "Observations in an inference batch, as a share of a full one.")
 register("inference_batch", "rows", "Observations in an inference batch; mean.")
