@@ -27,8 +27,9 @@ def test_population_based_training_beats_the_same_agents_left_alone(tmp_path: Pa
     rates = ("learning_rate=3e-6,6e-6,1e-5,1.5e-5",)
     best, mean = {}, {}
     for rounds in (None, 2000):
-        settings = {"arch": "anakin", "preset": "none", "seeds": 2, "sweep": rates, "pbt_frames": rounds}
-        done: Any = learn("gymnax:CartPole-v1", tmp_path / str(rounds), frames=65_000, **settings)
+        settings = {"arch": "anakin", "agent": "ppo", "preset": "none", "seeds": 2, "sweep": rates}
+        place = tmp_path / str(rounds)
+        done: Any = learn("gymnax:CartPole-v1", place, frames=65_000, pbt_frames=rounds, **settings)
         returns = [each["mean_return"] for each in done["variants"]]
         best[rounds], mean[rounds] = max(returns), np.mean(returns)
     assert best[2000] > 1.1 * best[None], (best, mean)
