@@ -26,9 +26,10 @@ The caller's own mistakes (arrays that do not fit, a lane that does not exist or
 are raised at once, before anything travels: ``SpecError``, ``ProtocolError``. The conversation goes
 on. A client may ask at any time, also while replies are due.
 
-A server has one thread, and that thread alone calls its handler: ``answer``, ``deliver`` and ``left`` of all its
-peers come one after another, and never from inside ``reply`` or ``close``, so a handler may hold its locks
-there. (``Server.close`` waits for that thread: call it without them.)
+One thread calls the handler of a server, its own or one that hears it
+(:class:`~seedbed.transport.poller.Poller`): ``answer``, ``deliver`` and ``left`` of all its peers come one after
+another, and never from inside ``reply`` or ``close``, so a handler may hold its locks there. (``Server.close`` waits
+for that thread, or says ``left`` in its place: call it without them.)
 """
 
 from __future__ import annotations
