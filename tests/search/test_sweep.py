@@ -227,8 +227,11 @@ def test_what_cannot_all_be_tried_is_refused(fake: Path) -> None:
         ConfigError, match=r"over learning_rate: numbers between 0.1 and 0.2 cannot all be tried"
     ):
         every(fake, "learning_rate=0.1..0.2", "seed=0,1")
+    with pytest.raises(ConfigError, match="cannot all be tried"):
+        every(fake, "learning_rate=0.1..0.2", trials=3)
     with pytest.raises(ConfigError, match="10201 combinations are too many"):
         every(fake, "seed=0..100", "reuse=1..101")
+    assert every(fake, "seed=0..3", trials=9).trials == 4, "there are no more"
 
 
 def test_runs_that_all_fail_end_the_sweep(fake: Path) -> None:

@@ -725,9 +725,12 @@ def test_actors_that_owe_a_step_are_named(
     assert idle.peer.closed == ["too slow"]
 
 
-def test_a_step_that_waits_for_the_worker_is_not_owed(
-    house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
-) -> None:
+Owing = tuple[House, Player, list[tuple[int, Any]]]
+
+
+@pytest.fixture
+def owing(house: Callable[..., House], monkeypatch: pytest.MonkeyPatch) -> Owing:
+    """A house whose worker stands still, an actor that owes two steps for 100 s, and the replies before them."""
     clock = SimpleNamespace(now=100.0)
     set_clock(monkeypatch, clock)
     here = house(actors=1, envs=4)
@@ -735,23 +738,19 @@ def test_a_step_that_waits_for_the_worker_is_not_owed(
     replies = [player.peer.next(), player.peer.next()]
     here.worker.stop()
     clock.now = 200.0
+    return here, player, replies
+
+
+def test_a_step_that_waits_for_the_worker_is_not_owed(owing: Owing) -> None:
+    here, player, replies = owing
     assert [seconds for _, seconds in here.registry.stalled(2.0)] == [100.0]
     for reply in replies:
         player.step(*reply)
     assert here.registry.stalled(2.0) == []
 
 
-def test_a_step_that_nobody_has_looked_for_is_not_owed(
-    house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SimpleNamespace(now=100.0)
-    set_clock(monkeypatch, clock)
-    here = house(actors=1, envs=4)
-    player = Player(here.registry, index=0).ready().begin()
-    for _ in range(2):
-        player.peer.next()
-    here.worker.stop()
-    clock.now = 200.0
+def test_a_step_that_nobody_has_looked_for_is_not_owed(owing: Owing, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, _, _ = owing
     # It acts for others for 99 s, say: the steps may lie in their sockets since then.
     monkeypatch.setattr(here.worker, "unheard", lambda: 99.0)
     assert [seconds for _, seconds in here.registry.stalled(0.5)] == [1.0]

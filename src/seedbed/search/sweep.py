@@ -138,7 +138,7 @@ def plan(
       config: settings of all runs; its ``run_dir`` is the folder of the sweep, None for one in ``runs`` that is named
         after environment, agent and space, so that the same sweep finds it again.
       over: ``name=values`` of each setting that differs, see :mod:`seedbed.search.space`.
-      trials: number of runs; None: 32, or all combinations if these are tried.
+      trials: number of runs; None: 32, or all combinations if these are tried, which are the most then.
       by: rule by which runs are stopped early, see :class:`Plan`.
       at_once: number of runs at a time; None: as many as the cores that a run declares allow.
 
@@ -160,9 +160,10 @@ def plan(
     cores = _require_fit(config, space)
     made = resolve.replace(config, video=False, json=False)
     folder = Path(config.run_dir) if config.run_dir else _folder_of(made, space)
-    if trials is None:
-        trials = len(combinations(space)) if by == "all" else _TRIALS
-    return Plan(made, space, trials, by, at_once or max(1, int(_cores() / cores)), folder)
+    if by == "all":
+        every = len(combinations(space))
+        trials = min(trials or every, every)
+    return Plan(made, space, trials or _TRIALS, by, at_once or max(1, int(_cores() / cores)), folder)
 
 
 def _require_fit(config: RunConfig, space: Sequence[Axis]) -> float:
