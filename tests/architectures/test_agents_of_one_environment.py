@@ -51,6 +51,22 @@ def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path) -
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
 
 
+def test_games_of_two_are_the_same_in_one_program(tmp_path: Path) -> None:
+    settings = {"env": "pgx:tic_tac_toe", "batch_size": 8, "unroll_length": 6, "frames": 300}
+    seed = run(tmp_path / "seed", **{**settings, **SERVED, "arch": "seed", "envs_per_actor": 8})
+    anakin = run(tmp_path / "anakin", **settings, arch="anakin")
+    assert seed.episodes == anakin.episodes > 20
+    assert seed.agent_steps == anakin.agent_steps
+    theirs = params(tmp_path / "anakin")
+    for leaf, array in params(tmp_path / "seed").items():
+        np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
+
+
+def test_a_device_has_whole_games(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="3 rows are no whole number of environments"):
+        run(tmp_path / "run", env="pgx:tic_tac_toe", arch="anakin", batch_size=3, unroll_length=6, frames=40)
+
+
 @pytest.mark.slow
 def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path) -> None:
     replay = {"agent": "dqn", "lstm": 0, "replay_min_size": 36, "replay_size": 600, "replay_ratio": 1.0}

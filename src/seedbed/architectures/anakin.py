@@ -48,6 +48,7 @@ from seedbed.config.placement import (
 )
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import Variant, variants
+from seedbed.envs.make import require_whole
 from seedbed.envs.on_device.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import EnvState, advance, begin
 from seedbed.envs.on_device.makers import make_native
@@ -88,11 +89,11 @@ class AnakinSettings(HostSettings, PopulationSettings, TrainingDeviceSettings):
 
 
 class Acting(NamedTuple):
-    """The state of acting; every leaf has a leading axis ``[B]`` of environments.
+    """The state of acting; every leaf has a leading axis ``[B]`` of environments, or of agents where they have several.
 
     Attributes:
-      slot: int32 ``[B]``, number of the environment.
-      stage: state of the environment.
+      slot: int32 ``[B]``, number of the row.
+      stage: state of the environments, ``[E]``.
       timestep: newest time step, not acted on yet.
       memory: recurrent state of the agent.
       step: int32 ``[B]``, number of decisions so far.
@@ -217,8 +218,8 @@ class Anakin:
       checkpoint: checkpoint to go on from; None to begin.
 
     Raises:
-      ConfigError: the environment is not native, the devices do not exist or cannot share the batch, a setting cannot
-        be swept, or the checkpoint is of other environments.
+      ConfigError: the environment is not native, the devices do not exist or cannot share the batch, the share of one
+        is no whole number of environments, a setting cannot be swept, or the checkpoint is of other environments.
     """
 
     registry = threads = None
@@ -242,6 +243,7 @@ class Anakin:
         self._spoilt = Spoilt(spec)
         self._devices = pick_everywhere("training", config.placement.training_devices)
         self._update = Update(agent, self._devices)
+        require_whole(spec, self._num_envs // len(self._devices))
         self._steps_a_batch = self._num_envs * agent.data.unroll_length
         # Environments that began together end together: a window below their number would be a biased sample.
         self._window = max(_WINDOW, self._num_envs)
@@ -309,9 +311,10 @@ class Anakin:
 
     def _seeds(self, seed: int) -> np.ndarray[Any, Any]:
         """Returns the seeds of one actor with all the environments: SEED with one actor has the same seeds."""
-        lanes, rows = (1, self._num_envs) if self._num_envs % 2 else lanes_of(self._num_envs)
+        count = self._num_envs // self._spec.rows
+        lanes, envs = (1, count) if count % 2 else lanes_of(count)
         halves = half_seeds(seed, 0, self._epoch, lanes)
-        return np.concatenate([environment_seeds(half, rows) for half in halves]).astype(np.uint32)
+        return np.concatenate([environment_seeds(half, envs) for half in halves]).astype(np.uint32)
 
     def _exploration(self) -> Exploration:
         """Makes the exploration of all environments, as of one actor that has them; none of them only evaluates."""

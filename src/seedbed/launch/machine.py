@@ -51,6 +51,7 @@ EXTRAS = {
     "gymnax": Extra("gymnax", ("gymnax:CartPole-v1",)),
     "brax": Extra("brax", ("brax:inverted_pendulum",)),
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
+    "pgx": Extra("pgx", ("pgx:connect_four",)),
     "pettingzoo": Extra("pettingzoo"),
     "muzero": Extra("mctx"),
     "onnx": Extra("jax2onnx"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from seedbed.envs.on_device.interface import EnvState, NativeEnvironment, advance, begin
 from seedbed.envs.seeds import environment_seeds
-from seedbed.types import TimeStep, Tree, leaves
+from seedbed.types import ACTION_MASK, TimeStep, Tree, leaves
 
 _SIDE = 16
 _COLOURS = np.array(
@@ -19,14 +19,17 @@ _COLOURS = np.array(
 
 
 class NativeBatch:
-    """A batch of ``num_envs`` of one native environment on the CPU, with any other devices beside it.
+    """A batch of one native environment on the CPU, with any other devices beside it.
+
+    It has ``num_envs`` rows, or a few more where environments have several agents, each of which is a row.
 
     The streams follow :mod:`seedbed.envs.on_device.interface`; environment ``i`` is seeded from ``(seed, i)``.
     """
 
     def __init__(self, env: NativeEnvironment, num_envs: int) -> None:
         self.spec = env.spec
-        self.num_envs = num_envs
+        self._envs = -(-num_envs // env.spec.rows)
+        self.num_envs = self._envs * env.spec.rows
         self._env = env
         self._begin = jax.jit(partial(begin, env))
         self._advance: Any = None  # Compiled at the first reset.
@@ -35,7 +38,7 @@ class NativeBatch:
 
     def reset(self, seed: int) -> TimeStep:
         """Starts every environment anew; the first time it compiles a step too, so that no step waits for that."""
-        seeds = environment_seeds(seed, self.num_envs).astype(np.uint32)
+        seeds = environment_seeds(seed, self._envs).astype(np.uint32)
         with _on_the_processor():
             self._stage, self._shown = self._begin(seeds)
             if self._advance is None:
@@ -80,7 +83,8 @@ def _on_the_processor() -> Any:
 
 def _squares(observation: Tree) -> Any:
     """An observation as coloured squares: the planes of a picture above each other, numbers in a row."""
-    array = np.asarray(leaves(observation)[0][1], np.float32)
+    shown = [leaf for path, leaf in leaves(observation) if path != ACTION_MASK]
+    array = np.asarray(shown[0], np.float32)
     planes = array if array.ndim == 3 else np.atleast_2d(array)[..., None]
     lowest, highest = float(planes.min()), float(planes.max())
     bright = (planes - lowest) / max(highest - lowest, 1e-6)

@@ -24,8 +24,11 @@ _GENERATOR = "threefry2x32"
 class NativeEnvironment:
     """One environment as pure functions that JAX can trace; ``vmap`` makes a batch of it.
 
+    Where it has several agents (``spec.agents``, N), observations, rewards and actions have a leading axis ``[N]``, and
+    all agents begin and end together. Each is a row of the batch; those of one environment are next to one another.
+
     Attributes:
-      spec: spec of its observations and actions.
+      spec: spec of the observations and actions of one agent.
       reset: ``key -> (world, observation)``, the beginning of an episode.
       step: ``(world, key, action) -> (world, observation, reward, terminated)``; ``terminated`` is an end by the
         environment's own rules. A world is any pytree of arrays; it need not know how to begin anew.
@@ -41,14 +44,14 @@ class NativeEnvironment:
 
 
 class EnvState(NamedTuple):
-    """The state of a batch of environments.
+    """The state of a batch of E environments, which has as many rows ``[B]`` as they have agents together.
 
     Attributes:
-      world: pytree of arrays ``[B, ...]``.
-      key: raw keys uint32 ``[B, …]``, one an environment; each step folds its number into it.
-      steps: int32 ``[B]``, steps of the stream so far, first observations too.
-      time: int32 ``[B]``, steps of the episode so far.
-      ended: bool ``[B]``, the newest step was the final one of its episode.
+      world: pytree of arrays ``[E, ...]``.
+      key: raw keys uint32 ``[E, …]``, one an environment; each step folds its number into it.
+      steps: int32 ``[E]``, steps of the stream so far, first observations too.
+      time: int32 ``[E]``, steps of the episode so far.
+      ended: bool ``[E]``, the newest step was the final one of its episode.
     """
 
     world: Any
@@ -59,13 +62,14 @@ class EnvState(NamedTuple):
 
 
 def begin(env: NativeEnvironment, seeds: Any) -> tuple[EnvState, TimeStep]:
-    """Starts a batch: environment ``i`` draws from ``seeds[i]`` alone, uint32 ``[B]``."""
+    """Starts a batch: environment ``i`` draws from ``seeds[i]`` alone, uint32 ``[E]``."""
     keys = jax.vmap(lambda seed: jax.random.key(seed, impl=_GENERATOR))(seeds)
     steps = jnp.zeros(seeds.shape, jnp.int32)
     world, observation = _reset(env, keys, steps)
     never = jnp.zeros(seeds.shape, bool)
     stage = EnvState(world, jax.random.key_data(keys), steps, steps, never)
-    return stage, TimeStep(observation, jnp.zeros(seeds.shape, jnp.float32), never, never, ~never)
+    reward = jnp.zeros((*seeds.shape, *_agents(env.spec)), jnp.float32)
+    return stage, _rows(env.spec, observation, reward, never, never, ~never)
 
 
 def advance(env: NativeEnvironment, stage: EnvState, action: Any) -> tuple[EnvState, TimeStep]:
@@ -76,6 +80,7 @@ def advance(env: NativeEnvironment, stage: EnvState, action: Any) -> tuple[EnvSt
       stage: state of the batch.
       action: ``[B, *action shape]``.
     """
+    action = action.reshape(*stage.ended.shape, *_agents(env.spec), *env.spec.action.shape)
     keys = jax.random.wrap_key_data(stage.key, impl=_GENERATOR)
     steps = stage.steps + 1
     world, observation, reward, terminated = _step(env, stage.world, keys, steps, action)
@@ -95,7 +100,27 @@ def advance(env: NativeEnvironment, stage: EnvState, action: Any) -> tuple[EnvSt
     late = jnp.zeros_like(first) if env.time_limit is None else time >= env.time_limit
     truncated = late & ~terminated & ~first
     stage = EnvState(world, stage.key, steps, time, terminated | truncated)
-    return stage, TimeStep(observation, jnp.where(first, 0.0, reward), terminated, truncated, first)
+    reward = select(first, jnp.zeros_like(reward), reward)
+    return stage, _rows(env.spec, observation, reward, terminated, truncated, first)
+
+
+def _agents(spec: EnvSpec) -> tuple[int, ...]:
+    """The axis of agents: none where there is one."""
+    return (spec.rows,) if spec.agents else ()
+
+
+def _rows(
+    spec: EnvSpec, observation: Tree, reward: Any, terminated: Any, truncated: Any, first: Any
+) -> TimeStep:
+    """The step of environments as that of rows."""
+    if not spec.agents:
+        return TimeStep(observation, reward, terminated, truncated, first)
+
+    def joined(array: Any) -> Any:
+        return array.reshape(-1, *array.shape[2:])
+
+    flags = (jnp.repeat(flag, spec.rows) for flag in (terminated, truncated, first))
+    return TimeStep(jax.tree.map(joined, observation), joined(reward), *flags)
 
 
 def _reset(env: NativeEnvironment, keys: Any, steps: Any) -> tuple[Any, Tree]:
@@ -122,14 +147,15 @@ def settled(env: NativeEnvironment) -> NativeEnvironment:
     """
     _ = env.spec.action_mask
     key = jax.random.key(0, impl=_GENERATOR)
-    action = jnp.zeros(env.spec.action.shape, env.spec.action.dtype)
+    agents = _agents(env.spec)
+    action = jnp.zeros((*agents, *env.spec.action.shape), env.spec.action.dtype)
     fresh, shown = jax.eval_shape(env.reset, key)
     stepped, shown_after, reward, terminated = jax.eval_shape(env.step, fresh, key, action)
     for moment, observation in (("reset", shown), ("step", shown_after)):
         _require_observation(env.spec, moment, observation)
-    for name, value in (("reward", reward), ("terminated", terminated)):
-        if value.shape != ():
-            raise SpecError(f"{env.spec.id}: step gives a {name} of shape {value.shape}, needed is ()")
+    for name, value, needed in (("reward", reward, agents), ("terminated", terminated, ())):
+        if value.shape != needed:
+            raise SpecError(f"{env.spec.id}: step gives a {name} of shape {value.shape}, needed is {needed}")
     _require_same_world(env.spec.id, fresh, stepped)
     dtypes = jax.tree.map(lambda a, b: jnp.result_type(a.dtype, b.dtype), fresh, stepped)
 
@@ -151,7 +177,7 @@ def settled(env: NativeEnvironment) -> NativeEnvironment:
 
 
 def _require_observation(spec: EnvSpec, moment: str, observation: Tree) -> None:
-    needed = {path: leaf.shape for path, leaf in leaves(spec.observation)}
+    needed = {path: (*_agents(spec), *leaf.shape) for path, leaf in leaves(spec.observation)}
     given = {path: tuple(leaf.shape) for path, leaf in leaves(observation)}
     if given != needed:
         raise SpecError(f"{spec.id}: {moment} shows observations of shapes {given}, its spec says {needed}")

@@ -1,4 +1,4 @@
-"""Native environments by name: ``gymnax:CartPole-v1``, ``brax:hopper``, or ``module:factory`` of one's own."""
+"""Native environments by name: ``gymnax:CartPole-v1``, ``pgx:connect_four``, or ``module:factory`` of one's own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from seedbed.envs.on_device.games import make_game
 from seedbed.envs.on_device.interface import NativeEnvironment, settled
 from seedbed.envs.on_device.toys import TOYS
 from seedbed.envs.options import Options, Parameter, Takes, arguments, taken_by, whole
@@ -248,5 +249,6 @@ MAKERS: dict[str, Callable[[str, Options], NativeEnvironment]] = {
     "gymnax": _make_gymnax,
     "brax": _make_brax,
     "craftax": _make_craftax,
+    "pgx": make_game,
 }
 """Libraries of native environments, by the prefix of their ids."""

@@ -52,7 +52,7 @@ class Spoilt:
 
     def __init__(self, spec: EnvSpec) -> None:
         reals = [path for path, leaf in leaves(spec.observation) if np.dtype(leaf.dtype).kind == "f"]
-        self._id = spec.id
+        self._id, self._rows = spec.id, spec.rows
         self._fields = {
             "reward": LARGEST_REWARD,
             **{f"observation {path}".strip(): LARGEST_REAL for path in reals},
@@ -63,7 +63,7 @@ class Spoilt:
     def hear(self, counted: NDArray[np.int32]) -> None:
         """Takes a result of :func:`spoilt_by`."""
         found = {
-            field: f"the {field} of environment {number - 1} is not finite, or larger than {bound:.2g}"
+            field: f"the {field} of environment {(number - 1) // self._rows} is not finite, or larger than {bound:.2g}"
             for (field, bound), number in zip(self._fields.items(), counted.tolist(), strict=True)
             if number
         }
