@@ -27,6 +27,8 @@ class Eval:
     """Root of the evaluation's randomness."""
     max_steps: int = 27_000
     """Steps after which an episode is cut; it counts with its return up to there."""
+    env_options: tuple[str, ...] = ()
+    """Options of the environment (name=value) in place of the run's, for instance another opponent."""
     trust: tuple[str, ...] = ()
     """Names (module:name) that the run may have imported, if this user did not begin it here."""
     json: bool = False
@@ -46,6 +48,7 @@ def run(arguments: list[str]) -> None:
         seed=settings.seed,
         max_steps=settings.max_steps,
         trust=settings.trust,
+        env_options=settings.env_options,
         say=partial(say, stream=sys.stderr),
     )
     if settings.json:

@@ -75,7 +75,7 @@ class RunConfig:
     """
 
     env: Annotated[str, tyro.conf.Positional] = "ALE/Pong-v5"
-    """A Gymnasium id, envpool:TASK, gymnax:, brax:, craftax: or toy:NAME, or module:factory of your own."""
+    """A Gymnasium id, envpool:TASK, gymnax:, brax:, craftax:, pgx: or toy:NAME, or module:factory."""
     arch: str = ARCHITECTURES.default
     """Architecture (where the parts run), or module:NAME of your own."""
     agent: str = AGENTS.default

@@ -48,17 +48,26 @@ class Player:
       path: the run folder.
       greedy: take the policy's most likely action instead of drawing from it.
       trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
+      env_options: options of the environment, ``name=value``, that take the place of the run's.
 
     Attributes:
       policy: the policy that plays; set by :meth:`make`.
     """
 
-    def __init__(self, path: str | Path, *, greedy: bool = False, trust: Collection[str] | None = ()) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        greedy: bool = False,
+        trust: Collection[str] | None = (),
+        env_options: Sequence[str] = (),
+    ) -> None:
         self.folder = RunFolder.open(path)
         self.config: RunConfig = self.folder.config(trust)
         checkpoint = self.folder.newest()
         self.version = int(checkpoint.meta["version"])
         self._greedy = greedy
+        self._options = split(env_options)
         self._checkpoint = checkpoint
         self.policy: Policy | None = None
 
@@ -70,6 +79,7 @@ class Player:
         options = split(self.config.env_options)
         # What counts is the whole game, also for an agent that was trained on single lives.
         options.pop("episodic_life", None)
+        options.update(self._options)
         environment = make(self.config.env, num_envs, options, render=render, rounded_up=True)
         if self.policy is None:
             self.policy = Policy(self.config, environment.spec, self._checkpoint, greedy=self._greedy)
@@ -190,6 +200,7 @@ def evaluate(
     seed: int = 0,
     max_steps: int = MAX_STEPS,
     trust: Collection[str] | None = (),
+    env_options: Sequence[str] = (),
     say: Say = _nobody,
 ) -> Evaluation:
     """Plays ``episodes`` episodes and estimates the expected return.
@@ -205,6 +216,7 @@ def evaluate(
       seed: root of the randomness.
       max_steps: the most steps of an episode.
       trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
+      env_options: options of the environment, ``name=value``, that take the place of the run's.
       say: takes a line every 10 s.
 
     Raises:
@@ -213,7 +225,7 @@ def evaluate(
     for name, given in (("episodes", episodes), ("steps", max_steps)):
         if given < 1:
             raise ConfigError(f"{given} {name}: give at least 1")
-    player = Player(path, greedy=greedy, trust=trust)
+    player = Player(path, greedy=greedy, trust=trust, env_options=env_options)
     environment = player.make(min(_ENVS, episodes))
     rows = environment.num_envs
     returns, lines = _Returns(rows, -(-episodes // rows), max_steps), _Lines(say)
