@@ -13,11 +13,12 @@ from typing import Any
 import gymnax
 import jax
 import jax.numpy as jnp
+import jaxmarl
 import numpy as np
 import pytest
 
 from seedbed.envs.episodes import EpisodeMeter
-from seedbed.envs.make import NATIVE, make
+from seedbed.envs.make import NATIVE, make, spec_of
 from seedbed.envs.on_device.episodes import finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import advance, begin
 from seedbed.envs.on_device.makers import MAKERS, _quiet, make_native
@@ -44,12 +45,13 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
         "gymnax:CartPole-v1",
         "gymnax:MountainCarContinuous-v0",
         pytest.param("gymnax:Breakout-MinAtar", marks=pytest.mark.slow),
+        pytest.param("jaxmarl:MPE_simple_facmac_v1", marks=pytest.mark.slow),
         pytest.param("brax:inverted_pendulum", marks=pytest.mark.slow),
         pytest.param("craftax:Craftax-Classic-Symbolic-v1", marks=[pytest.mark.slow, with_craftax]),
     ],
 )
 def test_it_keeps_the_rules_of_the_stream(env: str) -> None:
-    check_environment(env, num_envs=2, steps=100)
+    check_environment(env, num_envs=2 * spec_of(env).rows, steps=100)
 
 
 def test_the_stream_of_a_walk() -> None:
@@ -93,6 +95,35 @@ def test_planes_are_yes_and_no_and_say_what_gymnax_shows() -> None:
     shown, _ = jax.jit(theirs.reset_env)(key, params)
     assert ours.spec.observation.dtype == planes.dtype == "bool"
     np.testing.assert_array_equal(planes, shown)
+
+
+def test_agents_of_jaxmarl_are_rows_in_its_order() -> None:
+    """Two environments of three agents against JaxMARL itself, with other actions of each agent."""
+    native = make_native("jaxmarl:MPE_simple_spread_v3")
+    theirs: Any = jaxmarl.make("MPE_simple_spread_v3")
+    assert native.spec.agents == ("agent_0", "agent_1", "agent_2") and native.time_limit == 25
+    key = jax.random.key(1)
+    world, shown = jax.jit(native.reset)(key)
+    expected, state = theirs.reset(jax.random.key_data(key))
+    step = jax.jit(native.step)
+    for count in range(3):
+        for row, agent in enumerate(theirs.agents):
+            np.testing.assert_array_equal(shown[row], expected[agent])
+        action = (np.arange(3) + count) % 5
+        world, shown, reward, ended = step(world, key, jnp.asarray(action, jnp.int32))
+        chosen = dict(zip(theirs.agents, action.tolist(), strict=True))
+        expected, state, rewards, _, _ = theirs.step_env(jax.random.key_data(key), state, chosen)
+        np.testing.assert_allclose(reward, [rewards[agent] for agent in theirs.agents], rtol=1e-5)
+        assert not ended
+
+
+def test_a_limit_of_jaxmarl_truncates_all_agents() -> None:
+    env = make("jaxmarl:switch_riddle", 6)
+    shown = env.reset(0)
+    for _ in range(6):
+        env.send(np.zeros(6, np.int32))
+        shown = env.receive()
+    assert shown.truncated.tolist() == [True] * 6 and not shown.terminated.any()
 
 
 def test_a_host_steps_the_same_stream_as_a_program() -> None:
@@ -193,6 +224,13 @@ def test_pictures() -> None:
         ("brax:hopper", {"episode_length": 0}, "episode_length"),
         pytest.param("craftax:Craftax-v1", {}, "unknown craftax environment", marks=with_craftax),
         ("gymnax:CartPole-v1", {"max_steps": 3}, "max_steps_in_episode"),
+        ("jaxmarl:MPE_simple_sprad_v3", {}, "did you mean MPE_simple_spread_v3"),
+        ("jaxmarl:MPE_simple_spread_v3", {"num_agent": 3}, "did you mean num_agents"),
+        (
+            "jaxmarl:MPE_simple_speaker_listener_v4",
+            {},
+            r"actions of its agents differ \(speaker_0: int32\[3\]; listener_0: int32\[5\]\)",
+        ),
         ("gymnax:CartPole-v1", {"max_steps_in_episode": 0}, "at least 1"),
         ("ALE/Pong-v5", {}, "no JAX-native environment"),
         ("toy:catch", {}, "no JAX-native environment"),

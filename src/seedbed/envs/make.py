@@ -33,7 +33,7 @@ from seedbed.errors import (
 from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import ACTION_MASK, EnvSpec, TimeStep, leaves
 
-NATIVE = ("gymnax", "brax", "craftax", "pgx")
+NATIVE = ("gymnax", "brax", "craftax", "pgx", "jaxmarl")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
 
 
@@ -52,7 +52,7 @@ def make(
     ``ALE/Pong-v5``               Atari (:class:`seedbed.envs.atari.Atari`); also ``PongNoFrameskip-v4``
     ``envpool:Pong-v5``           EnvPool (:class:`seedbed.envs.pool.Pool`)
     ``gymnax:CartPole-v1``        JAX-native environments (:mod:`seedbed.envs.on_device`), stepped on the CPU; also
-                                  ``brax:``, ``craftax:`` and ``pgx:`` (games, some with several agents)
+                                  ``brax:``, ``craftax:``, ``pgx:`` (games) and ``jaxmarl:`` (several agents)
     ``toy:catch``                 the toys (:mod:`seedbed.envs.toys`); ``toy:doors`` is a JAX function too
     ``foreign:FILE.json``         stepped by another program (:mod:`seedbed.envs.foreign`); not made here
     ``dm_env:module:factory``     an environment of dm_env (:mod:`seedbed.envs.deepmind`)

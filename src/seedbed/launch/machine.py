@@ -52,6 +52,7 @@ EXTRAS = {
     "brax": Extra("brax", ("brax:inverted_pendulum",)),
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),
     "pgx": Extra("pgx", ("pgx:connect_four",)),
+    "jaxmarl": Extra("jaxmarl", ("jaxmarl:MPE_simple_spread_v3",)),
     "pettingzoo": Extra("pettingzoo"),
     "muzero": Extra("mctx"),
     "onnx": Extra("jax2onnx"),

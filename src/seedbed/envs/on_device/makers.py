@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import sys
 import threading
 import warnings
@@ -21,10 +22,10 @@ from seedbed.envs.on_device.interface import NativeEnvironment, settled
 from seedbed.envs.on_device.toys import TOYS
 from seedbed.envs.options import Options, Parameter, Takes, arguments, taken_by, whole
 from seedbed.envs.own import is_own
-from seedbed.errors import ConfigError, SeedbedError, unknown_name
+from seedbed.errors import ConfigError, SeedbedError, listed, unknown_name
 from seedbed.installation import extra_line
 from seedbed.plugins import load
-from seedbed.types import ArraySpec, EnvSpec
+from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec
 
 _UNLIMITED = 2**30
 _BRAX_LIMIT = 1000
@@ -159,6 +160,96 @@ def _make_brax(env_id: str, options: Options) -> NativeEnvironment:
     )
 
 
+def _make_jaxmarl(env_id: str, options: Options) -> NativeEnvironment:
+    """Makes one of JaxMARL, in which each agent is a row; options are arguments of its constructor.
+
+    All agents begin and end together: one that has ended before the others stays, and may do what the environment lets
+    it do. Its time limit, if it has one, truncates.
+    """
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # It prints lines about a part that it has not.
+            import jaxmarl
+        from jaxmarl.environments.multi_agent_env import MultiAgentEnv
+        from jaxmarl.registration import registered_envs
+    except ImportError as error:
+        raise ConfigError(f"{env_id} needs jaxmarl ({error}): {extra_line('jaxmarl')}") from error
+    name = _known(env_id, registered_envs)
+    settings = arguments(env_id, options, _taken_by_all(type(jaxmarl.make(name))))
+    env: Any = jaxmarl.make(name, **settings)
+    unlimited: Any = jaxmarl.make(name, **settings)
+    limit = int(env.max_steps) if hasattr(env, "max_steps") else None
+    if limit is not None:
+        unlimited.max_steps = _UNLIMITED
+    agents = tuple(env.agents)
+    action, encode = _shared_action(env_id, env, agents)
+    shown = jax.eval_shape(lambda key: env.reset(key)[0], jax.random.key_data(jax.random.key(0)))
+    board = _shared_observation(env_id, {agent: shown[agent] for agent in agents})
+    masked = bool(action.num_values) and type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
+
+    def seen(observations: Any, world: Any) -> Any:
+        stacked = jnp.stack([observations[agent] for agent in agents])
+        if not masked:
+            return stacked
+        allowed = env.get_avail_actions(world)
+        masks = jnp.stack([allowed[agent] for agent in agents]).astype(bool)
+        return {"observation": stacked, ACTION_MASK: masks}
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        observations, world = env.reset(jax.random.key_data(key))
+        return world, seen(observations, world)
+
+    def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        raw, actions = jax.random.key_data(key), {agent: encode(action[i]) for i, agent in enumerate(agents)}
+        observations, *_ = env.step_env(raw, world, actions)
+        _, world, rewards, ends, _ = unlimited.step_env(raw, world, actions)
+        return (
+            world,
+            seen(observations, world),
+            jnp.stack([rewards[agent] for agent in agents]),
+            ends["__all__"],
+        )
+
+    mask = {"observation": board, ACTION_MASK: ArraySpec((action.num_values or (0,))[:1], "bool")}
+    spec = EnvSpec(env_id, mask if masked else board, action, agents=agents)
+    return NativeEnvironment(spec, reset, step, time_limit=limit)
+
+
+def _taken_by_all(kind: type) -> Takes:
+    """Returns the arguments of a class and of its bases, to which it passes on any names: others would mean nothing."""
+    takes = [
+        taken_by(vars(each)["__init__"], "self") for each in kind.__mro__[:-1] if "__init__" in vars(each)
+    ]
+    return Takes({name: given for each in reversed(takes) for name, given in each.parameters.items()})
+
+
+def _shared_observation(env_id: str, shown: dict[str, Any]) -> ArraySpec:
+    """Returns the spec of all agents' observations; raises :class:`ConfigError` if they differ."""
+    kinds = {agent: ArraySpec(array.shape, _dtype_of(array)) for agent, array in shown.items()}
+    _require_equal(env_id, "observations", kinds)
+    return next(iter(kinds.values()))
+
+
+def _shared_action(env_id: str, env: Any, agents: Iterable[str]) -> tuple[ArraySpec, Callable[[Any], Any]]:
+    """As :func:`_gymnax_action`, for all agents; raises :class:`ConfigError` if they differ."""
+    made = {agent: _gymnax_action(env_id, env.action_space(agent)) for agent in agents}
+    _require_equal(env_id, "actions", {agent: spec for agent, (spec, _) in made.items()})
+    return next(iter(made.values()))
+
+
+def _require_equal(env_id: str, what: str, specs: dict[str, ArraySpec]) -> None:
+    by_kind: dict[ArraySpec, list[str]] = {}
+    for agent, spec in specs.items():
+        by_kind.setdefault(spec, []).append(agent)
+    if len(by_kind) > 1:
+        told = "; ".join(
+            f"{listed(names)}: {spec.dtype}{list(spec.num_values or spec.shape)}"
+            for spec, names in by_kind.items()
+        )
+        raise ConfigError(
+            f"{env_id}: {what} of its agents differ ({told}), and one policy decides for all of them"
+        )
+
+
 def _known(env_id: str, names: Iterable[str]) -> str:
     library, _, name = env_id.partition(":")
     if name not in names:
@@ -250,5 +341,6 @@ MAKERS: dict[str, Callable[[str, Options], NativeEnvironment]] = {
     "brax": _make_brax,
     "craftax": _make_craftax,
     "pgx": make_game,
+    "jaxmarl": _make_jaxmarl,
 }
 """Libraries of native environments, by the prefix of their ids."""
