@@ -105,14 +105,14 @@ def test_agents_of_jaxmarl_are_rows_in_its_order() -> None:
     key = jax.random.key(1)
     world, shown = jax.jit(native.reset)(key)
     expected, state = theirs.reset(jax.random.key_data(key))
-    step = jax.jit(native.step)
+    step, their_step = jax.jit(native.step), jax.jit(theirs.step_env)
     for count in range(3):
         for row, agent in enumerate(theirs.agents):
             np.testing.assert_array_equal(shown[row], expected[agent])
         action = (np.arange(3) + count) % 5
         world, shown, reward, ended = step(world, key, jnp.asarray(action, jnp.int32))
         chosen = dict(zip(theirs.agents, action.tolist(), strict=True))
-        expected, state, rewards, _, _ = theirs.step_env(jax.random.key_data(key), state, chosen)
+        expected, state, rewards, _, _ = their_step(jax.random.key_data(key), state, chosen)
         np.testing.assert_allclose(reward, [rewards[agent] for agent in theirs.agents], rtol=1e-5)
         assert not ended
 
@@ -291,6 +291,23 @@ import seaborn
 
 assert seaborn.color_palette is pong.sns.color_palette
 """
+
+
+QUIET = """
+import io, sys
+out, err = sys.stdout, sys.stderr
+sys.stdout = sys.stderr = held = io.StringIO()
+from seedbed.envs.on_device.makers import make_native
+
+make_native("jaxmarl:switch_riddle")
+assert sys.stdout is sys.stderr is held and (sys.__stdout__, sys.__stderr__) == (out, err)
+assert "ubmodule" not in held.getvalue()
+"""
+
+
+def test_jaxmarl_says_nothing_and_leaves_the_streams_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", QUIET], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_what_only_draws_is_imported_when_something_is_drawn() -> None:

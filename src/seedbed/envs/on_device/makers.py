@@ -167,7 +167,7 @@ def _make_jaxmarl(env_id: str, options: Options) -> NativeEnvironment:
     it do. Its time limit, if it has one, truncates.
     """
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # It prints lines about a part that it has not.
+        with _streams_kept():
             import jaxmarl
         from jaxmarl.environments.multi_agent_env import MultiAgentEnv
         from jaxmarl.registration import registered_envs
@@ -212,6 +212,21 @@ def _make_jaxmarl(env_id: str, options: Options) -> NativeEnvironment:
     mask = {"observation": board, ACTION_MASK: ArraySpec((action.num_values or (0,))[:1], "bool")}
     spec = EnvSpec(env_id, mask if masked else board, action, agents=agents)
     return NativeEnvironment(spec, reset, step, time_limit=limit)
+
+
+@contextlib.contextmanager
+def _streams_kept() -> Iterator[None]:
+    """Inside, nothing is printed; afterwards the streams are as before.
+
+    JaxMARL prints about a part that it has not, and has set ``sys.stdout`` and ``sys.stderr`` to the process's own.
+    """
+    kept = {name: getattr(sys, name) for name in ("stdout", "stderr", "__stdout__", "__stderr__")}
+    sys.stdout = sys.__stdout__ = io.StringIO()  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        for name, stream in kept.items():
+            setattr(sys, name, stream)
 
 
 def _taken_by_all(kind: type) -> Takes:
