@@ -224,6 +224,37 @@ class Nim:
         pass
 
 
+class RockPaperScissors(Parallel):
+    """Two players choose rock, paper or scissors at once, for one round or several, and see the other's last choice.
+
+    Each round is worth 1 to the player that wins it and -1 to the other one. Nobody can be beaten at random: uniform
+    choices are the only ones that lose to none.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "rock, paper, scissors"}
+    possible_agents: ClassVar = ["first", "second"]
+    seen = spaces.Box(0, 1, (3,), np.float32)
+
+    def __init__(self, rounds: int = 1) -> None:
+        super().__init__()
+        self._rounds = rounds
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.agents, self._round = [*self.possible_agents], 0
+        return {agent: np.zeros(3, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        first, second = (int(actions[agent]) for agent in self.possible_agents)
+        worth = (0.0, 1.0, -1.0)[(first - second) % 3]
+        self._round += 1
+        before, over = self.agents, self._round == self._rounds
+        self.agents = [] if over else before
+        shown = {"first": np.eye(3, dtype=np.float32)[second], "second": np.eye(3, dtype=np.float32)[first]}
+        rewards = {"first": worth, "second": -worth}
+        ends = dict.fromkeys(before, over)
+        return shown, rewards, ends, dict.fromkeys(before, False), {agent: {} for agent in before}
+
+
 _one = Meeting()
 
 
