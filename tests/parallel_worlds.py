@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -253,6 +254,29 @@ class RockPaperScissors(Parallel):
         rewards = {"first": worth, "second": -worth}
         ends = dict.fromkeys(before, over)
         return shown, rewards, ends, dict.fromkeys(before, False), {agent: {} for agent in before}
+
+
+class NimAlone(gymnasium.Env[Any, Any]):
+    """Nim for one agent: the second player is inside, and takes one stone at every turn."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "nim alone"}
+
+    def __init__(self, stones: int = 10) -> None:
+        self._nim = Nim(stones)
+        self.observation_space = self._nim.observation_space("first")
+        self.action_space = self._nim.action_space("first")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._nim.reset()
+        return self._nim.observe("first"), {}
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        self._nim.step(int(action))
+        if not self._nim.terminations["first"]:
+            self._nim.step(0)
+        over, worth = self._nim.terminations["first"], self._nim.rewards["first"]
+        return self._nim.observe("first"), worth, over, False, {}
 
 
 _one = Meeting()

@@ -48,7 +48,10 @@ class CrossPlay:
 def run(arguments: list[str]) -> None:
     """Plays and prints; see :func:`seedbed.evaluation.crossplay.crossplay`."""
     flags = parse(
-        "crossplay", CrossPlay, arguments, about="Play every policy of self-play runs against every other one."
+        "crossplay",
+        CrossPlay,
+        arguments,
+        about="Play every policy of self-play runs against every other one.",
     )
     from seedbed.errors import ConfigError
     from seedbed.evaluation.crossplay import as_json, crossplay, draw, table, write_csv

@@ -374,7 +374,9 @@ def _play(pair: Sequence[_Entrant], environment: Guarded, tally: Tally, seed: in
         count = 0
         while tally.add(step):
             arrays = step_arrays(step)
-            actions = np.zeros((environment.num_envs, *environment.spec.action.shape), environment.spec.action.dtype)
+            actions = np.zeros(
+                (environment.num_envs, *environment.spec.action.shape), environment.spec.action.dtype
+            )
             for index, (each, rows) in enumerate(zip(pair, sides, strict=True)):
                 theirs = [array[rows] for array in arrays]
                 decided, states[index] = each.decide(each.params, roots[index], count, theirs, states[index])
@@ -549,7 +551,7 @@ def table(found: CrossPlay, width: int) -> str:
         _part(found, range(begin, min(begin + at_once, len(found.players))), names, width)
         for begin in range(0, len(found.players), at_once)
     ]
-    return "\n\n".join([*parts, *_lines(found)])
+    return "\n\n".join([*parts, "\n".join(_lines(found))])
 
 
 def _part(found: CrossPlay, columns: range, names: int, width: int) -> str:
@@ -632,7 +634,9 @@ def _heat_map(figure: Any, axes: Any, found: CrossPlay) -> None:
     colours = matplotlib.colormaps["RdBu"].with_extremes(bad="0.88")
     image = axes.imshow(np.ma.masked_invalid(found.scores), cmap=colours, vmin=0.0, vmax=1.0)
     names = [name.encode(errors="replace").decode() for name in found.players]
-    axes.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 4 else 0, fontsize=8, parse_math=False)
+    axes.set_xticks(
+        range(count), names, rotation=90 if max(map(len, names)) > 4 else 0, fontsize=8, parse_math=False
+    )
     axes.set_yticks(range(count), names, fontsize=8, parse_math=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
