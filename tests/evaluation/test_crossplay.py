@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,11 @@ from seedbed.evaluation.crossplay import (
     Tally,
     crossplay,
     cyclic_triples,
-    draw,
     mean_scores,
     noise,
     ratings,
-    table,
 )
+from seedbed.evaluation.crossplay_report import draw, table
 from seedbed.learning.checkpoint import Contents, load_latest, save
 from seedbed.types import TimeStep
 
@@ -86,7 +86,7 @@ def test_ratings_come_back_from_the_scores_that_they_mean() -> None:
 def test_a_player_that_never_lost_has_a_finite_rating_of_a_known_size() -> None:
     up, down = ratings(np.array([[np.nan, 1.0], [0.0, np.nan]]), 10)
     assert up + down == pytest.approx(2000)
-    # The slope of the likelihood, 10 (1 - p(2x)), is that of the prior's drawn game, p(x) - 1/2; x is half the distance.
+    # With x half of the distance, the likelihood's slope 10 (1 - p(2x)) is that of the prior's drawn game, p(x) - 1/2.
     x = (up - down) / 2 / (400 / np.log(10))
     assert 10 / (1 + np.exp(2 * x)) == pytest.approx(1 / (1 + np.exp(-x)) - 0.5, abs=1e-6)
     further = ratings(np.array([[np.nan, 1.0], [0.0, np.nan]]), 1000)
@@ -194,6 +194,7 @@ def test_the_same_seed_plays_the_same_games_and_another_seed_others(nim: Path, p
     assert (other.scores != played.scores)[~np.eye(len(played.players), dtype=bool)].any()
 
 
+@pytest.mark.slow
 def test_the_final_policies_of_two_runs_play_by_their_folders_names(nim: Path, tmp_path: Path) -> None:
     # A recurrent network against one without, by another agent.
     run(
@@ -206,28 +207,40 @@ def test_the_final_policies_of_two_runs_play_by_their_folders_names(nim: Path, t
     assert found.triples == 0 and found.scores[0, 1] + found.scores[1, 0] == 1
 
 
+@pytest.mark.slow
 def test_a_run_of_one_agent_plays_in_the_environment_of_two(nim: Path, tmp_path: Path) -> None:
     alone = {"env": "parallel_worlds:NimAlone", "frames": 100, "opponents": 0}
-    for name in ("alone", "other"):
-        run(tmp_path / name, **{**SELF_PLAY, **alone})
+    run(tmp_path / "alone", **{**SELF_PLAY, **alone})
     found = crossplay([tmp_path / "alone", nim], games=4, final=True)
-    assert found.env == NIM and len(found.players) == 2
-    # Without a run of two agents the environment has to be named.
-    both = [tmp_path / "alone", tmp_path / "other"]
+    assert found.env == NIM and [name.split()[0] for name in found.players] == ["alone", "nim"]
+
+
+def test_runs_of_one_agent_play_in_an_environment_that_is_named(nim: Path, tmp_path: Path) -> None:
+    both = [a_copy(nim, tmp_path / name, env="parallel_worlds:NimAlone") for name in ("alone", "other")]
     with pytest.raises(
-        ConfigError, match=r"need an environment of two agents, and .*NimAlone of alone has 1.*--env"
+        ConfigError, match=r"need an environment of two agents, and .*Alone of alone has 1.*--env"
     ):
-        crossplay(both, games=4)
-    found = crossplay(both, games=4, env=NIM, env_options=["stones=10"])
-    assert found.env == NIM and [name.split()[:2] for name in found.players] == [
-        ["alone", "final"],
-        ["other", "final"],
-    ]
+        crossplay(both, games=4, trust=None)
+    found = crossplay(both, games=4, final=True, env=NIM, env_options=["stones=10"], trust=None)
+    assert found.env == NIM and [name.split()[0] for name in found.players] == ["alone", "other"]
+    # The environment of the first run that has two agents; of equal weights neither is far ahead.
+    assert crossplay([both[0], nim], games=4, final=True, trust=None).env == NIM
     with pytest.raises(
         ConfigError,
         match=r"alone cannot play in .*Nim, .*observation left is float32\[12\].*there float32\[6\]",
     ):
-        crossplay(both, games=4, env=NIM, env_options=["stones=4"])
+        crossplay(both, games=4, env=NIM, env_options=["stones=4"], trust=None)
+
+
+def a_copy(run: Path, to: Path, env: str = NIM) -> Path:
+    """A copy of a run, said to be one of another environment with the same spaces."""
+    shutil.copytree(run, to)
+    record = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({**record, "env": env}))
+    spec = json.loads((to / "spec.json").read_text())
+    agents = spec["agents"] if env == NIM else []
+    (to / "spec.json").write_text(json.dumps({**spec, "id": env, "agents": agents}))
+    return to
 
 
 # -- players by hand ---------------------------------------------------------------------------------------
@@ -281,7 +294,7 @@ def test_a_recurrent_state_stays_with_its_row() -> None:
         seen.append((params, step, state.tolist()))
         return np.zeros(len(state), np.int64), state + params
 
-    players = [module._Entrant(str(one), one, decide, lambda rows: np.arange(rows)) for one in (1, 100)]
+    players = [module._Entrant(str(one), one, decide, np.arange) for one in (1, 100)]
     matches(players, 4)
     for params, step, state in seen:
         assert state == [row + params * step for row in range(6)]
@@ -339,7 +352,7 @@ def test_the_table_has_every_score_at_any_width(width: int) -> None:
     text = table(given, width)
     for score in scores[~np.isnan(scores)]:
         assert f"{score:.2f}" in text
-    assert "[run]/" in text and "3 of 220" in text and "7 games were cut after 9 steps" in text
+    assert "[run]" in text and "3 of 220" in text and "7 games were cut after 9 steps" in text
     assert width < 40 or max(map(len, text.split("\n\n")[0].splitlines())) <= width
     if width == 200:
         assert names[0][: width // 3] in text
@@ -357,14 +370,14 @@ def test_pictures_of_other_formats(ending: str, played: CrossPlay, tmp_path: Pat
 
 
 def test_a_version_that_cannot_be_read_is_left_out_and_named(nim: Path, tmp_path: Path) -> None:
-    run(tmp_path / "run", **{**SELF_PLAY, "frames": 200})
+    a_copy(nim, tmp_path / "run")
     kept = load_latest(tmp_path / "run/checkpoints")
     trees = {name.partition(".")[0]: kept._load(name) for name in kept.files}
     version, broken = next(iter(frozen_trees(kept.files).items()))
     trees[broken] = {"other": np.zeros(3, np.float32)}
     save(tmp_path / "run/checkpoints", kept.step + 1, Contents(_nested(trees), kept.meta))
     lines: list[str] = []
-    found = crossplay([tmp_path / "run"], games=2, say=lines.append)
+    found = crossplay([tmp_path / "run"], games=2, say=lines.append, trust=None)
     assert str(version) not in found.players and len(found.players) == len(frozen_trees(kept.files))
     assert found.notes == (*lines,) and len(lines) == 1
     assert f"version {version} of run, which cannot be loaded" in lines[0]
@@ -392,7 +405,9 @@ def test_refusals(nim: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "is the only player": {"final": True},
         "of two agents, and .*Scripted has 3": {"env": "pettingzoo:parallel_worlds:Scripted"},
         "of two agents, and toy:catch has 1": {"env": "toy:catch"},
-        "nim cannot play in .*: observation number is none": {"env": "pettingzoo:parallel_worlds:Masked"},
+        "nim cannot play in .*; action is int32.* of 3 values, and there .* of 4 values; observation number is none": {
+            "env": "pettingzoo:parallel_worlds:Masked"
+        },
     }.items():
         with pytest.raises(ConfigError, match=said):
             crossplay([nim], **arguments)

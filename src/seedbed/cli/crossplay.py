@@ -54,7 +54,8 @@ def run(arguments: list[str]) -> None:
         about="Play every policy of self-play runs against every other one.",
     )
     from seedbed.errors import ConfigError
-    from seedbed.evaluation.crossplay import as_json, crossplay, draw, table, write_csv
+    from seedbed.evaluation.crossplay import crossplay
+    from seedbed.evaluation.crossplay_report import as_json, draw, table, write_csv
 
     if not flags.runs:
         raise ConfigError("crossplay needs runs: give run folders, or a folder of runs")
