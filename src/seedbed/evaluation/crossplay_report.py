@@ -132,17 +132,17 @@ def _draw(found: CrossPlay, picture: Path) -> None:
     # An object of its own instead of pyplot: no global state, and no window system is looked for.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     count = len(found.players)
     side = min(11.0, max(3.4, 0.42 * count + 1.2))
-    figure = Figure(figsize=(side + 2.6, side + 1.1), layout="constrained")
+    figure = Figure(figsize=(side + 2.6, side + 1.1), layout=ConstrainedLayoutEngine(h_pad=0.1))
     FigureCanvasAgg(figure)
     heat, beside = figure.subplots(1, 2, width_ratios=(side, 2.2), sharey=True)
     _heat_map(figure, heat, found)
     _ratings_beside(beside, found)
     triples = f"{found.cyclic:,} of {found.triples:,} triples cyclic"
     figure.suptitle(f"{found.env}: {found.games:,} games a pair, {triples}", fontsize=10, parse_math=False)
-    figure.get_layout_engine().set(h_pad=0.1)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=130)
 
