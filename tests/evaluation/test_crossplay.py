@@ -119,6 +119,7 @@ def a_step(**rows: Any) -> TimeStep:
 
 def test_a_game_is_over_when_neither_agent_is_left_and_its_whole_returns_count() -> None:
     tally = Tally(2, 1, 100)
+    assert tally.add(a_step(rows="aaaa")), "nobody has come yet: no game is over"
     assert tally.add(a_step(rows="ffff"))
     assert tally.add(a_step(rows="t...", reward=[1, 0, 0, 1]))
     # The second agent of the first environment goes on alone, and overtakes; the other environment ends.
