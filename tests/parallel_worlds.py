@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -222,6 +223,60 @@ class Nim:
 
     def close(self) -> None:
         pass
+
+
+class RockPaperScissors(Parallel):
+    """Two players choose rock, paper or scissors at once, for one round or several, and see the other's last choice.
+
+    Each round is worth 1 to the player that wins it and -1 to the other one. Nobody can be beaten at random: uniform
+    choices are the only ones that lose to none.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "rock, paper, scissors"}
+    possible_agents: ClassVar = ["first", "second"]
+    seen = spaces.Box(0, 1, (3,), np.float32)
+
+    def __init__(self, rounds: int = 1) -> None:
+        super().__init__()
+        self._rounds = rounds
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.agents, self._round = [*self.possible_agents], 0
+        return {agent: np.zeros(3, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        first, second = (int(actions[agent]) for agent in self.possible_agents)
+        worth = (0.0, 1.0, -1.0)[(first - second) % 3]
+        self._round += 1
+        before, over = self.agents, self._round == self._rounds
+        self.agents = [] if over else before
+        shown = {"first": np.eye(3, dtype=np.float32)[second], "second": np.eye(3, dtype=np.float32)[first]}
+        rewards = {"first": worth, "second": -worth}
+        ends = dict.fromkeys(before, over)
+        return shown, rewards, ends, dict.fromkeys(before, False), {agent: {} for agent in before}
+
+
+class NimAlone(gymnasium.Env[Any, Any]):
+    """Nim for one agent: the second player is inside, and takes one stone at every turn."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "nim alone"}
+
+    def __init__(self, stones: int = 10) -> None:
+        self._nim = Nim(stones)
+        self.observation_space = self._nim.observation_space("first")
+        self.action_space = self._nim.action_space("first")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._nim.reset()
+        return self._nim.observe("first"), {}
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        self._nim.step(int(action))
+        if not self._nim.terminations["first"]:
+            self._nim.step(0)
+        over, worth = self._nim.terminations["first"], self._nim.rewards["first"]
+        return self._nim.observe("first"), worth, over, False, {}
 
 
 _one = Meeting()

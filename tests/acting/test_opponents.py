@@ -18,6 +18,7 @@ from seedbed.acting.opponents import (
     after_game,
     chances,
     expected_score,
+    frozen_trees,
     marked,
     without_opponents,
 )
@@ -216,3 +217,12 @@ def test_each_version_decides_for_its_own_rows_the_policy_first() -> None:
     assert actions.tolist() == [99, 0, 10, 99, 0, 99]
     assert record["seen"].tolist() == [1, 2, 3, 4, 5, 6]
     assert calls == [(99, [1, 4, 6], [4, 1, 3]), (10, [3], [0]), (0, [2, 5], [5, 2])]
+
+
+def test_trees_of_frozen_versions_are_found_among_a_checkpoints_files_oldest_first() -> None:
+    pool = a_pool(size=3, every=1)
+    meet(pool, 9, 10, 200)
+    kept, _ = pool.kept()
+    files = [f"{name}.safetensors" for name in kept]
+    found = frozen_trees([*files, "train.safetensors", "opponent_x.safetensors", "tables_0.safetensors"])
+    assert [*found] == [9, 10, 200] and {*found.values()} == {*kept}

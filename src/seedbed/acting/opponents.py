@@ -256,8 +256,18 @@ class Pool:
         self.opponents = [each for each in table if each.version in self._params][-self.settings.size :]
 
 
+_TREE = "opponent_"
+
+
 def _tree(version: int) -> str:
-    return f"opponent_{version}"
+    return f"{_TREE}{version}"
+
+
+def frozen_trees(files: Collection[str]) -> dict[int, str]:
+    """Returns the names of the trees of frozen versions among the files of a checkpoint, by version, oldest first."""
+    trees = [name.partition(".")[0] for name in files if name.startswith(_TREE)]
+    found = {int(tree.removeprefix(_TREE)): tree for tree in trees if tree.removeprefix(_TREE).isdecimal()}
+    return dict(sorted(found.items()))
 
 
 class Games:

@@ -23,6 +23,7 @@ VERBS = {
     "collect": "write a data set of what a trained agent does",
     "logs": "print the log of an instance of a run",
     "compare": "compare runs: returns at equal frames and seconds, intervals, curves",
+    "crossplay": "play every policy of self-play runs against every other: scores, ratings, cycles",
     "watch": "watch runs in a browser: curves, traffic between the parts, faults, videos",
     "sweep": "search for settings: many runs, of which the worse ones are stopped early",
     "top": "watch runs in the terminal: returns, speed, where the time goes, faults",

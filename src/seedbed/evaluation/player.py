@@ -107,11 +107,11 @@ class Player:
             timestep = environment.receive()
 
 
-def _nobody(line: str) -> None:
+def nobody(line: str) -> None:
     """Takes a line without a listener."""
 
 
-class _Lines:
+class Lines:
     """A teller of lines about the progress, each made when it is due."""
 
     def __init__(self, say: Say) -> None:
@@ -201,7 +201,7 @@ def evaluate(
     max_steps: int = MAX_STEPS,
     trust: Collection[str] | None = (),
     env_options: Sequence[str] = (),
-    say: Say = _nobody,
+    say: Say = nobody,
 ) -> Evaluation:
     """Plays ``episodes`` episodes and estimates the expected return.
 
@@ -228,7 +228,7 @@ def evaluate(
     player = Player(path, greedy=greedy, trust=trust, env_options=env_options)
     environment = player.make(min(_ENVS, episodes))
     rows = environment.num_envs
-    returns, lines = _Returns(rows, -(-episodes // rows), max_steps), _Lines(say)
+    returns, lines = _Returns(rows, -(-episodes // rows), max_steps), Lines(say)
     try:
         for begun in itertools.takewhile(lambda _: not returns.complete, itertools.count()):
             for count in returns.add_until_all_rest(player.play(environment, seed, begun)):
@@ -273,7 +273,7 @@ def record(
     greedy: bool = False,
     max_steps: int | None = None,
     trust: Collection[str] | None = (),
-    say: Say = _nobody,
+    say: Say = nobody,
 ) -> Path:
     """Plays one episode and writes it as an mp4; returns its path.
 
@@ -301,7 +301,7 @@ def record(
         raise ConfigError(f"cannot write the video {target}: {error.strerror}") from error
     environment = player.make(1, render=True)
     rate = environment.render_fps or max(1, _FRAMES_A_SECOND // environment.spec.frames_per_step)
-    most, lines = rate * _LONGEST_VIDEO_SECONDS if max_steps is None else max_steps, _Lines(say)
+    most, lines = rate * _LONGEST_VIDEO_SECONDS if max_steps is None else max_steps, Lines(say)
     whole = target.resolve()
     draft = whole.with_name(f"{whole.stem}~{whole.suffix}")
     try:
