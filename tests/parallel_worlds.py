@@ -131,6 +131,58 @@ class Meeting(Parallel):
         return {agent: {"number": self._number, "own": own} for own, agent in enumerate(self.possible_agents)}
 
 
+class Unmarked(Meeting):
+    """Meeting in which agents do not see which of the two they are: one policy for both gets 4 at most."""
+
+    seen = spaces.Discrete(4)
+
+    def _shown(self) -> dict[str, Any]:
+        self._number = int(self._random.integers(4))
+        return dict.fromkeys(self.agents, self._number)
+
+
+class Unequal(Meeting):
+    """Meeting of agents that see and do different things: the caller 4 numbers and 4 actions, the answerer 6 and 5.
+
+    The caller's own mask, if it has one, forbids nothing but its last action where that is wrong.
+    """
+
+    length = 8
+
+    def __init__(self, masked: bool = False) -> None:
+        super().__init__()
+        self._masked = masked
+
+    def observation_space(self, agent: str) -> Any:
+        if agent == "answerer":
+            number = spaces.Box(-1, 3, (6,), np.float32)
+            return spaces.Dict({"number": number}) if self._masked else number
+        number = spaces.Box(0, 1, (4,), np.float32)
+        if not self._masked:
+            return number
+        return spaces.Dict({"number": number, "action_mask": spaces.MultiBinary(4)})
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(5, start=-1) if agent == "answerer" else self.acts
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        for agent, action in actions.items():
+            assert self.action_space(agent).contains(action), f"{agent} does {action}"
+        if self._masked:
+            assert actions["caller"] < 4 or self._number == 3, "a forbidden action"
+        # One of the answerer's actions is never right.
+        return super().step({agent: action + 1 if agent == "answerer" else action for agent, action in actions.items()})
+
+    def _shown(self) -> dict[str, Any]:
+        self._number = int(self._random.integers(4))
+        caller, answerer = np.eye(4, dtype=np.float32)[self._number], np.full(6, -1, np.float32)
+        answerer[1 + self._number] = 3
+        if not self._masked:
+            return {"caller": caller, "answerer": answerer}
+        mask = np.array([1, 1, 1, self._number == 3], np.int8)
+        return {"caller": {"number": caller, "action_mask": mask}, "answerer": {"number": answerer}}
+
+
 class Masked(Meeting):
     """Meeting with masks, in which an agent that is wrong goes, and the other one goes on alone."""
 
