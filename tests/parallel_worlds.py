@@ -147,8 +147,6 @@ class Unequal(Meeting):
     The caller's own mask, if it has one, forbids nothing but its last action where that is wrong.
     """
 
-    length = 8
-
     def __init__(self, masked: bool = False) -> None:
         super().__init__()
         self._masked = masked
@@ -171,7 +169,8 @@ class Unequal(Meeting):
         if self._masked:
             assert actions["caller"] < 4 or self._number == 3, "a forbidden action"
         # One of the answerer's actions is never right.
-        return super().step({agent: action + 1 if agent == "answerer" else action for agent, action in actions.items()})
+        moved = {agent: action + (agent == "answerer") for agent, action in actions.items()}
+        return super().step(moved)
 
     def _shown(self) -> dict[str, Any]:
         self._number = int(self._random.integers(4))
@@ -220,12 +219,35 @@ class Kinds(Meeting):
         self._differ = differ
 
     def observation_space(self, agent: str) -> Any:
-        other = agent == "answerer" and self._differ == "observations"
-        return spaces.Box(0, 1, (2,)) if other else self.seen
+        if self._differ == "names":
+            return spaces.Dict({"agent_index": spaces.Discrete(2)})
+        if agent == "caller":
+            return self.seen
+        if self._differ == "masks":
+            return spaces.Dict({**self.seen.spaces, "action_mask": spaces.MultiBinary(3)})
+        return spaces.Box(0, 1, (2,)) if self._differ == "observations" else self.seen
 
     def action_space(self, agent: str) -> Any:
-        other = agent == "answerer" and self._differ == "actions"
-        return spaces.Discrete(7) if other else self.acts
+        if agent == "caller":
+            return self.acts
+        others = {
+            "actions": spaces.Discrete(7),
+            "masks": spaces.Discrete(7),
+            "kinds of actions": spaces.Box(0, 1),
+        }
+        return others.get(self._differ, self.acts)
+
+
+class Lingering(Unequal):
+    """Unequal in which the caller dies at once, stays in ``agents``, and has to be given an action of its own."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        assert sorted(actions) == sorted(self.possible_agents)
+        for agent, action in actions.items():
+            assert self.action_space(agent).contains(action), f"{agent} does {action}"
+        shown, agents = self._shown(), self.agents
+        over = {"caller": True, "answerer": False}
+        return shown, dict.fromkeys(agents, 0.0), over, dict.fromkeys(agents, False), {}
 
 
 class Nim:
