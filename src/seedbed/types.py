@@ -219,6 +219,11 @@ class EnvSpec:
         return max(1, len(self.agents))
 
     @property
+    def tells_agents(self) -> bool:
+        """True if observations say which of the agents they are of, by the leaf :data:`AGENT_INDEX`."""
+        return bool(self.agents) and isinstance(self.observation, Mapping) and AGENT_INDEX in self.observation
+
+    @property
     def action_mask(self) -> ArraySpec | None:
         """Spec of the mask of actions, ``[P]``; None where the top of observations has no leaf :data:`ACTION_MASK`.
 

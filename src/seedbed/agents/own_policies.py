@@ -33,7 +33,7 @@ def make_own(make: Callable[[EnvSpec], Agent], spec: EnvSpec) -> Agent:
     Raises:
       ConfigError: observations do not say which agent they are of.
     """
-    if not spec.agents or AGENT_INDEX not in spec.observation:
+    if not spec.tells_agents:
         raise ConfigError(
             f"policies is own, and {spec.id} does not show which agent a row is, which pettingzoo: environments do: "
             "leave --policies out"

@@ -190,7 +190,7 @@ def described(spec: EnvSpec, network: Network = AUTO, *, normalized: bool = Fals
     if spec.action_mask is not None:
         yield f"{ACTION_MASK}: {spec.action_mask.shape}, forbids actions"
     found = leaves(read_part(spec, spec.observation, network))
-    if spec.agents and AGENT_INDEX in spec.observation:
+    if spec.tells_agents:
         yield f"{AGENT_INDEX}: tells which of {len(spec.agents)} policies decides"
         found = [(path, leaf) for path, leaf in found if path != AGENT_INDEX]
     for path, leaf in found[:_MOST_LINES]:

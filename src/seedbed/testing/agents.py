@@ -103,7 +103,7 @@ def observations(spec: EnvSpec, leading: tuple[int, ...], seed: int) -> Tree:
     drawn = map_leaves(draw, spec.observation)
     if spec.action_mask is not None:
         drawn[ACTION_MASK] |= _one_of_each(spec, leading, rng).astype(spec.action_mask.dtype)
-    if spec.agents and AGENT_INDEX in spec.observation:
+    if spec.tells_agents:
         rows = np.arange(leading[-1], dtype=np.int32) % len(spec.agents)
         drawn[AGENT_INDEX] = np.broadcast_to(rows, leading)
     return drawn
