@@ -122,9 +122,11 @@ def test_rows_that_are_no_whole_number_of_environments_are_refused_at_the_start(
         of(tmp_path / "run", envs_per_actor=8)
 
 
+@pytest.mark.slow
 def test_a_policy_for_each_agent_is_played_kept_and_taken_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])  # whence processes import the world
     folder = tmp_path / "run"
     of(folder, frames=40, policies="own")
     assert evaluate(folder, episodes=3).agents == {"stays": 15.0, "dies": 20.0, "comes": 200.0}
@@ -140,17 +142,8 @@ def test_a_policy_for_each_agent_is_played_kept_and_taken_on(
         policy.act({"observation": seen["observation"]})
     # What it has done can be learned from, by policies of their own again.
     data = collect(folder, frames=60, out=tmp_path / "data").path
-    cloned = of(
-        tmp_path / "bc",
-        policies="own",
-        agent="bc",
-        arch="seed",
-        dataset=str(data),
-        lstm=0,
-        batch_size=4,
-        unroll_length=4,
-        frames=200,
-    )
+    cloning = {"agent": "bc", "arch": "distbelief", "dataset": str(data), "batch_size": 4, "unroll_length": 4}
+    cloned = run(tmp_path / "bc", env=SCRIPTED, policies="own", frames=200, **cloning)
     assert cloned.weights_version > 0
     begun = of(tmp_path / "begun", frames=40, policies="own", init_from=str(folder))
     assert begun.weights_version > 0
