@@ -106,17 +106,22 @@ _ENDS: Any = ((2, 0, "terminated"), (4, 1, "truncated"), (5, 2, "terminated"))
 @pytest.mark.parametrize(
     ("name", "world"),
     [
-        ("vtrace", "image"),
         ("vtrace-lstm", "masked"),
         ("ppo", "masked"),
-        ("ppo-lstm", "tree"),
-        ("ppo-corrected", "continuous"),
         ("dqn", "image"),
         ("r2d2", "masked"),
-        ("pqn", "masked"),
-        ("bc", "masked"),
-        ("sac", "bounded"),
-        ("muzero", "masked"),
+        *(
+            pytest.param(name, world, marks=pytest.mark.slow)
+            for name, world in (
+                ("vtrace", "image"),
+                ("ppo-lstm", "tree"),
+                ("ppo-corrected", "continuous"),
+                ("pqn", "masked"),
+                ("bc", "masked"),
+                ("sac", "bounded"),
+                ("muzero", "masked"),
+            )
+        ),
     ],
 )
 def test_the_contract(name: str, world: str, check: Callable[[Subject], None]) -> None:
