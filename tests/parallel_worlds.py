@@ -132,6 +132,57 @@ class Meeting(Parallel):
         return {agent: {"number": self._number, "own": own} for own, agent in enumerate(self.possible_agents)}
 
 
+class Unmarked(Meeting):
+    """Meeting in which agents do not see which of the two they are: one policy for both gets 4 at most."""
+
+    seen = spaces.Discrete(4)
+
+    def _shown(self) -> dict[str, Any]:
+        self._number = int(self._random.integers(4))
+        return dict.fromkeys(self.agents, self._number)
+
+
+class Unequal(Meeting):
+    """Meeting of agents that see and do different things: the caller 4 numbers and 4 actions, the answerer 6 and 5.
+
+    The caller's own mask, if it has one, forbids nothing but its last action where that is wrong.
+    """
+
+    def __init__(self, masked: bool = False) -> None:
+        super().__init__()
+        self._masked = masked
+
+    def observation_space(self, agent: str) -> Any:
+        if agent == "answerer":
+            number = spaces.Box(-1, 3, (6,), np.float32)
+            return spaces.Dict({"number": number}) if self._masked else number
+        number = spaces.Box(0, 1, (4,), np.float32)
+        if not self._masked:
+            return number
+        return spaces.Dict({"number": number, "action_mask": spaces.MultiBinary(4)})
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(5, start=-1) if agent == "answerer" else self.acts
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        for agent, action in actions.items():
+            assert self.action_space(agent).contains(action), f"{agent} does {action}"
+        if self._masked:
+            assert actions["caller"] < 4 or self._number == 3, "a forbidden action"
+        # One of the answerer's actions is never right.
+        moved = {agent: action + (agent == "answerer") for agent, action in actions.items()}
+        return super().step(moved)
+
+    def _shown(self) -> dict[str, Any]:
+        self._number = int(self._random.integers(4))
+        caller, answerer = np.eye(4, dtype=np.float32)[self._number], np.full(6, -1, np.float32)
+        answerer[1 + self._number] = 3
+        if not self._masked:
+            return {"caller": caller, "answerer": answerer}
+        mask = np.array([1, 1, 1, self._number == 3], np.int8)
+        return {"caller": {"number": caller, "action_mask": mask}, "answerer": {"number": answerer}}
+
+
 class Masked(Meeting):
     """Meeting with masks, in which an agent that is wrong goes, and the other one goes on alone."""
 
@@ -169,12 +220,35 @@ class Kinds(Meeting):
         self._differ = differ
 
     def observation_space(self, agent: str) -> Any:
-        other = agent == "answerer" and self._differ == "observations"
-        return spaces.Box(0, 1, (2,)) if other else self.seen
+        if self._differ == "names":
+            return spaces.Dict({"agent_index": spaces.Discrete(2)})
+        if agent == "caller":
+            return self.seen
+        if self._differ == "masks":
+            return spaces.Dict({**self.seen.spaces, "action_mask": spaces.MultiBinary(3)})
+        return spaces.Box(0, 1, (2,)) if self._differ == "observations" else self.seen
 
     def action_space(self, agent: str) -> Any:
-        other = agent == "answerer" and self._differ == "actions"
-        return spaces.Discrete(7) if other else self.acts
+        if agent == "caller":
+            return self.acts
+        others = {
+            "actions": spaces.Discrete(7),
+            "masks": spaces.Discrete(7),
+            "kinds of actions": spaces.Box(0, 1),
+        }
+        return others.get(self._differ, self.acts)
+
+
+class Lingering(Unequal):
+    """Unequal in which the caller dies at once, stays in ``agents``, and has to be given an action of its own."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        assert sorted(actions) == sorted(self.possible_agents)
+        for agent, action in actions.items():
+            assert self.action_space(agent).contains(action), f"{agent} does {action}"
+        shown, agents = self._shown(), self.agents
+        over = {"caller": True, "answerer": False}
+        return shown, dict.fromkeys(agents, 0.0), over, dict.fromkeys(agents, False), {}
 
 
 class Nim:

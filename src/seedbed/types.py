@@ -19,6 +19,7 @@ from seedbed.errors import SpecError
 
 __all__ = [
     "ACTION_MASK",
+    "AGENT_INDEX",
     "ActOutput",
     "Agent",
     "ArraySpec",
@@ -185,6 +186,10 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[float, float]:
 ACTION_MASK = "action_mask"
 """Key of the leaf at the top of an observation that says which choices are allowed (:attr:`EnvSpec.action_mask`)."""
 
+AGENT_INDEX = "agent_index"
+"""Key of the leaf at the top of an observation that says which of :attr:`EnvSpec.agents` the row is, as a choice among
+them; it is there where each agent has a policy of its own (:mod:`seedbed.agents.own_policies`)."""
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -212,6 +217,11 @@ class EnvSpec:
     def rows(self) -> int:
         """Number of rows of a batch that one environment has."""
         return max(1, len(self.agents))
+
+    @property
+    def tells_agents(self) -> bool:
+        """True if observations say which of the agents they are of, by the leaf :data:`AGENT_INDEX`."""
+        return bool(self.agents) and isinstance(self.observation, Mapping) and AGENT_INDEX in self.observation
 
     @property
     def action_mask(self) -> ArraySpec | None:
@@ -419,8 +429,9 @@ class DataPlan:
       batch_size: B, unrolls (of a replay: items) in a batch, over all training devices.
       reuse: number of passes over each batch.
       minibatches: parts of a batch, each row in one of them; each pass makes one update with each part.
-      transitions: whether ``prepare`` turns a batch of B unrolls into B * T rows of one transition each (``timestep``
-        ``[2, B * T]``, but its observation is for the loss alone); the rows are whole unrolls otherwise.
+      transitions: whether ``prepare`` turns a batch of B unrolls into T * B rows of one transition each, in C order of
+        ``[T, B]`` (``timestep`` ``[2, T * B]``, but its observation is for the loss alone); the rows are whole unrolls
+        otherwise.
       most_kl: the passes over a batch end when the metric ``kl`` of an update is above this; None: never.
       on_policy: whether the weights that act have to be the trained ones (a lag of 0).
       overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
@@ -513,6 +524,8 @@ class Agent:
       priorities: ``unroll -> float32 [items, B]``, priorities of the items that an unroll brings to a replay, by the
         records of acting; it does not look at observations. None: all alike.
       clip: ``gradient -> gradient``, the step that needs the whole gradient before the optimizer has it. None: none.
+      row_means: names of the metrics of the loss that are means over all rows of a batch, to which absent ones
+        contribute 0. The others are averages over the transitions that were trained on.
     """
 
     name: str
@@ -527,6 +540,7 @@ class Agent:
     explore: Callable[[Tree, Exploration], Tree] | None = None
     priorities: Callable[[Unroll], Any] | None = None
     clip: Callable[[Tree], Tree] | None = None
+    row_means: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

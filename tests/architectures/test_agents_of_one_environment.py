@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from small_runs import params, run
 
+import seedbed
 from seedbed.cli import eval as eval_command
-from seedbed.errors import ConfigError
+from seedbed.config.resolve import configure
+from seedbed.errors import ConfigError, SpecError
 from seedbed.evaluation.collect import collect
 from seedbed.evaluation.player import evaluate, record
 from seedbed.launch.train import resume
 
+AGENTS = ("stays", "dies", "comes")
 SCRIPTED, MEETING = "pettingzoo:parallel_worlds:Scripted", "pettingzoo:parallel_worlds:Meeting"
 ROWS, STEPS, BATCHES = 12, 6, 6
 SMALL: dict[str, Any] = {"batch_size": ROWS, "unroll_length": STEPS, "lstm": 8}
@@ -32,9 +35,12 @@ def of(folder: Path, **settings: Any) -> Any:
     return run(folder, **{"env": SCRIPTED, "arch": "seed", "frames": frames, **SMALL, **SERVED, **settings})
 
 
-def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path) -> None:
-    seed = of(tmp_path / "seed")
+@pytest.mark.parametrize("policies", ["shared", "own"])
+def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path, policies: str) -> None:
+    seed = of(tmp_path / "seed", policies=policies)
     ours = params(tmp_path / "seed")
+    for leaf, array in ours.items():
+        assert policies == "shared" or array.shape[0] == len(AGENTS), leaf
     # An unroll is an episode and the reset after it: 9 of 18 decisions are carried out, and 3 episodes end.
     assert seed.weights_version == BATCHES
     assert seed.more["steps_received"] == BATCHES * ROWS * STEPS
@@ -43,7 +49,7 @@ def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path) -
     assert seed.mean_return == pytest.approx((15 + 20 + 200) / 3)
     for arch, placed in ELSEWHERE.items():
         settings = {"env": SCRIPTED, "frames": (BATCHES - 1) * ROWS * STEPS // 2 + 1, **SMALL, **placed}
-        other = run(tmp_path / arch, **settings)
+        other = run(tmp_path / arch, **settings, policies=policies)
         for name in ("weights_version", "agent_steps", "episodes", "mean_return"):
             assert getattr(other, name) == getattr(seed, name), (arch, name)
         theirs = params(tmp_path / arch)
@@ -68,8 +74,16 @@ def test_a_device_has_whole_games(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path) -> None:
-    replay = {"agent": "dqn", "lstm": 0, "replay_min_size": 36, "replay_size": 600, "replay_ratio": 1.0}
+@pytest.mark.parametrize("policies", ["shared", "own"])
+def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path, policies: str) -> None:
+    replay = {
+        "policies": policies,
+        "agent": "dqn",
+        "lstm": 0,
+        "replay_min_size": 36,
+        "replay_size": 600,
+        "replay_ratio": 1.0,
+    }
     seed = of(tmp_path / "seed", **replay, head_size=8)
     ape = of(tmp_path / "apex", **replay, head_size=8, arch="apex")
     assert seed.weights_version > 0
@@ -81,9 +95,10 @@ def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path) -> None
     assert 0 < seed.more["steps_trained"] <= seed.agent_steps < 0.6 * seed.more["steps_received"]
 
 
-def test_a_run_goes_on_with_its_agents_as_they_stood(tmp_path: Path) -> None:
-    whole = of(tmp_path / "whole", deterministic=True)
-    of(tmp_path / "parts", deterministic=True, frames=2 * ROWS * STEPS // 2 + 1)
+@pytest.mark.parametrize("policies", ["shared", "own"])
+def test_a_run_goes_on_with_its_agents_as_they_stood(tmp_path: Path, policies: str) -> None:
+    whole = of(tmp_path / "whole", deterministic=True, policies=policies)
+    of(tmp_path / "parts", deterministic=True, policies=policies, frames=2 * ROWS * STEPS // 2 + 1)
     resume(tmp_path / "parts", frames=(BATCHES - 1) * ROWS * STEPS // 2 + 1)
     ours, theirs = params(tmp_path / "whole"), params(tmp_path / "parts")
     assert whole.weights_version == BATCHES
@@ -121,3 +136,50 @@ def test_a_picture_of_all_agents_is_recorded(tmp_path: Path) -> None:
 def test_rows_that_are_no_whole_number_of_environments_are_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no whole number of environments"):
         of(tmp_path / "run", envs_per_actor=8)
+
+
+@pytest.mark.slow
+def test_a_policy_for_each_agent_is_played_kept_and_taken_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])  # whence processes import the world
+    folder = tmp_path / "run"
+    of(folder, frames=40, policies="own")
+    assert evaluate(folder, episodes=3).agents == {"stays": 15.0, "dies": 20.0, "comes": 200.0}
+    eval_command.run([str(folder), "--episodes", "3"])
+    assert "mean of each agent: stays 15, dies 20, comes 200" in capsys.readouterr().out
+    # A policy that was loaded decides for the agent that an observation names.
+    policy = seedbed.load(folder)
+    seen = {"observation": np.ones((2, 2), np.float32), "agent_index": np.array([1, 0], np.int32)}
+    action, state = policy.act(seen)
+    assert action.shape == (2,)
+    policy.act(seen, state)
+    with pytest.raises(SpecError, match="agent_index"):
+        policy.act({"observation": seen["observation"]})
+    # What it has done can be learned from, by policies of their own again.
+    data = collect(folder, frames=60, out=tmp_path / "data").path
+    cloning = {"agent": "bc", "arch": "distbelief", "dataset": str(data), "batch_size": 4, "unroll_length": 4}
+    cloned = run(tmp_path / "bc", env=SCRIPTED, policies="own", frames=200, **cloning)
+    assert cloned.weights_version > 0
+    begun = of(tmp_path / "begun", frames=40, policies="own", init_from=str(folder))
+    assert begun.weights_version > 0
+    with pytest.raises(ConfigError, match=r"none of its .* arrays fits"):
+        of(tmp_path / "other", frames=40, init_from=str(folder))
+
+
+def test_policies_of_their_own_are_for_environments_of_several_agents() -> None:
+    with pytest.raises(ConfigError, match="policies is own, and CartPole-v1 has one agent"):
+        configure("CartPole-v1", policies="own")
+
+
+def test_frozen_versions_are_of_all_policies(tmp_path: Path) -> None:
+    pool = {"opponents": 2, "opponents_every": 2, "opponents_share": 0.5}
+    nim = {"env": "pettingzoo:parallel_worlds:Nim", "policies": "own", "envs_per_actor": 8, "batch_size": 8}
+    summary = of(tmp_path / "run", **nim, **pool, frames=300, lstm=0, deterministic=True)
+    assert summary.more["opponents"] == 2 and summary.more["steps_opponents"] > 0
+    of(tmp_path / "parts", **nim, **pool, frames=150, lstm=0, deterministic=True)
+    resume(tmp_path / "parts", frames=300)
+    ours, theirs = params(tmp_path / "run"), params(tmp_path / "parts")
+    assert {name: array.tolist() for name, array in ours.items()} == {
+        name: array.tolist() for name, array in theirs.items()
+    }

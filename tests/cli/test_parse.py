@@ -200,6 +200,13 @@ def test_a_flag_that_stands_beside_another_is_shown_with_it_and_always_read(
     assert found[flag.replace("-", "_")] == 7000
 
 
+def test_policies_are_shown_with_environments_of_several_agents(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--policies" not in run(capsys, "train", "--help")[1]
+    assert "--policies" in run(capsys, "train", "pettingzoo:parallel_worlds:Meeting", "--help")[1]
+    status, _, error = run(capsys, "train", "toy:catch", "--policies", "own")
+    assert status == 2 and "policies is own, and toy:catch has one agent" in error
+
+
 @pytest.mark.parametrize(("arch", "agent"), PAIRS)
 def test_help_shows_what_architecture_and_agent_read_and_nothing_else(
     arch: str, agent: str, capsys: pytest.CaptureFixture[str]
@@ -213,7 +220,7 @@ def test_help_shows_what_architecture_and_agent_read_and_nothing_else(
     config = configure(arch=arch, agent=agent)
     idle = {part.name for part in fields(config.placement) if not has_meaning(part, type(config.settings))}
     idle |= {part.name for part in fields(config.settings) if not has_meaning(part, config.settings)}
-    for section in (config.placement, config.settings):
+    for section in (config, config.placement, config.settings):
         idle |= {part.name for part in fields(section) if not is_shown(part, section)}
     assert shown == flat(config).keys() - {"env"} - idle
     assert (arch, agent) != ("seed", "vtrace") or len(shown) <= 70

@@ -14,9 +14,11 @@ from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.make import imports_module, make, spec_of
 from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.testing.environments import check_environment, record, sample_actions
-from seedbed.types import EnvSpec
+from seedbed.types import ArraySpec, EnvSpec
 
 MINE = "pettingzoo:parallel_worlds"
+OWN = {"(policies)": "own"}
+"""As an option that no environment can have: each agent has a policy of its own."""
 PETTINGZOO = importlib.util.find_spec("pettingzoo") is not None
 
 
@@ -29,6 +31,10 @@ PETTINGZOO = importlib.util.find_spec("pettingzoo") is not None
         (f"{MINE}:Masked", {}, 4),
         (f"{MINE}:Nim", {}, 4),
         (f"{MINE}:Nim", {"masked": False}, 4),
+        (f"{MINE}:Scripted", {**OWN, "listed": True}, 6),
+        (f"{MINE}:Nim", OWN, 4),
+        (f"{MINE}:Unequal", OWN, 4),
+        (f"{MINE}:Unequal", {**OWN, "masked": True}, 4),
     ],
 )
 def test_the_contract(env_id: str, options: dict[str, Any], rows: int) -> None:
@@ -128,6 +134,61 @@ def test_actions_reach_their_agents_and_begin_where_the_space_does() -> None:
             assert step.reward.tolist() == wanted.tolist()
 
 
+def test_observations_say_which_agent_they_are_of_also_while_it_is_away() -> None:
+    steps = recorded(6, rows=6, **OWN).steps
+    for step, seen in zip(steps, SEEN, strict=True):
+        assert step.observation["agent_index"].tolist() == [0, 1, 2, 0, 1, 2]
+        assert step.observation["observation"].tolist() == [*seen, *seen]
+    plain = make(f"{MINE}:Meeting", 2, OWN)
+    plain.close()
+    assert sorted(plain.spec.observation) == ["agent_index", "number", "own"]
+    assert plain.spec.observation["agent_index"] == ArraySpec((), "int32", (2,))
+    assert plain.spec.action_mask is None
+
+
+def test_spaces_of_several_kinds_are_padded_to_the_longest() -> None:
+    with closing(make(f"{MINE}:Unequal", 4, OWN)) as env:
+        spec, step = env.spec, env.reset(3)
+        assert spec.action.num_values == (5,)
+        shown = spec.observation["observation"]
+        # Where the caller's end, the answerer's bounds and 0 remain.
+        low, high = shown.bounds
+        assert low.tolist() == [-1] * 6 and high.tolist() == [3] * 6
+        for _ in range(20):
+            seen = step.observation["observation"]
+            assert (seen[::2, 4:] == 0).all() and (seen[::2, :4].sum(axis=1) == 1).all()
+            assert step.observation["action_mask"].tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]] * 2
+            number = seen[::2, :4].argmax(axis=1)
+            assert (seen[1::2, 1:5].argmax(axis=1) == number).all()
+            # The answerer's actions begin at -1, which is never right.
+            actions = np.stack([number, (number + 1) % 4 + 1], axis=1).ravel().astype(np.int32)
+            env.send(actions)
+            over, step = step.truncated, env.receive()
+            assert step.reward.tolist() == np.where(over, 0, 1).tolist()
+
+
+def test_masks_that_are_there_are_padded_with_what_is_forbidden() -> None:
+    with closing(make(f"{MINE}:Unequal", 2, {**OWN, "masked": True})) as env:
+        step, lasts = env.reset(0), set()
+        for _ in range(7):
+            caller, answerer = step.observation["action_mask"].tolist()
+            number = int(step.observation["number"][0].argmax())
+            assert caller == [1, 1, 1, int(number == 3), 0] and answerer == [1] * 5
+            lasts.add(caller[3])
+            env.send(np.zeros(2, np.int32))
+            step = env.receive()
+        assert lasts == {0, 1}
+
+
+def test_actions_of_who_is_away_are_among_its_own() -> None:
+    # An environment that keeps its dead in agents is given an action of theirs, which no mask could forbid.
+    with closing(make(f"{MINE}:Lingering", 2, OWN)) as env:
+        env.reset(0)
+        for _ in range(5):
+            env.send(np.array([6, 6], np.int32))
+            env.receive()
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -151,6 +212,27 @@ def test_an_environment_that_breaks_the_api_is_told(fault: str, said: str) -> No
             {"differ": "actions"},
             r"actions of its agents differ \(caller: Discrete\(4, start=1\); answerer: ",
         ),
+        (
+            "Kinds",
+            {},
+            r"one policy decides for all of them: give each agent its own by --policies own, or let",
+        ),
+        (
+            "Kinds",
+            OWN,
+            r"observations of its agents differ \(caller: Dict.*; answerer: Box.*only vectors of reals",
+        ),
+        (
+            "Kinds",
+            {**OWN, "differ": "kinds of actions"},
+            r"actions of its agents differ \(caller: Discrete\(4, start=1\); answerer: Box.*only Discrete ones",
+        ),
+        (
+            "Kinds",
+            {**OWN, "differ": "masks"},
+            r"action_mask is MultiBinary\(3\), and no mask of Discrete\(7\)",
+        ),
+        ("Kinds", {**OWN, "differ": "names"}, "have an entry 'agent_index'"),
         ("Nim", {"reals": True}, "its agents take turns, and first has actions of Box"),
         ("SCHEDULE", {}, "SCHEDULE"),
         ("Parallel", {}, "possible_agents"),

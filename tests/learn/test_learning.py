@@ -66,6 +66,27 @@ def test_agents_of_one_environment_learn_to_do_different_things(
     assert min(evaluated.agents.values()) >= 6.5, evaluated
 
 
+@pytest.mark.parametrize("world", ["Unmarked", "Unequal"])
+def test_agents_that_cannot_tell_which_they_are_learn_by_policies_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str
+) -> None:
+    """By a shared policy no more than 4 of 8 is right; or the spaces differ, and there is none."""
+    monkeypatch.chdir(Path(__file__).parents[1])
+    placed = {
+        "transport": "inproc",
+        "actors": 1,
+        "envs_per_actor": 16,
+        "batch_size": 16,
+        "learning_rate": 2e-3,
+    }
+    env = f"pettingzoo:parallel_worlds:{world}"
+    learner = {"agent": "ppo", "policies": "own", "hidden": (64,)}
+    summary = learn(env, tmp_path, frames=60_000, until_return=7.0, **learner, **placed)
+    assert summary["best_mean_return"] >= 7.0, summary
+    evaluated = evaluate(tmp_path / "run", episodes=64)
+    assert min(evaluated.agents.values()) >= 6.5, evaluated
+
+
 def test_self_play_finds_the_perfect_play_of_nim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[1])
     placed = {"transport": "inproc", "actors": 1, "envs_per_actor": 32, "batch_size": 32, "unroll_length": 16}

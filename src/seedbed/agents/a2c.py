@@ -85,6 +85,7 @@ def make_agent(
         clip=make_clip(settings),
         data=DataPlan(settings.unroll_length, settings.batch_size, on_policy=True),
         mode=mode,
+        row_means=frozenset({"policy_loss", "value_loss", "entropy_loss", "valid"}),
     )
     return with_scaled_rewards(settings, agent)
 

@@ -82,6 +82,7 @@ def make_agent(
         data=DataPlan(settings.unroll_length, settings.batch_size, overlap=burn_in, dataset=True),
         mode=mode,
         clip=make_clip(settings),
+        row_means=frozenset({"likelihood_loss", "entropy_loss", "valid"}),
     )
 
 

@@ -21,7 +21,7 @@ from seedbed.errors import ConfigError
 from seedbed.nets.body import Inputs
 from seedbed.nets.network import AUTO, Network
 from seedbed.nets.q_network import QNetwork, one_of
-from seedbed.ops.batches import over_batch, transitions
+from seedbed.ops.batches import average, over_batch, transitions
 from seedbed.ops.optimizers import make_clip, make_optimizer, require
 from seedbed.ops.q_values import of_actions, td_errors
 from seedbed.types import Agent, EnvSpec, Tree, Unroll
@@ -124,9 +124,9 @@ def _make_loss(
         errors = jnp.where(ahead.valid[0], targets - taken, 0.0)
         sizes = optax.huber_loss(errors, delta=settings.huber) if settings.huber else 0.5 * jnp.square(errors)
         metrics = {
-            "value": jnp.mean(taken),
-            "target": jnp.mean(targets),
-            "td_error": jnp.mean(jnp.abs(errors)),
+            "value": average(taken, ahead.valid[0]),
+            "target": average(targets, ahead.valid[0]),
+            "td_error": average(jnp.abs(errors), ahead.valid[0]),
             "importance": jnp.mean(unroll.weight),
         }
         priorities = jnp.abs(errors)

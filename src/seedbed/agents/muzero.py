@@ -212,6 +212,7 @@ def make_agent(
         ),
         mode=mode,
         priorities=_make_priorities(model) if settings.priority_exponent else None,
+        row_means=frozenset({"td_error"}),
     )
 
 

@@ -190,6 +190,7 @@ def make_agent(
         ),
         mode=mode,
         prepare=prepare,
+        row_means=frozenset({"policy_loss", "value_loss", "entropy_loss", "kl", "valid"}),
     )
     return with_scaled_rewards(settings, agent)
 

@@ -156,6 +156,7 @@ def make_agent(
         mode=mode,
         prepare=prepare,
         explore=explore_from_start,
+        row_means=frozenset({"valid"}),
     )
 
 

@@ -154,6 +154,7 @@ def make_agent(
         mode=mode,
         explore=explore,
         priorities=_make_priorities(settings) if settings.priority_exponent else None,
+        row_means=frozenset({"valid"}),
     )
 
 

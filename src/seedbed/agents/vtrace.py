@@ -110,6 +110,7 @@ def make_agent(
         clip=_make_clip(settings),
         data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.parts),
         mode=mode,
+        row_means=frozenset({"policy_loss", "value_loss", "entropy_loss", "valid"}),
     )
     return with_scaled_rewards(settings, agent)
 

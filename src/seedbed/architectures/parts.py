@@ -316,7 +316,7 @@ def assignment_of(
     of_actors = isinstance(place, EnvironmentSettings)
     return Assignment(
         env=config.env,
-        options=config.env_options,
+        options=config.making,
         spec=spec,
         actors=place.actors,
         envs=place.envs_per_actor if envs is None else envs,

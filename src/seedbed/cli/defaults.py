@@ -7,7 +7,7 @@ the agent and the architecture.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -77,6 +77,7 @@ def typed(config: RunConfig, words: Sequence[str] = ()) -> RunConfig:
             ("agent", _choice(AGENTS, "What is computed"), field(default=config.agent)),
             ("placement", type(placement), field(default=placement)),
             ("settings", type(settings), field(default=settings)),
+            *_hidden(config, lambda part: is_shown(part, config, given)),
         ],
         bases=(RunConfig,),
         frozen=True,
@@ -107,21 +108,27 @@ def _choice(registry: Registry, about: str) -> Any:
 def _meaningful(section: Any, agent_settings: Any, given: Container[str]) -> Any:
     """Returns a section as an instance of a class that hides settings without meaning beside the given ones."""
     kind = type(section)
-    hints = get_type_hints(kind, include_extras=True)
-    hidden = [
-        (part.name, Annotated[hints[part.name], tyro.conf.Suppress], part)
-        for part in fields(kind)
-        if not (has_meaning(part, agent_settings) and is_shown(part, section, given))
-    ]
-    values = {part.name: getattr(section, part.name) for part in fields(kind)}
-    made = make_dataclass(
-        kind.__name__,
-        [(name, hint, field(default=part.default, metadata=part.metadata)) for name, hint, part in hidden],
-        bases=(kind,),
-        frozen=True,
+    hidden = _hidden(
+        section, lambda part: has_meaning(part, agent_settings) and is_shown(part, section, given)
     )
+    values = {part.name: getattr(section, part.name) for part in fields(kind)}
+    made = make_dataclass(kind.__name__, hidden, bases=(kind,), frozen=True)
     made.__doc__ = kind.__doc__
     return made(**values)
+
+
+def _hidden(section: Any, shows: Callable[[Any], bool]) -> list[tuple[str, Any, Any]]:
+    """Returns the fields of a section that help does not show, for a class that is derived from its own."""
+    hints = get_type_hints(type(section), include_extras=True)
+    return [
+        (
+            part.name,
+            Annotated[hints[part.name], tyro.conf.Suppress],
+            field(default=part.default, metadata=part.metadata),
+        )
+        for part in fields(section)
+        if not shows(part)
+    ]
 
 
 # -- flags of all ------------------------------------------------------------------------------------------

@@ -44,6 +44,10 @@ BESIDE = "beside"
 """Key of the metadata of a setting that help shows only beside another one, whose name is the value."""
 
 
+OF_ENVIRONMENTS = "of environments"
+"""Key of the metadata of a setting that help shows only with certain environments, whose ids begin with the value."""
+
+
 def has_meaning(part: Any, agent_settings: Any) -> bool:
     """Returns whether a setting means something beside these settings of the agent, or for agents of such a class.
 
@@ -59,8 +63,11 @@ def has_meaning(part: Any, agent_settings: Any) -> bool:
 def is_shown(part: Any, section: Any, given: Container[str] = ()) -> bool:
     """Returns whether help shows a setting of a section: always, or if the one that it stands beside is given.
 
-    That is so if its name, or the setting's own, is among ``given``, or if it has another value than its default.
+    That is so if its name, or the setting's own, is among ``given``, or if it has another value than its default. A
+    setting of certain environments is shown with these, whose id the section has.
     """
+    if (prefix := part.metadata.get(OF_ENVIRONMENTS)) is not None:
+        return part.name in given or section.env.startswith(prefix)
     if (beside := part.metadata.get(BESIDE)) is None or beside in given or part.name in given:
         return True
     (default,) = (other.default for other in fields(section) if other.name == beside)

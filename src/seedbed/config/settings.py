@@ -10,6 +10,7 @@ import tyro
 
 from seedbed.acting.lag import ExactLag, Lag, lag_of
 from seedbed.config.placement import (
+    OF_ENVIRONMENTS,
     EngineSettings,
     HostSettings,
     LearnerSettings,
@@ -17,6 +18,7 @@ from seedbed.config.placement import (
     RemoteSettings,
     at_least,
 )
+from seedbed.envs.policies import OWN, SEVERAL
 from seedbed.errors import ConfigError
 from seedbed.nets.network import Network
 from seedbed.registry import AGENTS, ARCHITECTURES
@@ -90,6 +92,8 @@ class RunConfig:
     """Run folder whose newest parameters the run begins with, as far as they fit; none: new ones."""
     env_options: tuple[str, ...] = ()
     """Options of the environment: name=value, read by the default's type, or name:=JSON."""
+    policies: Literal["shared", "own"] = field(default="shared", metadata={OF_ENVIRONMENTS: SEVERAL})
+    """Policies of an environment's agents: shared by all of them, or each agent's own."""
     run_dir: str | None = None
     """Folder of the run; None for a new one under runs/."""
     begin_or_resume: bool = False
@@ -109,6 +113,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MOST_SEED:
             raise ConfigError(f"seed is {self.seed}, and has to be between 0 and {MOST_SEED}")
+        if self.policies == "own" and not self.env.startswith(SEVERAL):
+            raise ConfigError(
+                f"policies is own, and {self.env} has one agent: leave it out, or give an environment of several "
+                f"({SEVERAL}module:factory)"
+            )
         if self.begin_or_resume and self.run_dir is None:
             raise ConfigError("begin_or_resume needs the folder that may hold the run: give --run-dir")
         for section, registry, name in (
@@ -147,6 +156,11 @@ class RunConfig:
                 f"on is {self.on}, and transport inproc makes actors threads of this process: use --transport shm or "
                 "grpc"
             )
+
+    @property
+    def making(self) -> tuple[str, ...]:
+        """Options with which environments are made: their own, and the word for agents that have a policy each."""
+        return (*self.env_options, OWN) if self.policies == "own" else self.env_options
 
     @property
     def on(self) -> str:

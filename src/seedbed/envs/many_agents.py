@@ -20,9 +20,10 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import NDArray
 
 from seedbed.envs import contract
-from seedbed.envs.as_declared import Read, reader
 from seedbed.envs.claims import claim, release
+from seedbed.envs.kinds import Kind, equal, padded
 from seedbed.envs.options import Options, arguments, taken_by
+from seedbed.envs.policies import SEVERAL, without_policies
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
@@ -31,7 +32,6 @@ from seedbed.metrics.final_info import FinalInfo
 from seedbed.plugins import load
 from seedbed.types import ACTION_MASK, EnvSpec, TimeStep
 
-PREFIX = "pettingzoo:"
 _NEEDED = ("possible_agents", "observation_space", "action_space", "reset", "step")
 _FIVE = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -62,13 +62,11 @@ class World:
       env_id: its name, for messages.
       env: the environment.
       agents: names of all agents that it can have.
-      read: function that brings an observation to its declared dtypes.
-      blank: observation of an agent that is not there.
+      kinds: the agents, seen from the space that all have.
     """
 
-    def __init__(self, env_id: str, env: Any, agents: Sequence[Any], read: Read, blank: Any) -> None:
-        self._id, self._env, self._agents = env_id, env, agents
-        self._read, self._blank = read, blank
+    def __init__(self, env_id: str, env: Any, agents: Sequence[Any], kinds: Sequence[Kind]) -> None:
+        self._id, self._env, self._agents, self._kinds = env_id, env, agents, kinds
         self._present: set[Any] = set()
 
     def reset(self, seed: int | None = None) -> Shown:
@@ -79,7 +77,7 @@ class World:
             raise EnvironmentFault(f"{self._id}: reset() leaves no name in agents: it must list who begins")
         rows = self._nobody()
         for row, agent in self._rows(self._present):
-            rows.observation[row] = self._observed(shown, agent, "reset")
+            rows.observation[row] = self._observed(shown, row, agent, "reset")
             rows.absent[row] = False
         return rows
 
@@ -88,7 +86,9 @@ class World:
         if not self._present:
             return self.reset()
         asked = self._listed()
-        result = self._env.step({agent: actions[row] for row, agent in self._rows(asked)})
+        result = self._env.step(
+            {agent: self._kinds[row].act(actions[row]) for row, agent in self._rows(asked)}
+        )
         parts = dict(zip(_FIVE, contract.five(self._id, result), strict=True))
         listed_now = self._listed()
         rows = self._nobody()
@@ -96,7 +96,7 @@ class World:
             if agent in self._present:
                 self._goes_on(rows, row, agent, parts)
             elif not self._ended(parts, agent):
-                rows.observation[row] = self._observed(parts["observations"], agent, "step")
+                rows.observation[row] = self._observed(parts["observations"], row, agent, "step")
                 rows.absent[row] = False
         over = rows.terminated | rows.truncated
         remaining = {agent for row, agent in self._rows(self._agents) if not (rows.absent[row] or over[row])}
@@ -113,7 +113,7 @@ class World:
         values = tuple(self._of(parts[name], agent, name) for name in _FIVE[:4])
         step = contract.step(self._id, (*values, parts["infos"]))
         observation, rows.reward[row], rows.terminated[row], rows.truncated[row], infos = step
-        rows.observation[row] = taken(self._read, observation, "step")
+        rows.observation[row] = taken(self._kinds[row].read, observation, "step")
         rows.absent[row] = False
         info = infos.get(agent) if isinstance(infos, Mapping) else None
         if (rows.terminated[row] or rows.truncated[row]) and isinstance(info, Mapping):
@@ -136,8 +136,8 @@ class World:
         wanted = set(names)
         return [(row, agent) for row, agent in enumerate(self._agents) if agent in wanted]
 
-    def _observed(self, shown: Any, agent: Any, moment: str) -> Any:
-        return taken(self._read, self._of(shown, agent, "observations"), moment)
+    def _observed(self, shown: Any, row: int, agent: Any, moment: str) -> Any:
+        return taken(self._kinds[row].read, self._of(shown, agent, "observations"), moment)
 
     def _of(self, part: Any, agent: Any, name: str) -> Any:
         if not isinstance(part, Mapping) or agent not in part:
@@ -149,7 +149,7 @@ class World:
     def _nobody(self) -> Shown:
         count = len(self._agents)
         return Shown(
-            [self._blank] * count,
+            [kind.blank for kind in self._kinds],
             np.zeros(count),
             np.zeros(count, np.bool_),
             np.zeros(count, np.bool_),
@@ -249,6 +249,7 @@ class ParallelBatch:
     Args:
       env_id: their name.
       envs: the environments, of one kind.
+      own: whether each agent has a policy of its own, see :func:`seedbed.envs.kinds.padded`.
 
     Attributes:
       told: numbers in the ``info`` of the ends of agents' episodes.
@@ -258,12 +259,11 @@ class ParallelBatch:
       ConfigError: agents differ in their spaces, or the spaces are not supported.
     """
 
-    def __init__(self, env_id: str, envs: Sequence[Any]) -> None:
+    def __init__(self, env_id: str, envs: Sequence[Any], *, own: bool = False) -> None:
         agents = tuple(envs[0].possible_agents)
         if not agents:
             raise ConfigError(f"{env_id} has no possible_agents: it must name all agents that it can have")
-        seen = _shared(env_id, "observations", agents, envs[0].observation_space)
-        acts = _shared(env_id, "actions", agents, envs[0].action_space)
+        seen, acts, kinds = (padded if own else equal)(env_id, agents, envs[0])
         observation, self._decode = observation_codec(seen, env_id)
         action, self._encode = action_codec(acts, env_id)
         self.spec = EnvSpec(env_id, observation, action, agents=tuple(map(str, agents)))
@@ -272,8 +272,7 @@ class ParallelBatch:
         self._envs = list(envs)
         self._parts = [getattr(env, "unwrapped", env) for env in envs]
         claim(env_id, self._parts)
-        read, blank = reader(seen, env_id, ()), _blank(seen)
-        self._worlds = [World(env_id, env, agents, read, blank) for env in envs]
+        self._worlds = [World(env_id, env, agents, kinds) for env in envs]
         self._stream = Stream(self.num_envs)
         self._actions: Any = None
         self._closed = False
@@ -336,15 +335,16 @@ def make_many(env_id: str, num_envs: int, options: Options, *, render: bool) -> 
     Raises:
       ConfigError: there is no such factory, it does not take an option, or its result cannot be used.
     """
-    factory = load(env_id.removeprefix(PREFIX))
+    factory = load(env_id.removeprefix(SEVERAL))
     takes = taken_by(factory)
+    options, own = without_policies(options)
     settings = arguments(env_id, options, takes)
     if render and ("render_mode" in takes.parameters or takes.any_name):
         settings["render_mode"] = "rgb_array"
     envs = [_parallel(env_id, factory(**settings))]
     while len(envs) * len(envs[0].possible_agents) < num_envs:
         envs.append(_parallel(env_id, factory(**settings)))
-    return ParallelBatch(env_id, envs)
+    return ParallelBatch(env_id, envs, own=own)
 
 
 def _parallel(env_id: str, env: Any) -> Any:
@@ -357,32 +357,3 @@ def _parallel(env_id: str, env: Any) -> Any:
             f"(no {', '.join(missing)})"
         )
     return env
-
-
-def _shared(env_id: str, what: str, agents: Sequence[Any], space_of: Callable[[Any], Any]) -> Any:
-    """The space that all agents have; raises :class:`ConfigError` if they are of several kinds."""
-    kinds: dict[str, tuple[Any, list[Any]]] = {}
-    for agent in agents:
-        space = space_of(agent)
-        kinds.setdefault(str(space), (space, []))[1].append(agent)
-    if len(kinds) > 1:
-        told = "; ".join(f"{listed([*map(str, names)])}: {name}" for name, (_, names) in kinds.items())
-        raise ConfigError(
-            f"{env_id}: {what} of its agents differ ({told}), and one policy decides for all of them: let a factory of "
-            "your own make them equal, for instance with supersuit.pad_observations_v0 and pad_action_space_v0"
-        )
-    ((space, _),) = kinds.values()
-    return space
-
-
-def _blank(space: Any) -> Any:
-    """An observation as close to 0 as the bounds let it be."""
-    if isinstance(space, spaces.Dict):
-        return {key: _blank(child) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_blank(child) for child in space.spaces)
-    if isinstance(space, spaces.Box):
-        return np.minimum(np.maximum(np.zeros(space.shape, space.dtype), space.low), space.high)
-    if isinstance(space, spaces.Discrete):
-        return int(space.start)
-    return np.zeros(space.shape, space.dtype) + getattr(space, "start", 0)

@@ -76,7 +76,7 @@ class Player:
 
         Where environments have several agents, there are as many of them as have ``num_envs`` agents or a few more.
         """
-        options = split(self.config.env_options)
+        options = split(self.config.making)
         # What counts is the whole game, also for an agent that was trained on single lives.
         options.pop("episodic_life", None)
         options.update(self._options)

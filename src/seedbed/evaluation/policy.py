@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 
 from seedbed.acting.inference import row_keys
 from seedbed.acting.unrolls import step_arrays, timestep_of
-from seedbed.agents.interface import AgentDefinition
 from seedbed.config.settings import RunConfig
 from seedbed.errors import SpecError
 from seedbed.evaluation.observations import batch_of, step_of
-from seedbed.launch.build import build_spec
+from seedbed.launch.build import build_spec, make_agent
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.surroundings import held, require_devices
+from seedbed.launch.surroundings import held
 from seedbed.learning.checkpoint import Checkpoint
-from seedbed.registry import AGENTS
 from seedbed.seeding import key
 from seedbed.types import ActOutput, Agent, ArraySpec, EnvSpec, Tree
 
@@ -172,9 +170,7 @@ def load(
 
 def _agent_of(config: RunConfig, spec: EnvSpec) -> Agent:
     """The agent without the annealing of its optimizer, for which a learner would be needed."""
-    require_devices()
-    definition = cast(AgentDefinition, AGENTS.load(config.agent))
-    return definition.make(config.settings, spec, config.net, total_updates=1)
+    return make_agent(config, config.settings, spec, 1)
 
 
 def deciding(agent: Agent, *, greedy: bool) -> Agent:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from seedbed.agents.interface import AgentDefinition
+from seedbed.agents.own_policies import make_own
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.config.placement import EnvironmentSettings, RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
@@ -60,14 +61,19 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
     Raises:
       ConfigError: a setting does not fit the environment, or JAX has no device.
     """
+    settings = with_values(config.settings, values) if values else config.settings
+    return make_agent(config, settings, spec, _total_updates(config, spec))
+
+
+def make_agent(config: RunConfig, settings: Any, spec: EnvSpec, total_updates: int | None) -> Agent:
+    """Makes the agent of a configuration, with other ``settings`` of its own; see :class:`AgentDefinition`."""
     require_devices()
     definition = cast(AgentDefinition, AGENTS.load(config.agent))
-    return definition.make(
-        with_values(config.settings, values) if values else config.settings,
-        spec,
-        config.net,
-        total_updates=_total_updates(config, spec),
-    )
+
+    def make(spec: EnvSpec) -> Agent:
+        return definition.make(settings, spec, config.net, total_updates=total_updates)
+
+    return make_own(make, spec) if config.policies == "own" else make(spec)
 
 
 _FEW_RENEWALS = 50

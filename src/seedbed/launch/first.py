@@ -104,7 +104,7 @@ def _job(config: RunConfig, num_envs: int) -> dict[str, Any]:
     """Returns the arguments of :func:`seedbed.envs.first.look`; the seed is new unless the run is deterministic."""
     moment = 0 if config.deterministic else time.time_ns()
     seed = integer(config.seed, "first environment", moment, bits=31)
-    return {"env_id": config.env, "options": config.env_options, "num_envs": num_envs, "seed": seed}
+    return {"env_id": config.env, "options": config.making, "num_envs": num_envs, "seed": seed}
 
 
 def _ended(process: ProcessInstance, moments: Path, config: RunConfig) -> Fault:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from seedbed.nets.network import AUTO, Network
-from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec, Tree, leaves, map_leaves
+from seedbed.types import ACTION_MASK, AGENT_INDEX, ArraySpec, EnvSpec, Tree, leaves, map_leaves
 
 Rule = Literal["auto", "bytes"]
 """``auto``: as above. ``bytes``: as version 0.1 did, every uint8 by 255, all of rank 3 an image."""
@@ -190,6 +190,9 @@ def described(spec: EnvSpec, network: Network = AUTO, *, normalized: bool = Fals
     if spec.action_mask is not None:
         yield f"{ACTION_MASK}: {spec.action_mask.shape}, forbids actions"
     found = leaves(read_part(spec, spec.observation, network))
+    if spec.tells_agents:
+        yield f"{AGENT_INDEX}: tells which of {len(spec.agents)} policies decides"
+        found = [(path, leaf) for path, leaf in found if path != AGENT_INDEX]
     for path, leaf in found[:_MOST_LINES]:
         way = entry_of(leaf, rule).values.value
         if normalized and leaf.dtype.startswith("float"):

@@ -24,6 +24,7 @@ import numpy as np
 
 from seedbed.types import (
     ACTION_MASK,
+    AGENT_INDEX,
     Agent,
     ArraySpec,
     EnvSpec,
@@ -82,7 +83,10 @@ End = tuple[int, int, Literal["terminated", "truncated"]]
 
 
 def observations(spec: EnvSpec, leading: tuple[int, ...], seed: int) -> Tree:
-    """Random observations ``[*leading, ...]`` of the spec's shapes, dtypes and ranges; masks allow something."""
+    """Random observations ``[*leading, ...]`` of the spec's shapes, dtypes and ranges; masks allow something.
+
+    Rows that say which agent they are have the agents in turn.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(leaf: ArraySpec) -> np.ndarray[Any, Any]:
@@ -99,6 +103,9 @@ def observations(spec: EnvSpec, leading: tuple[int, ...], seed: int) -> Tree:
     drawn = map_leaves(draw, spec.observation)
     if spec.action_mask is not None:
         drawn[ACTION_MASK] |= _one_of_each(spec, leading, rng).astype(spec.action_mask.dtype)
+    if spec.tells_agents:
+        rows = np.arange(leading[-1], dtype=np.int32) % len(spec.agents)
+        drawn[AGENT_INDEX] = np.broadcast_to(rows, leading)
     return drawn
 
 

@@ -139,7 +139,7 @@ def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage
 def _environment_job(config: RunConfig, seconds: float) -> dict[str, Any]:
     return {
         "env": config.env,
-        "options": list(config.env_options),
+        "options": list(config.making),
         "envs": config.placement.envs_per_actor,
         "seconds": seconds,
         "windows": _WINDOWS,

@@ -1,0 +1,26 @@
+"""The word among an environment's options by which each of its agents has a policy of its own: ``--policies own``.
+
+It travels with the options wherever environments are made, in other processes and on other machines too. Its name is no
+argument that a function could have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seedbed.envs.options import Options, split
+
+SEVERAL = "pettingzoo:"
+"""Prefix of the environments that have several agents."""
+
+_NAME = "(policies)"
+OWN = f"{_NAME}=own"
+"""The option."""
+
+
+def without_policies(options: Options) -> tuple[dict[str, Any], bool]:
+    """Returns the options of the environment itself, and whether each agent has a policy of its own."""
+    given = dict(options) if isinstance(options, Mapping) else split(options)
+    own = given.pop(_NAME, None) is not None
+    return given, own
