@@ -57,8 +57,10 @@ def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path, p
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
 
 
-def test_games_of_two_are_the_same_in_one_program(tmp_path: Path) -> None:
-    settings = {"env": "pgx:tic_tac_toe", "batch_size": 8, "unroll_length": 6, "frames": 300}
+@pytest.mark.parametrize("policies", ["shared", "own"])
+def test_games_of_two_are_the_same_in_one_program(tmp_path: Path, policies: str) -> None:
+    game: dict[str, Any] = {"env": "pgx:tic_tac_toe", "policies": policies, "frames": 300}
+    settings = {**game, "batch_size": 8, "unroll_length": 6}
     seed = run(tmp_path / "seed", **{**settings, **SERVED, "arch": "seed", "envs_per_actor": 8})
     anakin = run(tmp_path / "anakin", **settings, arch="anakin")
     assert seed.episodes == anakin.episodes > 20

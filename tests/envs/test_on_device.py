@@ -22,6 +22,7 @@ from seedbed.envs.make import NATIVE, make, spec_of
 from seedbed.envs.on_device.episodes import finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import advance, begin
 from seedbed.envs.on_device.makers import MAKERS, _quiet, make_native
+from seedbed.envs.policies import OWN
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError, SpecError
 from seedbed.testing.environments import check_environment, record, sample_actions
@@ -115,6 +116,30 @@ def test_agents_of_jaxmarl_are_rows_in_its_order() -> None:
         expected, state, rewards, _, _ = their_step(jax.random.key_data(key), state, chosen)
         np.testing.assert_allclose(reward, [rewards[agent] for agent in theirs.agents], rtol=1e-5)
         assert not ended
+
+
+def test_kinds_of_agents_are_padded_for_policies_of_their_own() -> None:
+    """The speaker sees 3 numbers and has 3 actions, the listener 11 and 5."""
+    native = make_native("jaxmarl:MPE_simple_speaker_listener_v4", (OWN,))
+    theirs: Any = jaxmarl.make("MPE_simple_speaker_listener_v4")
+    key = jax.random.key(1)
+    world, shown = jax.jit(native.reset)(key)
+    expected, state = theirs.reset(jax.random.key_data(key))
+    assert shown["agent_index"].tolist() == [0, 1]
+    assert shown["action_mask"].tolist() == [[True] * 3 + [False] * 2, [True] * 5]
+    np.testing.assert_array_equal(shown["observation"][0], [*expected["speaker_0"], *[0] * 8])
+    np.testing.assert_array_equal(shown["observation"][1], expected["listener_0"])
+    # An action beyond the speaker's own, which its mask forbids, is its last one.
+    _, shown, reward, _ = jax.jit(native.step)(world, key, jnp.asarray([4, 4], jnp.int32))
+    chosen = {"speaker_0": 2, "listener_0": 4}
+    expected, _, rewards, _, _ = jax.jit(theirs.step_env)(jax.random.key_data(key), state, chosen)
+    np.testing.assert_allclose(shown["observation"][1], expected["listener_0"], rtol=1e-5)
+    np.testing.assert_allclose(reward, [rewards["speaker_0"], rewards["listener_0"]], rtol=1e-5)
+
+
+def test_policies_of_their_own_need_several_agents() -> None:
+    with pytest.raises(ConfigError, match="policies is own, and pgx:2048 has one agent"):
+        make_native("pgx:2048", (OWN,))
 
 
 def test_a_limit_of_jaxmarl_truncates_all_agents() -> None:
@@ -229,7 +254,8 @@ def test_pictures() -> None:
         (
             "jaxmarl:MPE_simple_speaker_listener_v4",
             {},
-            r"actions of its agents differ \(speaker_0: int32\[3\]; listener_0: int32\[5\]\)",
+            r"observations of its agents differ \(speaker_0: float32\[3\]; listener_0: float32\[11\]\) and actions "
+            r"of its agents differ \(speaker_0: int32\[3\]; listener_0: int32\[5\]\), and one policy decides for all",
         ),
         ("gymnax:CartPole-v1", {"max_steps_in_episode": 0}, "at least 1"),
         ("ALE/Pong-v5", {}, "no JAX-native environment"),

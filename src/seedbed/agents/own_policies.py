@@ -35,8 +35,7 @@ def make_own(make: Callable[[EnvSpec], Agent], spec: EnvSpec) -> Agent:
     """
     if not spec.tells_agents:
         raise ConfigError(
-            f"policies is own, and {spec.id} does not show which agent a row is, which pettingzoo: environments do: "
-            "leave --policies out"
+            f"policies is own, and {spec.id} does not show which agent a row is: leave --policies out"
         )
     rest = {name: leaf for name, leaf in spec.observation.items() if name != AGENT_INDEX}
     return with_own_policies(make(replace(spec, observation=rest)), len(spec.agents))

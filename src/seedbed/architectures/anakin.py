@@ -239,7 +239,7 @@ class Anakin:
         self._spec = spec
         self._samples = agent.data.replay is not None
         self._num_envs = envs_of(config, agent)
-        self._env = make_native(config.env, config.env_options)
+        self._env = make_native(config.env, config.making)
         self._spoilt = Spoilt(spec)
         self._devices = pick_everywhere("training", config.placement.training_devices)
         self._update = Update(agent, self._devices)

@@ -116,7 +116,7 @@ class RunConfig:
         if self.policies == "own" and not self.env.startswith(SEVERAL):
             raise ConfigError(
                 f"policies is own, and {self.env} has one agent: leave it out, or give an environment of several "
-                f"({SEVERAL}module:factory)"
+                f"({', '.join(f'{prefix}…' for prefix in SEVERAL)})"
             )
         if self.begin_or_resume and self.run_dir is None:
             raise ConfigError("begin_or_resume needs the folder that may hold the run: give --run-dir")

@@ -17,7 +17,6 @@ from seedbed.envs.interface import Environment
 from seedbed.envs.masks import mask_rule
 from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.envs.own import is_own, make_own
-from seedbed.envs.policies import SEVERAL
 from seedbed.envs.pool import PREFIX, Pool
 from seedbed.envs.rules import StepRules, broken_array
 from seedbed.envs.standard import make_standard
@@ -275,7 +274,7 @@ def _maker(env_id: str) -> Callable[..., Environment]:
         return _make_native
     if is_atari(env_id):
         return make_atari
-    if env_id.startswith(SEVERAL):
+    if env_id.startswith("pettingzoo:"):
         return _make_many
     if is_own(env_id):
         return make_own

@@ -23,7 +23,7 @@ from seedbed.envs import contract
 from seedbed.envs.claims import claim, release
 from seedbed.envs.kinds import Kind, equal, padded
 from seedbed.envs.options import Options, arguments, taken_by
-from seedbed.envs.policies import SEVERAL, without_policies
+from seedbed.envs.policies import without_policies
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
@@ -32,6 +32,7 @@ from seedbed.metrics.final_info import FinalInfo
 from seedbed.plugins import load
 from seedbed.types import ACTION_MASK, EnvSpec, TimeStep
 
+PREFIX = "pettingzoo:"
 _NEEDED = ("possible_agents", "observation_space", "action_space", "reset", "step")
 _FIVE = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -335,7 +336,7 @@ def make_many(env_id: str, num_envs: int, options: Options, *, render: bool) -> 
     Raises:
       ConfigError: there is no such factory, it does not take an option, or its result cannot be used.
     """
-    factory = load(env_id.removeprefix(SEVERAL))
+    factory = load(env_id.removeprefix(PREFIX))
     takes = taken_by(factory)
     options, own = without_policies(options)
     settings = arguments(env_id, options, takes)

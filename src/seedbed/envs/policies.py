@@ -11,8 +11,8 @@ from typing import Any
 
 from seedbed.envs.options import Options, split
 
-SEVERAL = "pettingzoo:"
-"""Prefix of the environments that have several agents."""
+SEVERAL = ("pettingzoo:", "jaxmarl:", "pgx:")
+"""Prefixes of the environments that may have several agents."""
 
 _NAME = "(policies)"
 OWN = f"{_NAME}=own"

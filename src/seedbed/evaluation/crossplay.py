@@ -240,7 +240,7 @@ def _environment(runs: Sequence[_Run], env: str, options: Sequence[str], rows: i
         if run is None:
             told = listed([f"{run.spec.id} of {run.name} has {run.spec.rows}" for run in runs])
             raise ConfigError(f"games need an environment of two agents, and {told}: give one by --env")
-        env, values = run.config.env, split(run.config.env_options)
+        env, values = run.config.env, split(run.config.making)
     values |= split(options)
     # Whole games are played, also by an agent that was trained on single lives.
     values.pop("episodic_life", None)

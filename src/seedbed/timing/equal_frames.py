@@ -82,7 +82,7 @@ def pairs(config: RunConfig, spec: EnvSpec) -> list[Pair]:
         pair = defaults(config.env, config.preset, agent, arch)
         try:
             if load_architecture(arch).policy == "program":
-                make_native(config.env, config.env_options)
+                make_native(config.env, config.making)
             pair = replace(pair, **{name: value for name, value in given.items() if name in flat(pair)})
             reason = why_not(pair, build_agent(pair, spec))
         except ConfigError:

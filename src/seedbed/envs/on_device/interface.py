@@ -34,6 +34,7 @@ class NativeEnvironment:
         environment's own rules. A world is any pytree of arrays; it need not know how to begin anew.
       time_limit: steps after which an episode is truncated; None for no limit.
       render: ``world -> picture``, uint8 ``[H, W, 3]``, on the host; None if it cannot be drawn.
+      differ: description of the spaces in which agents differ, if they were made equal for policies of their own.
     """
 
     spec: EnvSpec
@@ -41,6 +42,7 @@ class NativeEnvironment:
     step: Callable[[Any, Any, Any], tuple[Any, Tree, Any, Any]]
     time_limit: int | None = None
     render: Callable[[Any], Any] | None = None
+    differ: str = ""
 
 
 class EnvState(NamedTuple):

@@ -19,13 +19,15 @@ import numpy as np
 
 from seedbed.envs.on_device.games import make_game
 from seedbed.envs.on_device.interface import NativeEnvironment, settled
+from seedbed.envs.on_device.several import telling, together
 from seedbed.envs.on_device.toys import TOYS
 from seedbed.envs.options import Options, Parameter, Takes, arguments, taken_by, whole
 from seedbed.envs.own import is_own
-from seedbed.errors import ConfigError, SeedbedError, listed, unknown_name
+from seedbed.envs.policies import without_policies
+from seedbed.errors import ConfigError, SeedbedError, unknown_name
 from seedbed.installation import extra_line
 from seedbed.plugins import load
-from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec
+from seedbed.types import ArraySpec, EnvSpec
 
 _UNLIMITED = 2**30
 _BRAX_LIMIT = 1000
@@ -46,6 +48,7 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
       SpecError: its observations differ from its spec.
     """
     library = env_id.partition(":")[0]
+    options, own = without_policies(options)
     try:
         made: Any = None
         if library in MAKERS:
@@ -55,7 +58,7 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
         elif is_own(env_id) and library not in _ON_HOSTS:
             made = _own(env_id, options)
         if isinstance(made, NativeEnvironment):
-            return settled(made)
+            return settled(telling(made) if own else _for_one_policy(made))
     except SeedbedError:
         raise
     except Exception as error:
@@ -65,6 +68,16 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
         f"({', '.join([*(f'{name}:…' for name in MAKERS), *TOYS])}, or module:factory that returns a "
         "NativeEnvironment)"
     )
+
+
+def _for_one_policy(env: NativeEnvironment) -> NativeEnvironment:
+    """Returns the environment; raises :class:`ConfigError` if its agents are of several kinds."""
+    if env.differ:
+        raise ConfigError(
+            f"{env.spec.id}: {env.differ}, and one policy decides for all of them: give each agent its own by "
+            "--policies own"
+        )
+    return env
 
 
 def _own(env_id: str, options: Options) -> Any:
@@ -181,25 +194,30 @@ def _make_jaxmarl(env_id: str, options: Options) -> NativeEnvironment:
     if limit is not None:
         unlimited.max_steps = _UNLIMITED
     agents = tuple(env.agents)
-    action, encode = _shared_action(env_id, env, agents)
+    acts = [_gymnax_action(env_id, env.action_space(agent)) for agent in agents]
     shown = jax.eval_shape(lambda key: env.reset(key)[0], jax.random.key_data(jax.random.key(0)))
-    board = _shared_observation(env_id, {agent: shown[agent] for agent in agents})
-    masked = bool(action.num_values) and type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
+    common = together(
+        env_id,
+        [ArraySpec(shown[agent].shape, _dtype_of(shown[agent])) for agent in agents],
+        [spec for spec, _ in acts],
+        agents,
+        masked=type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions,
+    )
 
     def seen(observations: Any, world: Any) -> Any:
-        stacked = jnp.stack([observations[agent] for agent in agents])
-        if not masked:
-            return stacked
-        allowed = env.get_avail_actions(world)
-        masks = jnp.stack([allowed[agent] for agent in agents]).astype(bool)
-        return {"observation": stacked, ACTION_MASK: masks}
+        allowed = env.get_avail_actions(world) if common.masked else None
+        return common.rows(
+            [observations[agent] for agent in agents],
+            None if allowed is None else [allowed[agent] for agent in agents],
+        )
 
     def reset(key: Any) -> tuple[Any, Any]:
         observations, world = env.reset(jax.random.key_data(key))
         return world, seen(observations, world)
 
     def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
-        raw, actions = jax.random.key_data(key), {agent: encode(action[i]) for i, agent in enumerate(agents)}
+        raw, own = jax.random.key_data(key), common.own_actions(action)
+        actions = {agent: encode(each) for agent, (_, encode), each in zip(agents, acts, own, strict=True)}
         observations, *_ = env.step_env(raw, world, actions)
         _, world, rewards, ends, _ = unlimited.step_env(raw, world, actions)
         return (
@@ -209,9 +227,8 @@ def _make_jaxmarl(env_id: str, options: Options) -> NativeEnvironment:
             ends["__all__"],
         )
 
-    mask = {"observation": board, ACTION_MASK: ArraySpec((action.num_values or (0,))[:1], "bool")}
-    spec = EnvSpec(env_id, mask if masked else board, action, agents=agents)
-    return NativeEnvironment(spec, reset, step, time_limit=limit)
+    spec = EnvSpec(env_id, common.observation, common.action, agents=agents)
+    return NativeEnvironment(spec, reset, step, time_limit=limit, differ=common.differ)
 
 
 @contextlib.contextmanager
@@ -235,34 +252,6 @@ def _taken_by_all(kind: type) -> Takes:
         taken_by(vars(each)["__init__"], "self") for each in kind.__mro__[:-1] if "__init__" in vars(each)
     ]
     return Takes({name: given for each in reversed(takes) for name, given in each.parameters.items()})
-
-
-def _shared_observation(env_id: str, shown: dict[str, Any]) -> ArraySpec:
-    """Returns the spec of all agents' observations; raises :class:`ConfigError` if they differ."""
-    kinds = {agent: ArraySpec(array.shape, _dtype_of(array)) for agent, array in shown.items()}
-    _require_equal(env_id, "observations", kinds)
-    return next(iter(kinds.values()))
-
-
-def _shared_action(env_id: str, env: Any, agents: Iterable[str]) -> tuple[ArraySpec, Callable[[Any], Any]]:
-    """As :func:`_gymnax_action`, for all agents; raises :class:`ConfigError` if they differ."""
-    made = {agent: _gymnax_action(env_id, env.action_space(agent)) for agent in agents}
-    _require_equal(env_id, "actions", {agent: spec for agent, (spec, _) in made.items()})
-    return next(iter(made.values()))
-
-
-def _require_equal(env_id: str, what: str, specs: dict[str, ArraySpec]) -> None:
-    by_kind: dict[ArraySpec, list[str]] = {}
-    for agent, spec in specs.items():
-        by_kind.setdefault(spec, []).append(agent)
-    if len(by_kind) > 1:
-        told = "; ".join(
-            f"{listed(names)}: {spec.dtype}{list(spec.num_values or spec.shape)}"
-            for spec, names in by_kind.items()
-        )
-        raise ConfigError(
-            f"{env_id}: {what} of its agents differ ({told}), and one policy decides for all of them"
-        )
 
 
 def _known(env_id: str, names: Iterable[str]) -> str:
