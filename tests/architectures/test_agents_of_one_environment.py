@@ -70,6 +70,18 @@ def test_games_of_two_are_the_same_in_one_program(tmp_path: Path, policies: str)
         np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
 
 
+@pytest.mark.slow
+def test_games_in_one_program_go_on_as_they_stood(tmp_path: Path) -> None:
+    settings = {"env": "pgx:tic_tac_toe", "arch": "anakin", "batch_size": 8, "unroll_length": 6, "lstm": 4}
+    whole = run(tmp_path / "whole", **settings, frames=300)
+    run(tmp_path / "parts", **settings, frames=120)
+    parts = resume(tmp_path / "parts", frames=300)
+    assert parts.episodes == whole.episodes
+    theirs = params(tmp_path / "parts")
+    for leaf, array in params(tmp_path / "whole").items():
+        np.testing.assert_array_equal(array, theirs[leaf], err_msg=leaf)
+
+
 def test_a_device_has_whole_games(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="3 rows are no whole number of environments"):
         run(tmp_path / "run", env="pgx:tic_tac_toe", arch="anakin", batch_size=3, unroll_length=6, frames=40)

@@ -216,6 +216,15 @@ def test_a_run_of_one_agent_plays_in_the_environment_of_two(nim: Path, tmp_path:
     assert found.env == NIM and [name.split()[0] for name in found.players] == ["alone", "nim"]
 
 
+@pytest.mark.slow
+def test_policies_of_their_own_play_for_their_side(tmp_path: Path) -> None:
+    run(tmp_path / "own", **{**SELF_PLAY, "policies": "own", "frames": 200})
+    found = crossplay([tmp_path / "own"], games=4)
+    assert len(found.players) > 1 and found.env == NIM
+    again = crossplay([tmp_path / "own"], games=4, env=NIM)
+    np.testing.assert_array_equal(again.scores, found.scores)
+
+
 def test_runs_of_one_agent_play_in_an_environment_that_is_named(nim: Path, tmp_path: Path) -> None:
     both = [a_copy(nim, tmp_path / name, env="parallel_worlds:NimAlone") for name in ("alone", "other")]
     with pytest.raises(
