@@ -18,7 +18,7 @@ from seedbed.envs.on_device.makers import make_native
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError
 from seedbed.testing.environments import check_environment, record, sample_actions
-from seedbed.types import ACTION_MASK, TimeStep
+from seedbed.types import ACTION_MASK, TURN, TimeStep
 
 TIC_TAC_TOE = "pgx:tic_tac_toe"
 
@@ -62,6 +62,7 @@ def test_both_sides_see_the_game_as_pgx_has_it() -> None:
                 np.testing.assert_array_equal(board[mover], state.observation)
                 np.testing.assert_array_equal(mask[mover], state.legal_action_mask)
                 np.testing.assert_array_equal(np.flatnonzero(mask[1 - mover]), [0])
+                np.testing.assert_array_equal(shown.observation[TURN][sides], np.arange(2) == mover)
             assert shown.terminated[sides].tolist() == [bool(state.terminated)] * 2
             if not ended[number]:
                 np.testing.assert_array_equal(shown.reward[sides], state.rewards)

@@ -1,8 +1,9 @@
 """Games of Pgx, ``pgx:NAME``: against an opponent that is part of the environment, or with every player an agent.
 
 Without an opponent, each player is an agent and has a row, as in :mod:`seedbed.envs.many_agents`: at every step all of
-them are shown the game from their side, and all but the one to move are allowed one action, which does nothing. With
-an opponent the environment plays the other players, and a step leads from one decision of the agent to its next one.
+them are shown the game from their side, and whether it is their turn; all but the one to move are allowed one action,
+which does nothing. With an opponent the environment plays the other players, and a step leads from one decision of the
+agent to its next one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from seedbed.envs.on_device.interface import NativeEnvironment
 from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.installation import extra_line
-from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec, Tree
+from seedbed.types import ACTION_MASK, TURN, ArraySpec, EnvSpec, Tree
 
 PREFIX = "pgx:"
 _WITHOUT_A_MASK = "minatar-"
@@ -90,7 +91,8 @@ class Game:
         dtype = "float32" if np.issubdtype(seen.dtype, np.floating) else str(seen.dtype)
         board = ArraySpec(seen.shape, dtype)
         mask = {"observation": board, ACTION_MASK: ArraySpec((self.actions,), "bool")}
-        self.observation: Tree = mask if masked else board
+        turn = {TURN: ArraySpec((), "bool")} if self.players > 1 else {}
+        self.observation: Tree = {**mask, **turn} if masked else board
 
     def begin(self, key: Any) -> Any:
         """Returns the state at the beginning."""
@@ -113,9 +115,9 @@ class Game:
         board = self._seen(state, player)
         if not self.masked:
             return board
-        waits = jnp.arange(self.actions) == 0
-        mask = jnp.where(state.current_player == player, state.legal_action_mask, waits)
-        return {"observation": board, ACTION_MASK: mask}
+        turn, waits = state.current_player == player, jnp.arange(self.actions) == 0
+        shown = {"observation": board, ACTION_MASK: jnp.where(turn, state.legal_action_mask, waits)}
+        return {**shown, TURN: turn} if self.players > 1 else shown
 
     def _seen(self, state: Any, player: Any) -> Any:
         with warnings.catch_warnings():
