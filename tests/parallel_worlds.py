@@ -337,20 +337,25 @@ class NimAlone(gymnasium.Env[Any, Any]):
 
     def __init__(self, stones: int = 10) -> None:
         self._nim = Nim(stones)
-        self.observation_space = self._nim.observation_space("first")
+        seen = self._nim.observation_space("first")
+        self.observation_space = spaces.Dict({"turn": spaces.Discrete(2), **seen.spaces})
         self.action_space = self._nim.action_space("first")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         super().reset(seed=seed)
         self._nim.reset()
-        return self._nim.observe("first"), {}
+        return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Any, ...]:
         self._nim.step(int(action))
         if not self._nim.terminations["first"]:
             self._nim.step(0)
         over, worth = self._nim.terminations["first"], self._nim.rewards["first"]
-        return self._nim.observe("first"), worth, over, False, {}
+        return self._seen(), worth, over, False, {}
+
+    def _seen(self) -> dict[str, Any]:
+        """The board as it is shown where both are agents, who are told whether it is their turn."""
+        return {"turn": int(self._nim.agent_selection == "first"), **self._nim.observe("first")}
 
 
 _one = Meeting()
