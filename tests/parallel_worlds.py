@@ -337,8 +337,7 @@ class NimAlone(gymnasium.Env[Any, Any]):
 
     def __init__(self, stones: int = 10) -> None:
         self._nim = Nim(stones)
-        seen = self._nim.observation_space("first")
-        self.observation_space = spaces.Dict({"turn": spaces.Discrete(2), **seen.spaces})
+        self.observation_space = self._nim.observation_space("first")
         self.action_space = self._nim.action_space("first")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
@@ -354,8 +353,8 @@ class NimAlone(gymnasium.Env[Any, Any]):
         return self._seen(), worth, over, False, {}
 
     def _seen(self) -> dict[str, Any]:
-        """The board as it is shown where both are agents, who are told whether it is their turn."""
-        return {"turn": int(self._nim.agent_selection == "first"), **self._nim.observe("first")}
+        """The board as it is shown where both are agents."""
+        return dict(self._nim.observe("first"))
 
 
 _one = Meeting()

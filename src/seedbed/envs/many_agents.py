@@ -30,7 +30,7 @@ from seedbed.envs.stream import Stream
 from seedbed.errors import ConfigError, EnvironmentFault, listed
 from seedbed.metrics.final_info import FinalInfo
 from seedbed.plugins import load
-from seedbed.types import ACTION_MASK, TURN, EnvSpec, TimeStep
+from seedbed.types import ACTION_MASK, EnvSpec, TimeStep
 
 PREFIX = "pettingzoo:"
 _NEEDED = ("possible_agents", "observation_space", "action_space", "reset", "step")
@@ -189,12 +189,12 @@ class TurnByTurn:
         return getattr(self._env, "unwrapped", self._env)
 
     def observation_space(self, agent: Any) -> Any:
-        """The agent's space, with a mask, and whether it is the agent's turn, unless an entry of that name is there."""
+        """The agent's space, with a mask."""
         space = self._env.observation_space(agent)
         if _is_masked(space):
-            return spaces.Dict({TURN: spaces.Discrete(2), **space.spaces})
+            return space
         mask = spaces.MultiBinary(int(self._env.action_space(agent).n))
-        return spaces.Dict({"observation": space, ACTION_MASK: mask, TURN: spaces.Discrete(2)})
+        return spaces.Dict({"observation": space, ACTION_MASK: mask})
 
     def action_space(self, agent: Any) -> Any:
         """The agent's space."""
@@ -227,10 +227,9 @@ class TurnByTurn:
         shown, count = self._env.observe(agent), int(self._env.action_space(agent).n)
         if not _is_masked(self._env.observation_space(agent)):
             shown = {"observation": shown, ACTION_MASK: np.ones(count, np.int8)}
-        turn = agent == self._env.agent_selection
-        if not turn:
+        if agent != self._env.agent_selection:
             shown = {**shown, ACTION_MASK: np.eye(1, count, dtype=shown[ACTION_MASK].dtype)[0]}
-        return {TURN: int(turn), **shown}
+        return dict(shown)
 
     def render(self) -> Any:
         """The picture of the game."""
