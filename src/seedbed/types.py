@@ -20,7 +20,6 @@ from seedbed.errors import SpecError
 __all__ = [
     "ACTION_MASK",
     "AGENT_INDEX",
-    "TURN",
     "ActOutput",
     "Agent",
     "ArraySpec",
@@ -186,9 +185,6 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 ACTION_MASK = "action_mask"
 """Key of the leaf at the top of an observation that says which choices are allowed (:attr:`EnvSpec.action_mask`)."""
-
-TURN = "turn"
-"""Key of the leaf by which games in which agents take turns say whether it is the agent's; boards often do not."""
 
 AGENT_INDEX = "agent_index"
 """Key of the leaf at the top of an observation that says which of :attr:`EnvSpec.agents` the row is, as a choice among

@@ -12,13 +12,13 @@ import pgx
 import pytest
 
 from seedbed.envs.make import make
-from seedbed.envs.on_device.games import best_moves
+from seedbed.envs.on_device.games import TURN, best_moves
 from seedbed.envs.on_device.interface import advance, begin
 from seedbed.envs.on_device.makers import make_native
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError
 from seedbed.testing.environments import check_environment, record, sample_actions
-from seedbed.types import ACTION_MASK, TURN, TimeStep
+from seedbed.types import ACTION_MASK, TimeStep
 
 TIC_TAC_TOE = "pgx:tic_tac_toe"
 

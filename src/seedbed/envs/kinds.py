@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from seedbed.envs.as_declared import Read, reader
+from seedbed.envs.policies import name_taken
 from seedbed.errors import ConfigError, listed
 from seedbed.types import ACTION_MASK, AGENT_INDEX
 
@@ -124,10 +125,7 @@ def _entries(env_id: str, space: Any, choice: Any) -> dict[Any, Any]:
     """
     found = _named(space)
     if AGENT_INDEX in found:
-        raise ConfigError(
-            f"{env_id}: observations have an entry {AGENT_INDEX!r}, the name by which --policies own says which agent "
-            "they are of: give it another one"
-        )
+        raise name_taken(env_id)
     mask = found.pop(ACTION_MASK, None) if choice is not None else None
     if mask is not None and (mask.shape != (int(choice.n),) or mask.dtype.kind not in "biu"):
         raise ConfigError(

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from seedbed.envs.options import Options, split
+from seedbed.errors import ConfigError
+from seedbed.types import AGENT_INDEX
 
 SEVERAL = ("pettingzoo:", "jaxmarl:", "pgx:")
 """Prefixes of the environments that may have several agents."""
@@ -17,6 +19,14 @@ SEVERAL = ("pettingzoo:", "jaxmarl:", "pgx:")
 _NAME = "(policies)"
 OWN = f"{_NAME}=own"
 """The option."""
+
+
+def name_taken(env_id: str) -> ConfigError:
+    """Returns the refusal of an environment whose observations have an entry of the leaf's name already."""
+    return ConfigError(
+        f"{env_id}: observations have an entry {AGENT_INDEX!r}, the name by which --policies own says which agent "
+        "they are of: give it another one"
+    )
 
 
 def without_policies(options: Options) -> tuple[dict[str, Any], bool]:

@@ -24,9 +24,11 @@ from seedbed.envs.on_device.interface import NativeEnvironment
 from seedbed.envs.options import Options, arguments, taken_by, whole
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.installation import extra_line
-from seedbed.types import ACTION_MASK, TURN, ArraySpec, EnvSpec, Tree
+from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec, Tree
 
 PREFIX = "pgx:"
+TURN = "turn"
+"""Key of the leaf that says whether it is the agent's turn, which boards often do not show."""
 _WITHOUT_A_MASK = "minatar-"
 """Beginning of the names of games in which every action is allowed at any time."""
 _MOST_ENDS = 20_000

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from seedbed.envs.on_device.interface import NativeEnvironment
+from seedbed.envs.policies import name_taken
 from seedbed.errors import ConfigError, listed
 from seedbed.types import ACTION_MASK, AGENT_INDEX, ArraySpec, Tree
 
@@ -128,10 +129,7 @@ def telling(env: NativeEnvironment) -> NativeEnvironment:
         raise ConfigError(f"policies is own, and {spec.id} has one agent: leave --policies out")
     named = spec.observation if isinstance(spec.observation, dict) else {"observation": spec.observation}
     if AGENT_INDEX in named:
-        raise ConfigError(
-            f"{spec.id}: observations have an entry {AGENT_INDEX!r}, the name by which --policies own says which agent "
-            "they are of: give it another one"
-        )
+        raise name_taken(spec.id)
 
     def told(shown: Tree) -> Tree:
         parts = shown if isinstance(shown, dict) else {"observation": shown}
