@@ -79,7 +79,7 @@ def train(folder: Path, seed: int, words: list[str]) -> dict[str, Any]:
             raise SystemExit(f"{folder} was {ended['stopped_because']}: 'seedbed resume' it, or remove it")
         return ended
     own = ["--seed", str(seed), "--run-dir", str(folder), "--no-video", "--json"]
-    return last_line(SEEDBED, "train", *words, *own)
+    return last_line(*SEEDBED, "train", *words, *own)
 
 
 def memory(rows: list[dict[str, float]]) -> dict[str, list[int]]:
@@ -111,7 +111,7 @@ def kept(folder: Path, summary: dict[str, Any], episodes: int | None) -> dict[st
         "megabytes": memory(rows),
     }
     if episodes:
-        run["eval"] = last_line(SEEDBED, "eval", str(folder), "--episodes", str(episodes), "--json")
+        run["eval"] = last_line(*SEEDBED, "eval", str(folder), "--episodes", str(episodes), "--json")
     return run
 
 

@@ -78,7 +78,7 @@ def compared(name: str, flags: str, seconds: float) -> dict[str, Any]:
 
 def _seedbed(*words: str) -> str:
     """The output of a command."""
-    return subprocess.run([SEEDBED, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run([*SEEDBED, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 if __name__ == "__main__":

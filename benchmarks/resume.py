@@ -42,7 +42,7 @@ PATIENCE = 1200.0
 @contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A command that is killed at the end, whatever happens; its actors end with it."""
-    child = subprocess.Popen([SEEDBED, *words], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen([*SEEDBED, *words], stdout=subprocess.DEVNULL)
     try:
         yield child
     finally:

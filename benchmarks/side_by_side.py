@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-SEEDBED = str(Path(sys.executable).parent / "seedbed")
+SEEDBED = (sys.executable, "-m", "seedbed")
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -30,7 +30,7 @@ def last_line(*command: str) -> dict[str, Any]:
 def seedbed(flags: str, seconds: float) -> float:
     """Agent steps a second, in steady state, of ``seedbed train`` with these flags."""
     with tempfile.TemporaryDirectory(prefix="seedbed-side-by-side-") as scratch:
-        command = [SEEDBED, "train", *flags.split(), "--no-video", "--json"]
+        command = [*SEEDBED, "train", *flags.split(), "--no-video", "--json"]
         summary = last_line(*command, "--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run")
     if summary["agent_steps_per_second"] is None:
         raise SystemExit(

@@ -149,6 +149,7 @@ def test_what_others_did_meanwhile_is_a_gradients_staleness(tmp_path: Path) -> N
     config = configure(**a3c_settings("toy:catch", tmp_path, max_staleness=1))
     run = A3CRun(Setup(config, build_agent(config, spec_of("toy:catch")), spec_of("toy:catch")))
     run.open([])
+    run.begin()
     for index in range(3):
         weights = run.gate.weights(index, 0, 0)
         assert weights is not None

@@ -175,11 +175,17 @@ def test_every_process_and_thread_is_of_a_role(
 
 @pytest.mark.parametrize("arch", ["seed", "rapid"])
 def test_actors_that_only_step_may_step_aside(arch: str, tmp_path: Path) -> None:
-    for chosen in ({}, {"actor_niceness": 7}):
+    for chosen, shown in (
+        ({}, "on idle cores beside an accelerator"),
+        ({"actor_niceness": 0}, ""),
+        ({"actor_niceness": 7}, "nice 7"),
+        ({"actor_niceness": 20}, "on idle cores"),
+    ):
         program = declared(tiny("toy:catch", tmp_path / "run", arch=arch, **chosen))
         niceness = {role.name: role.niceness for role in program.roles}
-        assert niceness.pop("actor") == chosen.get("actor_niceness", 0)
+        assert niceness.pop("actor") == chosen.get("actor_niceness")
         assert set(niceness.values()) == {0}
-        assert any(line.endswith("nice 7") for line in lines(program)) == bool(chosen)
-    with pytest.raises(ConfigError, match="from 0 to 19"):
-        tiny("toy:catch", tmp_path / "run", arch=arch, actor_niceness=20)
+        actor = next(line for line in lines(program) if line.startswith("actor "))
+        assert actor.endswith(f", {shown}") if shown else actor.endswith("at most")
+    with pytest.raises(ConfigError, match="from 0 to 20"):
+        tiny("toy:catch", tmp_path / "run", arch=arch, actor_niceness=21)

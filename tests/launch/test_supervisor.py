@@ -131,6 +131,21 @@ def looked_at_by_hand(
     return watch, late_at
 
 
+@pytest.mark.parametrize(
+    ("niceness", "platform", "wanted"), [(0, "gpu", 0), (7, "gpu", 7), (None, "cpu", 0), (None, "gpu", 20)]
+)
+def test_actors_leave_the_cores_to_the_head_of_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch, niceness: int | None, platform: str, wanted: int
+) -> None:
+    monkeypatch.setattr(module.jax, "default_backend", lambda: platform)
+    watch = supervisor_of(program=program_of(count=1, niceness=niceness))
+    watch.start(watch._program.after, ["here"])
+    watch.stop([])
+    watch._stopping.clear()
+    watch._start_what_is_due()
+    assert {task.niceness for task in watch._launcher.tasks} == {wanted}
+
+
 def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of_last(
     clock: list[float],
 ) -> None:

@@ -122,6 +122,7 @@ class House:
             self.queue.listen(worker.poke)
             if start:
                 worker.start()
+                worker.begin()
 
     def _take(self, delivery: Delivery) -> bool:
         if not self.queue.offer(delivery.unroll):
@@ -773,6 +774,19 @@ def test_one_service_alone_hears_its_actors_itself(
                 about = {"protocol": PROTOCOL, "token": "secret", "host": "here", "pid": 1}
                 assert client.ask({"kind": "join", "index": index, **about})["rows"] == 2
     source.close()
+
+
+def test_actors_make_their_environments_while_the_learner_compiles(house: Callable[..., House]) -> None:
+    here, compiled = house(actors=1, envs=2, max_rows=4, start=False), threading.Event()
+    source = ServedActors(here.registry, here.workers, here.meters, patience=PATIENCE, warm_up=compiled.set)
+    with closing(source):
+        source.open([])
+        player = Player(here.registry, index=0).ready().begin()
+        assert here.registry.owes() == {0: None}, "it has sent its first steps"
+        assert player.peer.silent and not compiled.is_set()
+        source.begin()
+        assert compiled.is_set()
+        player.play(4)
 
 
 def test_meters_are_means_since_they_were_last_read(house: Callable[..., House]) -> None:

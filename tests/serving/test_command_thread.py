@@ -47,6 +47,7 @@ def scribe(request: pytest.FixtureRequest) -> Iterator[Scribe]:
         poller = Poller()
         one.wait_at(poller)
     one.start()
+    one.begin()
     yield one
     one.stop()
     assert not one._thread.is_alive()
@@ -58,6 +59,47 @@ def test_commands_of_any_thread_run_in_order_in_its_own(scribe: Scribe) -> None:
     for number in range(1000):
         scribe.note(number)
     assert [scribe.noted.get(timeout=PATIENCE) for _ in range(1000)] == [(n, True) for n in range(1000)]
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_commands_wait_until_it_begins_and_messages_are_heard(hears: bool) -> None:
+    scribe, poller = Scribe(), Poller()
+    ours, theirs = socket.socketpair()
+    heard = threading.Event()
+
+    def hear(events: int) -> None:
+        ours.recv(9)
+        scribe.note("a message")
+        heard.set()
+
+    with ours, theirs:
+        poller.register(ours, hear)
+        if hears:
+            scribe.wait_at(poller)
+        scribe.start()
+        scribe.note("a command")
+        if hears:
+            theirs.send(b"x")
+            assert heard.wait(PATIENCE)
+        assert scribe.noted.empty() and scribe.turned.empty()
+        assert scribe.unheard() > 0, "nobody owes anything meanwhile"
+        scribe.begin()
+        assert scribe.noted.get(timeout=PATIENCE) == ("a command", True)
+        if hears:
+            assert scribe.noted.get(timeout=PATIENCE) == ("a message", True)
+        scribe.stop()
+    poller.close()
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_one_that_never_begins_can_be_stopped(hears: bool) -> None:
+    scribe, poller = Scribe(), Poller()
+    if hears:
+        scribe.wait_at(poller)
+    scribe.start()
+    scribe.stop()
+    assert not scribe._thread.is_alive() and scribe.turned.empty()
+    poller.close()
 
 
 def test_a_command_of_its_own_is_run_without_another_one(scribe: Scribe) -> None:
@@ -97,6 +139,7 @@ def test_it_hears_messages_itself_and_knows_since_when_they_may_be_there() -> No
         poller.register(ours, hear)
         scribe.wait_at(poller)
         scribe.start()
+        scribe.begin()
         scribe.run(dwell)
         assert entered.wait(PATIENCE)
         looked = poller.looked

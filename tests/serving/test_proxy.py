@@ -74,6 +74,7 @@ class Stand:
         self.registry = ActorRegistry(assignment, [self.intake], 50)
         self.publish(0)
         self.intake.start()
+        self.intake.begin()
         stack.callback(self.registry.stop)
         self.optimizer = stack.enter_context(closing(listen(f"inproc:optimizer-{id(self)}", self.registry)))
         self.connect = partial(connect, self.optimizer.address, timeout=5.0)
@@ -94,6 +95,7 @@ class Stand:
             on_failure=self.failures.append,
         )
         self.forward.start()
+        self.forward.begin()
         stack.callback(self.forward.stop)
         self.relay = Proxy(
             self.connect,

@@ -70,6 +70,7 @@ class Stand:
         self.store.listen(self.intake.poke)
         self.registry = ActorRegistry(assignment, [self.intake], 20)
         self.intake.start()
+        self.intake.begin()
         self.peer = FakePeer()
         self.told = self.ask("join", protocol=PROTOCOL, token="secret", index=0, envs=None)
         self.introduced = self.ask("ready", spec=COUNT.to_json())

@@ -194,6 +194,82 @@ def test_settings_are_held_for_as_long_as_it_lasts_and_are_then_what_they_were()
         assert "JAX_DEFAULT_PRNG_IMPL" not in os.environ
 
 
+_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home of a user who has told JAX nothing about compiled programs."""
+    monkeypatch.delenv(_FOLDER, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kept = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield tmp_path
+    jax.config.update("jax_compilation_cache_dir", kept)
+
+
+def test_compiled_programs_are_kept_in_a_folder_of_the_user(home: Path) -> None:
+    before = dict(os.environ)
+    with held():
+        folder = os.environ[_FOLDER]
+        assert folder == jax.config.jax_compilation_cache_dir
+        assert Path(folder).parent == home / "cache" / "seedbed" / "programs"
+        assert Path(folder).stat().st_mode & 0o077 == 0
+    assert dict(os.environ) == before and jax.config.jax_compilation_cache_dir is None
+    with held():
+        assert os.environ[_FOLDER] == folder, "the next run finds them"
+
+
+def test_compiled_programs_are_of_one_kind_of_processor(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = {surroundings.programs_folder()}
+    for says in ("flags: avx2\n", "flags: avx2 avx512f\n", "nothing that is known\n"):
+        monkeypatch.setattr(surroundings.Path, "read_text", lambda _, says=says: says)
+        folders.add(surroundings.programs_folder())
+    assert len(folders) == 4
+
+
+def test_who_has_told_jax_where_to_keep_programs_is_obeyed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for told in (str(home / "mine"), ""):  # empty: nowhere
+        monkeypatch.setenv(_FOLDER, told)
+        with held():
+            assert os.environ[_FOLDER] == told
+    monkeypatch.delenv(_FOLDER)
+    jax.config.update("jax_compilation_cache_dir", str(home / "mine"))
+    with held():
+        assert jax.config.jax_compilation_cache_dir == str(home / "mine")
+    assert not (home / "cache").exists()
+
+
+def test_without_a_folder_nothing_is_kept_and_a_run_goes_on(home: Path) -> None:
+    (home / "cache").write_text("a file stands in its place")
+    assert surroundings.programs_folder() is None
+    with held():
+        assert _FOLDER not in os.environ
+
+
+_COMPILES = """
+import jax
+from seedbed.launch.surroundings import held
+with held():
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.jit(lambda x: x @ jax.numpy.tanh(x))(jax.numpy.ones((8, 8)))
+"""
+
+
+def test_the_second_process_compiles_nothing(home: Path) -> None:
+    for missed in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", _COMPILES],
+            env={**os.environ, "JAX_EXPLAIN_CACHE_MISSES": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ("PERSISTENT COMPILATION CACHE MISS" in done.stderr) == missed, done.stderr
+
+
 @pytest.fixture
 def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is current and will be removed; afterwards the tests are where they were."""

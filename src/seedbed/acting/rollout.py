@@ -58,6 +58,10 @@ class CompiledPolicy:
         self.act: Any = jax.jit(self._act, donate_argnums=2)
         self.finish: Any = jax.jit(self._finish, donate_argnums=0)
         self.continued: Any = jax.jit(self._continued)
+        # One program: an operation for each array takes a busy interpreter a twentieth of its time.
+        self._zeros: Any = jax.jit(
+            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._example)
+        )
 
     def initial_state(self, device: Any, exploration: Exploration) -> Tree:
         """Makes the agent's recurrent state before the first step, on ``device``.
@@ -72,7 +76,7 @@ class CompiledPolicy:
     def empty(self, device: Any) -> Growing:
         """Makes an unroll of zeros, on ``device``."""
         with jax.default_device(device):
-            zeros: Growing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._example)
+            zeros: Growing = self._zeros()
         return zeros
 
     def _act(

@@ -37,10 +37,13 @@ class ThreadSource:
         self.instances = {"actor": Instances(owes=threads.owes, start=threads.start)}
 
     def open(self, addresses: list[str]) -> list[str]:
-        """Compiles for every device; returns no addresses, since no actor joins. The supervisor starts the threads."""
+        """Returns no addresses, since no actor joins."""
         del addresses
-        self.threads.warm_up([self._store.newest(index) for index in range(len(self.threads.devices))])
         return []
+
+    def begin(self) -> None:
+        """Compiles for every device; the supervisor starts the threads."""
+        self.threads.warm_up([self._store.newest(index) for index in range(len(self.threads.devices))])
 
     def close(self) -> None:
         """Stops the threads; safe to call twice."""

@@ -115,14 +115,17 @@ class A3CRun(Asynchronous):
         return {"actor": Instances(owes=self.threads.owes, start=self.threads.start)}
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Compiles acting and the gradient; nothing listens."""
+        """Returns no addresses: nothing listens."""
         del addresses, dialled
+        return []
+
+    def begin(self) -> None:
+        """Compiles acting and the gradient."""
         fetched = self._shards.fetch()
         self.threads.warm_up([_weights(fetched)])
         plan = self._agent.data
         unroll = example_unroll(self._agent, self._spec, plan.unroll_length, plan.batch_size)
         jax.block_until_ready(self._gradient_of(fetched, unroll))
-        return []
 
     def close(self) -> None:
         """Stops the threads; safe to call twice."""

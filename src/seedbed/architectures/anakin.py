@@ -517,10 +517,13 @@ class Anakin:
     # The methods of a run.
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Compiles the program; nothing listens."""
+        """Returns no addresses: nothing listens."""
         del addresses, dialled
-        self._call = self._call.lower(self._own, self._carry, np.int32(1)).compile()
         return []
+
+    def begin(self) -> None:
+        """Compiles the program."""
+        self._call = self._call.lower(self._own, self._carry, np.int32(1)).compile()
 
     def updates(self, stop: threading.Event) -> Iterator[Mapping[str, Any] | None]:
         """Learns: yields the metrics of each call; ends when ``stop`` is set.

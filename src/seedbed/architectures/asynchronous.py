@@ -79,7 +79,10 @@ class Asynchronous(ABC):
 
     @abstractmethod
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Compiles, and admits workers if they are processes; see :class:`~seedbed.learning.run.Run`."""
+        """Admits workers if they are processes; see :class:`~seedbed.learning.run.Run`."""
+
+    def begin(self) -> None:  # noqa: B027 (there is nothing to do, and nothing to forget)
+        """Does nothing: workers that are processes compile for themselves."""
 
     @abstractmethod
     def close(self) -> None:

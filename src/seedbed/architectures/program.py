@@ -19,6 +19,9 @@ from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
 from seedbed.transport.tls import Identity, within_machine
 
+IDLE = 20
+"""Niceness of processes that run only on cores that nothing else wants."""
+
 if TYPE_CHECKING:
     import threading
 
@@ -163,7 +166,8 @@ class Role:
       late: reason for ending an instance that was silent for ``{seconds}``, for the user.
       elastic: whether instances may join and leave while the run goes on.
       accelerated: whether its JAX uses the same platform as the head's; otherwise the CPU.
-      niceness: niceness of its processes above the head's.
+      niceness: niceness of its processes above the head's, 0 to 19, or :data:`IDLE`; None: IDLE where the head has an
+        accelerator, else 0.
       steps, acts, trains: parts of the loop that an instance runs, for the planner; None: it does not run this part.
     """
 
@@ -181,7 +185,7 @@ class Role:
     late: str = "it gave no sign of life for {seconds} s (--env-timeout allows more)"
     elastic: bool = False
     accelerated: bool = False
-    niceness: int = 0
+    niceness: int | None = 0
     steps: Environments | None = None
     acts: Acts | None = None
     trains: Trains | None = None
@@ -292,7 +296,7 @@ class Task:
       patience: seconds for which it waits for these roles.
       listens: its own address; None if it is not dialled.
       folder: folder of its own, which outlives it and holds the checkpoint that it begins with.
-      niceness: niceness of its process above the head's.
+      niceness: niceness of its process above the head's, or :data:`IDLE`.
       abroad: another address, at which instances on other machines dial it; empty if all are on this one.
       identity: files of the certificate that it shows there and of the key to it; empty for plain text.
     """

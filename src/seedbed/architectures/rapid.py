@@ -237,6 +237,7 @@ class ForwardServer:
         """
         if self._reporter is None:
             self._forward.start()
+            self._forward.begin()
             self._reporter = ServerReporter(
                 self._connect, self._token, self._index, self._tell, self._on_lost
             )

@@ -96,7 +96,7 @@ def actors(
     traffic: Iterable[Traffic],
     *,
     patience: float = 5.0,
-    niceness: int = 0,
+    niceness: int | None = 0,
     acts: Acts | None = None,
 ) -> Role:
     """Returns the role of actors, each a process with a batch of environments.
@@ -106,7 +106,7 @@ def actors(
       to: role that they dial.
       traffic: traffic of that conversation.
       patience: seconds for which an actor waits for that role.
-      niceness: niceness of an actor above the head's; more than 0 only if it does not decide itself.
+      niceness: niceness of an actor above the head's; 0 if it decides itself.
       acts: the policy, where an actor runs it.
     """
     place = config.placement

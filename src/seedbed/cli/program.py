@@ -11,6 +11,9 @@ from seedbed.cli.parse import print_line
 
 ABOUT = "Show the processes and threads of a run with these flags, and the bytes that travel between them."
 
+_ASIDE = {0: "", 20: ", on idle cores", None: ", on idle cores beside an accelerator"}
+"""Priorities of a role's processes, by niceness."""
+
 if TYPE_CHECKING:
     from seedbed.architectures.program import Program
     from seedbed.config.settings import RunConfig
@@ -58,7 +61,7 @@ def lines(program: Program) -> Iterator[str]:
         kind = "the head" if role.name == program.head else "process" if role.entry else "thread of the head"
         watched = f", silent for {role.silent_after:g} s at most" if role.silent_after else ""
         again = f", restarted {role.restarts} times at most" if role.restarts is not None else ""
-        aside = f", nice {role.niceness}" if role.niceness else ""
+        aside = _ASIDE.get(role.niceness, f", nice {role.niceness}")
         near = f", near the {role.near}" if role.near else ""
         yield (
             f"{role.name:<20} {role.count:>5} {role.needs.cores:>6g} {role.needs.accelerators:>7}  "

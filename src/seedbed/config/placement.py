@@ -245,14 +245,13 @@ class BatchingSettings(EnvironmentSettings):
 class InferenceSettings(BatchingSettings, InferenceDeviceSettings):
     """Central inference: batches over actors, on devices that act."""
 
-    actor_niceness: int = field(default=0, metadata={BESIDE: "actors"})
-    """Niceness of actor processes above the learner's, 0 to 19: with more, inference comes first."""
+    actor_niceness: int | None = field(default=None, metadata={BESIDE: "actors"})
+    """Niceness of actor processes above the learner's, to 19; 20: only idle cores; none: 20 if an accelerator acts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 0, "actor_niceness")
-        if self.actor_niceness > 19:
-            raise ConfigError(f"actor_niceness is {self.actor_niceness}, and has to be from 0 to 19")
+        if self.actor_niceness is not None and not 0 <= self.actor_niceness <= 20:
+            raise ConfigError(f"actor_niceness is {self.actor_niceness}, and has to be from 0 to 20")
 
     def full_batch(self, device: int = 0) -> int:
         """Environments in a full inference batch of the ``device``-th device that acts; no lane is larger."""

@@ -141,6 +141,7 @@ def serving(
             say=say,
         )
         service.start()
+        service.begin()
         stack.callback(service.stop)
         addresses = []
         for wanted in settings.listen:

@@ -7,6 +7,7 @@ imports JAX only if that does.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import faults
-from seedbed.architectures.program import Context, Task
+from seedbed.architectures.program import IDLE, Context, Task
 from seedbed.errors import ConnectionLost
 from seedbed.faults import Fault
 from seedbed.launch.logs import forgive
@@ -65,6 +66,19 @@ def context_of(
     return Context(task, invitation, claim, over, make_config, make_agent, alone)
 
 
+def step_aside(niceness: int) -> None:
+    """Lowers the priority of this process, by a niceness above the present one; threads that start later inherit it.
+
+    Args:
+      niceness: 0 to 19, or :data:`~seedbed.architectures.program.IDLE`; where the system knows no such class, 19.
+    """
+    if niceness == IDLE and hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            return
+    os.nice(niceness)
+
+
 def entry_of(task: Task) -> Callable[[Context], None]:
     """Returns the function that is a task's entry; raises :class:`~seedbed.errors.ConfigError` if there is none."""
     module, _, name = task.entry.partition(":")
@@ -96,7 +110,7 @@ def main() -> None:
             task.listens is not None
         ):  # others notice that it is gone; one that only dials hears it by its connection
             signal.signal(signal.SIGTERM, lambda *_: over.set())
-        os.nice(task.niceness)  # threads that start later inherit it
+        step_aside(task.niceness)
         entry_of(task)(context_of(task, over, invitation, claim, alone=True))
     except ConnectionLost as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201

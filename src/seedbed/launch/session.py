@@ -362,7 +362,10 @@ class Session:
         self._meet()
         addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
-        supervisor.start(self.program.after, addresses)
+        # Processes make their environments while this one compiles.
+        supervisor.start([role for role in self.program.after if role.entry], addresses)
+        arch.begin()
+        supervisor.start([role for role in self.program.after if not role.entry])
         self.recorder.begin()
         self.saver.saved_at = time.monotonic()
         if not self.program.has_instances:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from seedbed.architectures.program import Program, Role, Task
+import jax
+
+from seedbed.architectures.program import IDLE, Program, Role, Task
 from seedbed.errors import RunFailed
 from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS, Instance, Instances
@@ -228,7 +230,7 @@ class Supervisor:
             role.patience,
             self._addresses[role.name][index] if role.listens else None,
             self._launcher.folder(role, index),
-            role.niceness,
+            _niceness(role),
         )
         return self._launcher.start(role, task)
 
@@ -311,6 +313,16 @@ class Supervisor:
         _log.info("%s starts again", watched)
         watched.begun = time.monotonic()
         watched.instance = self._begin(role, watched.index)
+
+
+def _niceness(role: Role) -> int:
+    """Returns the niceness of a role's processes above this one's.
+
+    Beside an accelerator calls of the policy take little work on the cores, and wait for one again and again.
+    """
+    if role.niceness is not None:
+        return role.niceness
+    return 0 if jax.default_backend() == "cpu" else IDLE
 
 
 def _why_not_again(role: Role, reason: Fault, before: Fault | None, restarts: int) -> str | None:

@@ -1,18 +1,24 @@
-"""Settings that a run inherits from its process or shell, and must not depend on.
+"""Settings that a run inherits from its process or shell: those that it must not depend on, and compiled programs.
 
 Some of JAX's settings change the meaning of arithmetic: with 64 bits, parameters become float64; with another kind of
 random keys, the keys in a checkpoint fit nowhere. The alternative, to name dtype and kind wherever an array is created,
 ends at the libraries: optimizers and modules create arrays too. So the settings are fixed for the duration of a run,
 here and in the processes that it starts, and restored afterwards (decision 0040).
+
+Programs that JAX compiles are kept in a folder of this user, so that a run that needs the same ones starts at once
+(decision 0107).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import platform
 import resource
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from seedbed.errors import ConfigError
@@ -26,6 +32,9 @@ _NEEDED: dict[str, Any] = {
     "jax_disable_jit": False,
     "jax_transfer_guard": "allow",
 }
+_FOLDER = "jax_compilation_cache_dir"
+_KEPT: dict[str, Any] = {"jax_persistent_cache_min_compile_time_secs": 0.1}
+"""Programs that take less time to compile than this are not kept."""
 _LEAST_FILES = 24
 _FILES_AN_ACTOR = 4  # its conversation, shared memory and log
 
@@ -34,20 +43,56 @@ _FILES_AN_ACTOR = 4  # its conversation, shared memory and log
 def held() -> Iterator[None]:
     """Fixes JAX's settings at the values that Seedbed needs while the block runs, and restores them; imports no JAX.
 
-    The current folder, which environments in this process may change, is restored too.
+    JAX keeps compiled programs meanwhile, unless it was told already where (``JAX_COMPILATION_CACHE_DIR``). The current
+    folder, which environments in this process may change, is restored too.
     """
     with contextlib.ExitStack() as stack:
         # By a file: the folder may be removed or renamed meanwhile.
         here = os.open(os.curdir, getattr(os, "O_PATH", os.O_RDONLY))
         stack.callback(os.close, here)
         stack.callback(os.fchdir, here)
-        stack.callback(_restore, {name.upper(): os.environ.get(name.upper()) for name in _NEEDED})
+        jax = sys.modules.get("jax")
+        wanted = {**_NEEDED, **_keeping(jax)}
+        stack.callback(_restore, {name.upper(): os.environ.get(name.upper()) for name in wanted})
         # For the processes that are started, and for this one if it has yet to import JAX.
-        os.environ.update({name.upper(): str(value) for name, value in _NEEDED.items()})
-        if (jax := sys.modules.get("jax")) is not None:
-            stack.callback(_update, jax, {name: getattr(jax.config, name) for name in _NEEDED})
-            _update(jax, _NEEDED)
+        os.environ.update({name.upper(): str(value) for name, value in wanted.items()})
+        if jax is not None:
+            stack.callback(_update, jax, {name: getattr(jax.config, name) for name in wanted})
+            _update(jax, wanted)
         yield
+
+
+def programs_folder() -> Path | None:
+    """Returns the folder of compiled programs; None if there is none, and none can be made.
+
+    It is that of one kind of processor: a program for another one may have instructions that this one lacks.
+    """
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = home / "seedbed" / "programs" / _processor()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # read-only, or no home
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _keeping(jax: Any) -> dict[str, Any]:
+    """Returns the settings by which JAX keeps programs; none if it has been told where, or there is no folder."""
+    told = _FOLDER.upper() in os.environ or (jax is not None and getattr(jax.config, _FOLDER))
+    if told or (folder := programs_folder()) is None:
+        return {}
+    return {_FOLDER: str(folder), **_KEPT}
+
+
+def _processor() -> str:
+    """Returns a name for the machine's processor and its instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    says = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU"))} or {*lines}
+    digest = hashlib.sha256("\n".join(sorted(says)).encode()).hexdigest()
+    return f"{platform.machine()}-{digest[:12]}"
 
 
 def _restore(variables: dict[str, str | None]) -> None:

@@ -147,19 +147,20 @@ class LearnerLoop:
     # Life cycle.
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]] = NOBODY) -> list[str]:
-        """Compiles the update, publishes the first weights, and starts prefetching and acting.
-
-        Returns the addresses as actors can reach them.
-        """
+        """Publishes the first weights and admits actors; returns the addresses as actors can reach them."""
         del dialled
+        self._publish()
+        return self.source.open(addresses)
+
+    def begin(self) -> None:
+        """Compiles the update, and starts prefetching and acting."""
         plan, settings = self._agent.data, self._settings
         self.learner.warm_up(example_unroll(self._agent, self._spec, plan.trained_length, settings.rows))
         length = plan.overlap + plan.unroll_length
         inserted = example_unroll(self._agent, self._spec, length, settings.insert_rows)
         self.memory.warm_up(inserted._replace(weight=None))
-        self._publish()
         self._prefetch = Prefetch(self._make_batch, settings.ahead, self.fail)
-        return self.source.open(addresses)
+        self.source.begin()
 
     @property
     def instances(self) -> Mapping[str, Instances]:
@@ -191,7 +192,7 @@ class LearnerLoop:
         Raises:
           RunFailed: a part of the run failed, or too many updates in a row were not finite.
         """
-        assert self._prefetch is not None, "open() comes first"
+        assert self._prefetch is not None, "begin() comes first"
         while not stop.is_set():
             self._failure.check()
             batch = self._prefetch.take(_POLL_SECONDS)

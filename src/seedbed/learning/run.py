@@ -40,7 +40,7 @@ class Run(Protocol):
         """Instances of the program's roles, by the name of the role; roles that are not watched are left out."""
 
     def open(self, addresses: list[str], dialled: Mapping[str, list[str]]) -> list[str]:
-        """Compiles, and admits the roles that dial the head.
+        """Admits the roles that dial the head, whose work waits for :meth:`begin`.
 
         Args:
           addresses: addresses to listen on; the first is for instances on this machine.
@@ -49,6 +49,9 @@ class Run(Protocol):
         Returns:
           The addresses as other processes can reach them.
         """
+
+    def begin(self) -> None:
+        """Compiles, while the processes of the run start; to be called once, between ``open`` and ``updates``."""
 
     def rest(self, stand_down: Callable[[], None], stop: Callable[[], None]) -> bool:
         """Stops learning in other threads or processes, so that weights, books and version are of one moment.

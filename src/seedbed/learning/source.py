@@ -20,7 +20,7 @@ class Source(Protocol):
         """Instances of the roles that act, by the name of the role."""
 
     def open(self, addresses: list[str]) -> list[str]:
-        """Compiles the policy with the published weights, and starts acting.
+        """Admits actors from other processes, which make their environments meanwhile; nobody acts yet.
 
         Args:
           addresses: addresses to listen on for actors; ignored where all actors are threads of this process.
@@ -28,6 +28,9 @@ class Source(Protocol):
         Returns:
           The addresses as actors can reach them.
         """
+
+    def begin(self) -> None:
+        """Compiles the policy with the published weights, and starts acting."""
 
     def close(self) -> None:
         """Stops acting; safe to call twice."""

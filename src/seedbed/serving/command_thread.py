@@ -14,6 +14,9 @@ from seedbed.transport.poller import Poller
 class CommandThread(ABC):
     """A thread that runs commands, and after each batch of them the work that is due.
 
+    It hears messages from :meth:`start` on, and runs commands from :meth:`begin` on. Between the two calls another
+    thread may compile what commands use.
+
     Args:
       name: name of the thread.
       on_failure: function that is called with the exception that ended the thread.
@@ -26,6 +29,8 @@ class CommandThread(ABC):
         self._poked = False
         self._stopping = False
         self._idle = False
+        self._begun = False
+        self._started = 0.0
         self._poller: Poller | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -39,8 +44,15 @@ class CommandThread(ABC):
         self._poller = poller
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Starts the thread, whose commands wait for :meth:`begin`."""
+        self._started = time.monotonic()
         self._thread.start()
+
+    def begin(self) -> None:
+        """Has the thread run commands from now on."""
+        with self._news:
+            self._begun = True
+            self._notify()
 
     def _submit(self, command: Callable[..., None], *arguments: Any) -> None:
         """Queues a command for the thread, which runs commands in order."""
@@ -78,7 +90,9 @@ class CommandThread(ABC):
         return time.monotonic()
 
     def unheard(self) -> float:
-        """Returns the time in s for which the thread has not looked whether messages came, as it is busy."""
+        """Returns the time in s for which the thread has looked at no message, since it is busy or has not begun."""
+        if self._started and not self._begun:
+            return time.monotonic() - self._started
         if self._poller is None or self._idle:
             return 0.0
         return max(0.0, time.monotonic() - self._poller.looked)
@@ -88,10 +102,20 @@ class CommandThread(ABC):
     def _run(self) -> None:
         try:
             wait: float | None = None
+            self._wait_until_begun()
             while self._wait_for_news(wait):
                 wait = self._turn()
         except BaseException as error:
             self._on_failure(error)
+
+    def _wait_until_begun(self) -> None:
+        with self._news:
+            self._idle = True
+            if self._poller is None:
+                self._news.wait_for(lambda: self._begun or self._stopping)
+        while not (self._begun or self._stopping):
+            assert self._poller is not None
+            self._poller.poll(None)
 
     def _wait_for_news(self, timeout: float | None) -> bool:
         with self._news:

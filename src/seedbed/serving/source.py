@@ -89,8 +89,7 @@ class ServedActors:
         return owed
 
     def open(self, addresses: list[str]) -> list[str]:
-        """Compiles, starts the services and listens; returns the addresses as actors can reach them."""
-        self._warm_up()
+        """Listens, and returns the addresses as actors can reach them; their messages wait for :meth:`begin`."""
         # Of several services none can hear the others' actors: it may be busy when their messages come.
         if len(self._services) == 1 and self._services[0].hears and self._poller is None:
             self._poller = Poller()
@@ -102,6 +101,12 @@ class ServedActors:
                 listen(address, self.registry, gate=self._gate, poller=self._poller, most=self._most)
             )
         return [server.address for server in self._servers]
+
+    def begin(self) -> None:
+        """Compiles, and serves the actors from then on."""
+        self._warm_up()
+        for service in self._services:
+            service.begin()
 
     def close(self) -> None:
         """Stops the servers and the services; safe to call twice."""
