@@ -690,7 +690,7 @@ def test_whoever_waited_longest_finds_the_room_first(house: Callable[..., House]
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
     """What the registry and the workers take for the time from now on: ``clock.now``, in s."""
-    for module in ("actor_registry", "inference_service"):
+    for module in ("actor_registry", "inference_service", "command_thread"):
         monkeypatch.setattr(f"seedbed.serving.{module}.time", SimpleNamespace(monotonic=lambda: clock.now))
 
 
@@ -757,6 +757,23 @@ def test_a_step_that_nobody_has_looked_for_is_not_owed(owing: Owing, monkeypatch
     assert [seconds for _, seconds in here.registry.stalled(0.5)] == [1.0]
     assert here.registry.stalled(2.0) == []
     assert here.registry.owes() == {0: 199.0}
+
+
+def test_nothing_is_owed_for_the_time_in_which_the_learner_compiles(
+    house: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    set_clock(monkeypatch, clock)
+    here = house(actors=1, envs=4, start=False)
+    here.worker.start()
+    Player(here.registry, index=0).ready().begin(0)
+    clock.now = 500.0
+    assert here.registry.stalled(6.0) == []
+    here.worker.begin()
+    clock.now = 505.0
+    assert here.registry.stalled(6.0) == []
+    clock.now = 507.0
+    assert [seconds for _, seconds in here.registry.stalled(6.0)] == [7.0], "the other half has sent nothing"
 
 
 @pytest.mark.parametrize(("workers", "itself"), [(1, True), (2, False)])

@@ -1,14 +1,20 @@
 """The bench's arithmetic, and one whole bench on a toy."""
 
+import contextlib
 import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import Command, alive, until, words_of
 
 from seedbed.cli.main import main
+from seedbed.config.resolve import configure
+from seedbed.config.settings import RunConfig
+from seedbed.errors import RunFailed
+from seedbed.timing import stages
 from seedbed.timing.stages import _steady, bound
 
 
@@ -28,6 +34,24 @@ def test_what_rows_of_the_start_tell_is_not_the_whole() -> None:
         for seconds, rate in [(0.5, 3), (1, 40), (2, 90), (10, 700), (20, 710)]
     ]
     assert [row["rate"] for row in _steady(rows)] == [700, 710]
+
+
+def test_a_whole_run_whose_actors_start_slowly_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    config = configure("toy:catch", agent="vtrace")
+
+    def finished(config: RunConfig) -> tuple[dict[str, Any], list[dict[str, float]]]:
+        given.append(60 * config.stop.minutes)
+        rate = 100.0 if given[-1] >= enough else None
+        return {"agent_steps_per_second": rate, "policy_lag_mean": 0.0}, [{"seconds": given[-1]}]
+
+    monkeypatch.setattr(stages, "finished_run", finished)
+    for enough, wanted in ((10.0, [15.0]), (80.0, [15.0, 90.0]), (91.0, [15.0, 90.0])):
+        given.clear()
+        with contextlib.nullcontext() if enough <= 90.0 else pytest.raises(RunFailed, match="within 90 s"):
+            summary, rows = stages.whole_run(config, 15.0)
+            assert summary["agent_steps_per_second"] == 100.0 and rows == [{"seconds": given[-1]}]
+        assert given == pytest.approx(wanted)
 
 
 SERVED = (

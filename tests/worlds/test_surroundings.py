@@ -249,6 +249,14 @@ def test_without_a_folder_nothing_is_kept_and_a_run_goes_on(home: Path) -> None:
         assert _FOLDER not in os.environ
 
 
+@pytest.mark.parametrize("place", ["", "..", "../.."])
+def test_no_program_is_taken_from_where_others_can_put_one(home: Path, place: str) -> None:
+    folder = surroundings.programs_folder()
+    assert folder is not None
+    (folder / place).resolve().chmod(0o777)
+    assert surroundings.programs_folder() is None
+
+
 _COMPILES = """
 import jax
 from seedbed.launch.surroundings import held

@@ -55,6 +55,7 @@ def come_and_go(folder: Path, transport: str, number: int) -> float:
     folder.mkdir()
     with serving(config, spec, policy, token, ledger) as server, children() as started:
         (address,) = server.open([ADDRESSES[transport].format(folder=folder)])
+        server.begin()
         job = {"address": address, "token": token, "spec": spec.to_json()}
         indices = [list(range(first, number, PROCESSES)) for first in range(PROCESSES)]
         begin = time.monotonic()

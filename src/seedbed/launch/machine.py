@@ -18,7 +18,7 @@ import psutil
 from seedbed import __version__
 from seedbed.errors import ConfigError, SeedbedError
 from seedbed.installation import extra_line, whole_line
-from seedbed.launch.surroundings import require_devices
+from seedbed.launch.surroundings import programs_folder, require_devices
 
 _NEEDED_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py", "grpcio")
 _NEEDED_ENVIRONMENTS = ("CartPole-v1", "ALE/Pong-v5", "toy:catch")
@@ -83,6 +83,7 @@ def findings() -> Iterator[Finding]:
     yield _memory()
     yield _ports()
     yield _disk()
+    yield _programs()
     yield "allocator", "tuned by seedbed train" if sys.platform == "linux" else "system's own", ""
 
 
@@ -211,3 +212,9 @@ def _ports() -> Finding:
 def _disk() -> Finding:
     free = shutil.disk_usage(".").free
     return "disk", f"{free / 2**30:.1f} GiB free here", "" if free > 2**30 else "runs need about 1 GiB"
+
+
+def _programs() -> Finding:
+    told = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = programs_folder() if told is None else told
+    return "compiled programs", f"kept in {folder}" if folder else "not kept", ""

@@ -71,9 +71,16 @@ def programs_folder() -> Path | None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = home / "seedbed" / "programs" / _processor()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        safe = all(map(_only_mine, (folder, *folder.parents[:2])))
     except (OSError, RuntimeError):  # read-only, or no home
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    return folder if safe and os.access(folder, os.W_OK) else None
+
+
+def _only_mine(folder: Path) -> bool:
+    """Returns whether nobody else can put a program there, which would be run."""
+    about = folder.stat()
+    return about.st_uid == os.getuid() and not about.st_mode & 0o022
 
 
 def _keeping(jax: Any) -> dict[str, Any]:

@@ -329,9 +329,13 @@ class ActorRegistry:
         return [(member, seconds) for member, seconds, allowed in owing if seconds > allowed]
 
     def _owed_since(self, joined: _Joined) -> list[float]:
-        """Returns :meth:`_Joined.owed_since`, without the time for which nobody looked whether the step had come."""
-        unheard = self.services[joined.service].unheard()
-        return [since + unheard for since in joined.owed_since()]
+        """Returns :meth:`_Joined.owed_since`, without the time for which nobody looked whether the step had come.
+
+        An actor that decides itself has no weights, and so owes nothing, until its service begins.
+        """
+        service = self.services[joined.service]
+        begun, unheard = service.begun, service.unheard()
+        return [max(since, begun) + unheard for since in joined.owed_since()]
 
     def owes(self) -> dict[int, float | None]:
         """Returns the time (monotonic, s) since which each of the run's own actors owes a step.

@@ -31,6 +31,8 @@ class CommandThread(ABC):
         self._idle = False
         self._begun = False
         self._started = 0.0
+        self.begun = 0.0
+        """Time (monotonic, s) of :meth:`begin`; 0 before."""
         self._poller: Poller | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -51,7 +53,7 @@ class CommandThread(ABC):
     def begin(self) -> None:
         """Has the thread run commands from now on."""
         with self._news:
-            self._begun = True
+            self._begun, self.begun = True, time.monotonic()
             self._notify()
 
     def _submit(self, command: Callable[..., None], *arguments: Any) -> None:

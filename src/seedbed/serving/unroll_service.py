@@ -117,10 +117,6 @@ class UnrollService(Service[Lane]):
 
     # Run by the thread.
 
-    def _join(self, lane: Lane) -> None:
-        super()._join(lane)
-        lane.owed_since = time.monotonic()  # before, nobody could tell it which weights it acts with
-
     def _turn(self) -> float | None:
         for lane in self._pass_on():
             self._tell(lane)

@@ -188,6 +188,7 @@ def measure(config: RunConfig, seconds: float) -> Measured:
         serving(config, spec, policy, token) as server,
     ):
         (address,) = server.open([ADDRESSES[place.transport].format(folder=folder)])
+        server.begin()
         before = _held()
         with children() as started:
             numbers = range(place.actors)

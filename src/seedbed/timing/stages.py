@@ -64,6 +64,7 @@ from seedbed.timing.transport import ADDRESSES, measure
 from seedbed.types import Agent, EnvSpec, leaves
 
 _WINDOWS = 3
+_LONGER = 6
 _VERSIONED = ("seedbed", "jax", "jaxlib", "flax", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
@@ -314,13 +315,15 @@ def finished_run(config: RunConfig) -> tuple[dict[str, Any], list[dict[str, floa
 
 
 def whole_run(config: RunConfig, seconds: float) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """A run of so many seconds, in a process of its own: its summary, and the metrics of its second half."""
-    summary, rows = finished_run(replace(config, frames=None, minutes=seconds / 60, until_return=None))
-    if summary["agent_steps_per_second"] is None or summary["policy_lag_mean"] is None:
-        raise RunFailed(
-            f"bench: the whole run made no second update within {seconds:g} s: give more --seconds"
-        )
-    return summary, _steady(rows)
+    """A run of so many seconds, in a process of its own: its summary, and the metrics of its second half.
+
+    One that makes no second update within them, since its actors take long to start, gets several times as many.
+    """
+    for longer in (seconds, _LONGER * seconds):
+        summary, rows = finished_run(replace(config, frames=None, minutes=longer / 60, until_return=None))
+        if summary["agent_steps_per_second"] is not None and summary["policy_lag_mean"] is not None:
+            return summary, _steady(rows)
+    raise RunFailed(f"bench: the whole run made no second update within {longer:g} s: give more --seconds")
 
 
 def _steady(rows: list[dict[str, float]]) -> list[dict[str, float]]:
