@@ -30,7 +30,7 @@ def untrained(env: str, folder: Path, *, like: str = "", **settings: Any) -> Pat
       The folder.
     """
     config = tiny(env, folder, **settings)
-    spec = spec_of(like or env, split(config.env_options))
+    spec = spec_of(like or env, split(config.making))
     kept = RunFolder.create(config)
     kept.keep_spec(spec)
     learner = Learner(build_agent(config, spec), jax.local_devices()[:1], key(1, "untrained"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from harness import Command, simulated
 from small_runs import params, run
 
 import seedbed
@@ -68,6 +70,29 @@ def test_games_of_two_are_the_same_in_one_program(tmp_path: Path, policies: str)
     theirs = params(tmp_path / "anakin")
     for leaf, array in params(tmp_path / "seed").items():
         np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
+
+
+_ON_DEVICES = """
+import sys
+from pathlib import Path
+from small_runs import run
+
+for name, devices in (("one", (0,)), ("two", (0, 1)), ("four", (0, 1, 2, 3))):
+    run(Path(sys.argv[1]) / name, env="pgx:tic_tac_toe", policies="own", training_devices=devices, batch_size=8,
+        unroll_length=6, frames=300, arch="seed", transport="inproc", actors=1, envs_per_actor=8, lag=0)
+"""
+
+
+@pytest.mark.slow
+def test_policies_of_agents_are_trained_on_several_devices_as_on_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _ON_DEVICES, str(tmp_path)]
+    with Command(cwd=tmp_path, command=command, **simulated(4)) as runs:
+        assert runs.wait() == 0, runs.output
+    ours = params(tmp_path / "one")
+    for name in ("two", "four"):
+        theirs = params(tmp_path / name)
+        for leaf, array in ours.items():
+            np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{name} {leaf}")
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.train import resume, train
 from seedbed.learning.learner import Learner
 from seedbed.metrics.reports import Summary
+from seedbed.priority import niceness_beside
 from seedbed.seeding import key
 from seedbed.types import Unroll
 
@@ -194,6 +196,36 @@ def test_environments_that_hang_end_the_run(lag: int | str, tmp_path: Path) -> N
         RunFailed, match=r"actor \d: its environments \(worlds:hanging\) took more than \d+ s"
     ):
         sebulba("worlds:hanging", tmp_path / "run", lag=lag, env_timeout=1.0)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no such class")
+@pytest.mark.parametrize(
+    ("niceness", "platform", "idle"),
+    [(None, "cpu", False), (0, "gpu", False), (20, "cpu", True), (None, "gpu", True)],
+)
+def test_threads_of_environments_step_aside_and_those_that_decide_do_not(
+    niceness: int | None, platform: str, idle: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inherited: list[int] = []  # by threads that environments start
+    deciding: set[int] = set()
+
+    def made(*arguments: Any) -> Environment:
+        thread = threading.Thread(target=lambda: inherited.append(os.sched_getscheduler(0)))
+        thread.start()
+        thread.join()
+        return make(*arguments)
+
+    def acts(self: Rollout, *arguments: Any) -> Any:
+        deciding.add(os.sched_getscheduler(0))
+        return act(self, *arguments)
+
+    act = Rollout.act
+    monkeypatch.setattr("seedbed.acting.actor_threads.make", made)
+    monkeypatch.setattr(Rollout, "act", acts)
+    monkeypatch.setattr("seedbed.architectures.sebulba.niceness_beside", lambda _: niceness_beside(platform))
+    train(tiny("toy:catch", tmp_path / "run", arch="sebulba", frames=100, actor_niceness=niceness))
+    assert inherited == [os.SCHED_IDLE if idle else os.SCHED_OTHER] * 2
+    assert deciding == {os.SCHED_OTHER}
 
 
 def test_all_environments_of_all_threads_on_all_hosts_differ() -> None:

@@ -35,6 +35,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "masks": ("toy:doors", {"agent": "ppo"}),
     "masked values": ("toy:doors", {"agent": "dqn"}),
     "stack": ("ALE/Pong-v5", {"agent": "vtrace", "network": "tiny"}),
+    "own policies": ("pgx:tic_tac_toe", {"agent": "ppo", "policies": "own"}),
+    "own values": ("pgx:tic_tac_toe", {"agent": "dqn", "policies": "own"}),
 }
 """Environment and settings of runs, by a name of what is shown."""
 STEPS, BATCH = 20, 50

@@ -13,7 +13,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seedbed"
 
-VOCABULARY = {"types", "errors", "faults", "installation", "instances", "seeding", "regular_files"}
+VOCABULARY = {
+    "types",
+    "errors",
+    "faults",
+    "installation",
+    "instances",
+    "seeding",
+    "regular_files",
+    "priority",
+}
 ARITHMETIC = {"ops", "nets", "agents"}
 STAGES = {"envs", "transport", "acting", "replay", "learning", "weights", "serving", "parameter_server"}
 
@@ -25,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "public": set(),
     "errors": set(),
     "regular_files": set(),
+    "priority": set(),
     "faults": {"errors", "regular_files"},
     "installation": set(),
     "instances": {"errors", "faults"},

@@ -79,6 +79,8 @@ class FakeLauncher:
     def look_after(self) -> list[str]:
         return []
 
+    listens: tuple[str, ...] = ()
+
     def close(self) -> None: ...
 
 
@@ -114,7 +116,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def looked_at_by_hand(
-    clock: list[float], owes: dict[int, float | None], silent_after: float
+    clock: list[float], owes: dict[int, float | None], silent_after: float, *, begins: bool = True
 ) -> tuple[Supervisor, Callable[[float], dict[int, float]]]:
     """A supervisor of three actors whose own thread is over, and those that are late some seconds after the start."""
     program = program_of(count=3, restarts=1, silent_after=silent_after, starts_within=100.0, patience=20.0)
@@ -123,6 +125,8 @@ def looked_at_by_hand(
     watch.stop([])
     watch._stopping.clear()
     watch._start_what_is_due()
+    if begins:
+        watch.begin()
 
     def late_at(seconds: float) -> dict[int, float]:
         clock[0] = watch._looked = 1000.0 + seconds
@@ -144,14 +148,19 @@ def test_actors_leave_the_cores_to_the_head_of_an_accelerator(
     watch._stopping.clear()
     watch._start_what_is_due()
     assert {task.niceness for task in watch._launcher.tasks} == {wanted}
+    watch._launcher.listens = ("tcp:0",)  # others may stand on machines without the head
+    assert watch._niceness(watch._program["actor"]) == (niceness or 0)
 
 
 def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of_last(
     clock: list[float],
 ) -> None:
     owes: dict[int, float | None] = {}
-    watch, late_at = looked_at_by_hand(clock, owes, silent_after=30.0)
+    watch, late_at = looked_at_by_hand(clock, owes, silent_after=30.0, begins=False)
 
+    assert late_at(999.0) == {}, "the head compiles"
+    clock[0] = 1000.0
+    watch.begin()
     assert late_at(119.0) == {}, "one that starts has two minutes to be ready"
     assert late_at(121.0) == {0: 121.0, 1: 121.0, 2: 121.0}
     owes.update({0: 1100.0, 1: 1085.0, 2: None})
@@ -200,6 +209,7 @@ def test_one_that_is_not_ready_in_time_is_not_said_to_have_environments_that_han
     watch._to_start.put(program["actor"])
     watch._addresses["learner"] = ["here"]
     watch._start_what_is_due()
+    watch.begin()
     clock[0] = watch._looked = 1065.0
     watch._watch()
     assert notes == []
@@ -260,6 +270,7 @@ def test_one_whose_process_is_stopped_is_not_waited_for(ready: bool, clock: list
     watch._to_start.put(program["actor"])
     watch._addresses["learner"] = ["here"]
     watch._start_what_is_due()
+    watch.begin()
     begun[1].still = True
     for now, restarts in ((1020.0, 0), (1021.0, 1)):
         clock[0] = watch._looked = now

@@ -257,6 +257,56 @@ def test_no_program_is_taken_from_where_others_can_put_one(home: Path, place: st
     assert surroundings.programs_folder() is None
 
 
+def test_folders_are_the_users_alone_under_any_umask(home: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        assert surroundings.programs_folder() is not None
+    finally:
+        os.umask(before)
+
+
+def test_a_link_is_no_folder_for_programs(home: Path) -> None:
+    (home / "mine").mkdir()
+    (home / "cache" / "seedbed").mkdir(parents=True, mode=0o700)
+    (home / "cache" / "seedbed" / "programs").symlink_to(home / "mine")
+    assert surroundings.programs_folder() is None
+
+
+def test_several_hosts_keep_no_programs(home: Path) -> None:
+    with held():
+        surroundings.keep_no_programs()
+        assert _FOLDER not in os.environ and jax.config.jax_compilation_cache_dir is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(_FOLDER, str(home / "mine"))
+        with held():
+            surroundings.keep_no_programs()
+            assert os.environ[_FOLDER] == str(home / "mine")
+
+
+def test_programs_of_the_user_go_to_the_users_folder_before_and_after_a_run(home: Path) -> None:
+    def compiled() -> None:
+        jax.jit(lambda x: x + len(before))(jax.numpy.ones(3))
+
+    before: list[int] = []
+    least = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        compiled()  # JAX has looked for a folder once
+        with held():
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+            before.append(1)
+            compiled()
+        [folder] = (home / "cache" / "seedbed" / "programs").iterdir()
+        kept = set(folder.iterdir())
+        assert kept
+        jax.config.update("jax_compilation_cache_dir", str(home / "mine"))
+        before.append(1)
+        compiled()
+        assert list((home / "mine").iterdir()) and set(folder.iterdir()) == kept
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
+
+
 _COMPILES = """
 import jax
 from seedbed.launch.surroundings import held

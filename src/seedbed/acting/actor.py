@@ -144,8 +144,9 @@ def _step_for(client: Client, lanes: list[Environment], assignment: dict[str, An
         reporter.report_if_due()
         while (reply := client.receive(wait=not stepping)) is not None:
             lane, (action,) = reply
-            # Left out where an unroll ends: the reply may have waited for room in the memory, not for the policy.
-            if (steps[lane] - assignment["overlap"]) % assignment["unroll_length"]:
+            # Left out at the first one, as the learner may have compiled, and where an unroll ends, as the memory may
+            # have been full: the policy did not take that time.
+            if steps[lane] and (steps[lane] - assignment["overlap"]) % assignment["unroll_length"]:
                 reporter.waits.add(time.monotonic() - sent[lane])
             steps[lane] += 1
             lanes[lane].send(action)

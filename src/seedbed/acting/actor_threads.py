@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from seedbed.envs.make import make, told_by
 from seedbed.errors import RunFailed, SpecError
 from seedbed.faults import Fault
 from seedbed.metrics.ledger import Ledger
+from seedbed.priority import step_aside
 from seedbed.types import Exploration, TimeStep, Tree, Weights
 from seedbed.weights.store import WeightStore
 
@@ -223,7 +225,7 @@ class ActorThread:
     def _run(self) -> None:
         try:
             assignment = self._threads.assignment
-            with contextlib.closing(make(assignment.env, assignment.envs, assignment.options)) as environment:
+            with contextlib.closing(self._made()) as environment:
                 if environment.spec != assignment.spec:
                     raise SpecError(f"the actor made {environment.spec}, and {assignment.spec} is needed")
                 self._begin(environment)
@@ -235,6 +237,26 @@ class ActorThread:
             self._threads.ledger.drop(open_steps=self._rollout.transitions)
         finally:
             self.busy_since = None
+
+    def _made(self) -> Environment:
+        """Makes the environments, in a thread whose priority those have that the environments start.
+
+        A thread of its own, since none may raise its priority again: this one decides, and does not step aside.
+        """
+        assignment, niceness = self._threads.assignment, self._threads.niceness
+        if not niceness:
+            return make(assignment.env, assignment.envs, assignment.options)
+        made: Future[Environment] = Future()
+
+        def run() -> None:
+            try:
+                step_aside(niceness)
+                made.set_result(make(assignment.env, assignment.envs, assignment.options))
+            except BaseException as error:
+                made.set_exception(error)
+
+        threading.Thread(target=run, name=f"maker {self._index}", daemon=True).start()
+        return made.result()
 
     def _begin(self, environment: Environment) -> None:
         self._timestep = environment.reset(self._seed)
@@ -312,6 +334,7 @@ class ActorThreads:
         recurrent states.
       on_host: whether unrolls are handed over as arrays of the host, and not on the device that acted.
       meters: meters of acting.
+      niceness: niceness of the threads that environments start, see :mod:`seedbed.priority`.
       threads: the newest thread at each index.
     """
 
@@ -325,6 +348,7 @@ class ActorThreads:
     resumable: dict[int, dict[str, Any]] = field(default_factory=dict)
     on_host: bool = False
     meters: Meters = field(default_factory=Meters)
+    niceness: int = 0
     threads: dict[int, ActorThread] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=dict)
 

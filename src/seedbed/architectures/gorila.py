@@ -242,7 +242,6 @@ def _begin(
     index, epoch = context.task.index, job["epoch"]
     mine = GorilaWorker(context.config, context.agent, context.spec, server=shards, index=index, epoch=epoch)
     [address] = mine.loop.open([f"inproc:worker-{os.getpid()}-{index}-{epoch}"])
-    mine.loop.begin()
 
     def step() -> None:
         with contextlib.closing(connect(address, timeout=0.0)) as client:
@@ -260,6 +259,7 @@ def _begin(
             )
 
     try:
+        mine.loop.begin()
         yield mine, require_alive
     finally:
         mine.loop.close()

@@ -19,9 +19,6 @@ from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
 from seedbed.transport.tls import Identity, within_machine
 
-IDLE = 20
-"""Niceness of processes that run only on cores that nothing else wants."""
-
 if TYPE_CHECKING:
     import threading
 
@@ -166,8 +163,7 @@ class Role:
       late: reason for ending an instance that was silent for ``{seconds}``, for the user.
       elastic: whether instances may join and leave while the run goes on.
       accelerated: whether its JAX uses the same platform as the head's; otherwise the CPU.
-      niceness: niceness of its processes above the head's, 0 to 19, or :data:`IDLE`; None: IDLE where the head has an
-        accelerator, else 0.
+      niceness: niceness of its processes above the head's, see :mod:`seedbed.priority`; None: by the head's platform.
       steps, acts, trains: parts of the loop that an instance runs, for the planner; None: it does not run this part.
     """
 
@@ -296,7 +292,7 @@ class Task:
       patience: seconds for which it waits for these roles.
       listens: its own address; None if it is not dialled.
       folder: folder of its own, which outlives it and holds the checkpoint that it begins with.
-      niceness: niceness of its process above the head's, or :data:`IDLE`.
+      niceness: niceness of its process above the head's, see :mod:`seedbed.priority`.
       abroad: another address, at which instances on other machines dial it; empty if all are on this one.
       identity: files of the certificate that it shows there and of the key to it; empty for plain text.
     """

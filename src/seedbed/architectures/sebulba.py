@@ -37,17 +37,24 @@ from seedbed.config.placement import (
     HostSettings,
     InferenceDeviceSettings,
     LearnerSettings,
+    PrioritySettings,
     TrainingDeviceSettings,
 )
 from seedbed.config.settings import RunConfig
 from seedbed.learning.loop import LearnerLoop
+from seedbed.priority import niceness_beside
 from seedbed.seeding import key
 from seedbed.types import Agent, EnvSpec
 
 
 @dataclass(frozen=True)
 class SebulbaSettings(
-    HostSettings, LearnerSettings, TrainingDeviceSettings, InferenceDeviceSettings, EnvironmentSettings
+    HostSettings,
+    LearnerSettings,
+    TrainingDeviceSettings,
+    InferenceDeviceSettings,
+    PrioritySettings,
+    EnvironmentSettings,
 ):
     """Placement of Sebulba's parts."""
 
@@ -121,6 +128,9 @@ def _threads(parts: Parts, devices: list[Any]) -> ThreadSource:
         meters=parts.meters,
         resumable=_states(parts),
         on_host=setup.agent.data.replay is not None and place.replay_on == "host",
+        niceness=niceness_beside(devices[0].platform)
+        if place.actor_niceness is None
+        else place.actor_niceness,
     )
     return ThreadSource(threads, gate, parts.store)
 

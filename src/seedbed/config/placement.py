@@ -15,6 +15,7 @@ import tyro
 
 from seedbed.acting.assignment import lanes_of
 from seedbed.errors import ConfigError
+from seedbed.priority import IDLE
 
 FOR_QUEUES = {"memory": "queue"}
 """Metadata of a setting for agents whose batches come from a queue."""
@@ -242,16 +243,21 @@ class BatchingSettings(EnvironmentSettings):
 
 
 @dataclass(frozen=True)
-class InferenceSettings(BatchingSettings, InferenceDeviceSettings):
-    """Central inference: batches over actors, on devices that act."""
+class PrioritySettings(Group):
+    """Priority of actors that only step environments."""
 
     actor_niceness: int | None = field(default=None, metadata={BESIDE: "actors"})
-    """Niceness of actor processes above the learner's, to 19; 20: only idle cores; none: 20 if an accelerator acts."""
+    """Niceness of stepping environments above the learner's, to 19; 20: idle cores; none: 20 if an accelerator acts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.actor_niceness is not None and not 0 <= self.actor_niceness <= 20:
-            raise ConfigError(f"actor_niceness is {self.actor_niceness}, and has to be from 0 to 20")
+        if self.actor_niceness is not None and not 0 <= self.actor_niceness <= IDLE:
+            raise ConfigError(f"actor_niceness is {self.actor_niceness}, and has to be from 0 to {IDLE}")
+
+
+@dataclass(frozen=True)
+class InferenceSettings(BatchingSettings, InferenceDeviceSettings, PrioritySettings):
+    """Central inference: batches over actors, on devices that act."""
 
     def full_batch(self, device: int = 0) -> int:
         """Environments in a full inference batch of the ``device``-th device that acts; no lane is larger."""

@@ -7,7 +7,6 @@ imports JAX only if that does.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
 import os
@@ -20,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import faults
-from seedbed.architectures.program import IDLE, Context, Task
+from seedbed.architectures.program import Context, Task
 from seedbed.errors import ConnectionLost
 from seedbed.faults import Fault
 from seedbed.launch.logs import forgive
 from seedbed.plugins import load
+from seedbed.priority import step_aside
 from seedbed.transport.admission import Invitation
 
 _INVITATION, _CLAIM = "SEEDBED_INVITATION", "SEEDBED_CLAIM"
@@ -64,19 +64,6 @@ def context_of(
 ) -> Context:
     """Returns the argument for the entry of a task; ``alone`` says that it has a process to itself."""
     return Context(task, invitation, claim, over, make_config, make_agent, alone)
-
-
-def step_aside(niceness: int) -> None:
-    """Lowers the priority of this process, by a niceness above the present one; threads that start later inherit it.
-
-    Args:
-      niceness: 0 to 19, or :data:`~seedbed.architectures.program.IDLE`; where the system knows no such class, 19.
-    """
-    if niceness == IDLE and hasattr(os, "SCHED_IDLE"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            return
-    os.nice(niceness)
 
 
 def entry_of(task: Task) -> Callable[[Context], None]:

@@ -362,9 +362,10 @@ class Session:
         self._meet()
         addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
-        # Processes make their environments while this one compiles.
+        # Actors make their environments while this process compiles; threads that decide themselves start afterwards.
         supervisor.start([role for role in self.program.after if role.entry], addresses)
         arch.begin()
+        supervisor.begin()
         supervisor.start([role for role in self.program.after if not role.entry])
         self.recorder.begin()
         self.saver.saved_at = time.monotonic()

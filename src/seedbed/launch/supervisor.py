@@ -13,11 +13,12 @@ from typing import Any
 
 import jax
 
-from seedbed.architectures.program import IDLE, Program, Role, Task
+from seedbed.architectures.program import Program, Role, Task
 from seedbed.errors import RunFailed
 from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS, Instance, Instances
 from seedbed.launch.launcher import Launcher
+from seedbed.priority import niceness_beside
 
 _log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
@@ -116,6 +117,7 @@ class Supervisor:
         self._to_start: queue.SimpleQueue[Role] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._looked = time.monotonic()
+        self._begun: float | None = None
         self._head_seen: float | None = None
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
@@ -143,6 +145,10 @@ class Supervisor:
         if self._thread.ident is None:
             self._thread.start()
         return {role.name: self._addresses[role.name] for role in roles if role.listens}
+
+    def begin(self) -> None:
+        """Notes that the head has compiled: instances have to become ready within their time from now on."""
+        self._begun = time.monotonic()
 
     def seen(self) -> None:
         """Notes that the head has made progress; it is watched from the first such call on."""
@@ -230,9 +236,15 @@ class Supervisor:
             role.patience,
             self._addresses[role.name][index] if role.listens else None,
             self._launcher.folder(role, index),
-            _niceness(role),
+            self._niceness(role),
         )
         return self._launcher.start(role, task)
+
+    def _niceness(self, role: Role) -> int:
+        """Returns the niceness of a role's processes; those on other machines have no head beside them."""
+        if role.niceness is not None:
+            return role.niceness
+        return 0 if self._launcher.listens else niceness_beside(jax.default_backend())
 
     def _watch(self) -> None:
         for role in self._program.roles:
@@ -262,6 +274,8 @@ class Supervisor:
             each.begun = max(each.begun, each.instance.begun)
             silent = each.silent(owes, now)
             allowed = role.silent_after if each.there else starting
+            if not each.there:  # one that starts may wait for the head, which compiles on the same cores
+                silent = min(silent, 0.0 if self._begun is None else now - self._begun)
             if stood_still or silent <= min(allowed, STOPPED_SECONDS):
                 continue
             if silent > allowed or each.instance.stopped():
@@ -313,16 +327,6 @@ class Supervisor:
         _log.info("%s starts again", watched)
         watched.begun = time.monotonic()
         watched.instance = self._begin(role, watched.index)
-
-
-def _niceness(role: Role) -> int:
-    """Returns the niceness of a role's processes above this one's.
-
-    Beside an accelerator calls of the policy take little work on the cores, and wait for one again and again.
-    """
-    if role.niceness is not None:
-        return role.niceness
-    return 0 if jax.default_backend() == "cpu" else IDLE
 
 
 def _why_not_again(role: Role, reason: Fault, before: Fault | None, restarts: int) -> str | None:

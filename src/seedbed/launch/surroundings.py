@@ -16,6 +16,7 @@ import hashlib
 import os
 import platform
 import resource
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +53,11 @@ def held() -> Iterator[None]:
         stack.callback(os.close, here)
         stack.callback(os.fchdir, here)
         jax = sys.modules.get("jax")
-        wanted = {**_NEEDED, **_keeping(jax)}
+        keeping = _keeping(jax)
+        if keeping:
+            _forget_the_folder()
+            stack.callback(_forget_the_folder)
+        wanted = {**_NEEDED, **keeping}
         stack.callback(_restore, {name.upper(): os.environ.get(name.upper()) for name in wanted})
         # For the processes that are started, and for this one if it has yet to import JAX.
         os.environ.update({name.upper(): str(value) for name, value in wanted.items()})
@@ -68,10 +73,14 @@ def programs_folder() -> Path | None:
     It is that of one kind of processor: a program for another one may have instructions that this one lacks.
     """
     try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        home = given if given.is_absolute() else Path.home() / ".cache"
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = home / "seedbed" / "programs" / _processor()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        safe = all(map(_only_mine, (folder, *folder.parents[:2])))
+        own = list(reversed((folder, *folder.parents[:2])))
+        for each in own:  # not by parents=True, which leaves them to the umask
+            each.mkdir(mode=0o700, exist_ok=True)
+        safe = all(map(_only_mine, own))
     except (OSError, RuntimeError):  # read-only, or no home
         return None
     return folder if safe and os.access(folder, os.W_OK) else None
@@ -79,8 +88,29 @@ def programs_folder() -> Path | None:
 
 def _only_mine(folder: Path) -> bool:
     """Returns whether nobody else can put a program there, which would be run."""
-    about = folder.stat()
-    return about.st_uid == os.getuid() and not about.st_mode & 0o022
+    about = folder.lstat()
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022
+
+
+def keep_no_programs() -> None:
+    """Has JAX keep no programs until :func:`held` ends, unless the user has told it where.
+
+    For several hosts: JAX writes on the first one only, and hosts that have kept different programs would wait for one
+    another, and mix programs that were tuned at different times.
+    """
+    if (folder := programs_folder()) is not None and os.environ.get(_FOLDER.upper()) == str(folder):
+        del os.environ[_FOLDER.upper()]
+        if (jax := sys.modules.get("jax")) is not None:
+            jax.config.update(_FOLDER, None)
+            _forget_the_folder()
+
+
+def _forget_the_folder() -> None:
+    """Has JAX look up its setting again, which it does once for all compilations."""
+    if "jax" in sys.modules:
+        from jax.experimental.compilation_cache import compilation_cache
+
+        compilation_cache.reset_cache()
 
 
 def _keeping(jax: Any) -> dict[str, Any]:
@@ -88,7 +118,8 @@ def _keeping(jax: Any) -> dict[str, Any]:
     told = _FOLDER.upper() in os.environ or (jax is not None and getattr(jax.config, _FOLDER))
     if told or (folder := programs_folder()) is None:
         return {}
-    return {_FOLDER: str(folder), **_KEPT}
+    unsaid = {name: value for name, value in _KEPT.items() if name.upper() not in os.environ}
+    return {_FOLDER: str(folder), **unsaid}
 
 
 def _processor() -> str:

@@ -20,7 +20,7 @@ from seedbed.launch.launcher import Launch
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.session import Session
 from seedbed.launch.shares import require_equal_shares
-from seedbed.launch.surroundings import held, require_files
+from seedbed.launch.surroundings import held, keep_no_programs, require_files
 from seedbed.launch.warm_start import warm_started
 from seedbed.learning.checkpoint import any_saved
 from seedbed.metrics.reports import Summary, read_summary, summary_from
@@ -177,6 +177,7 @@ def _built(config: RunConfig, *, resumed: bool) -> tuple[EnvSpec, Agent]:
 
 def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
     """Runs host 0's part of a run of several hosts."""
+    keep_no_programs()
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder.held())
         if config.cluster.coordinator is not None:
@@ -218,6 +219,7 @@ def take_part(
       ConfigError: host 0 refused this host.
       RunFailed: the run failed, as for :func:`train`.
     """
+    keep_no_programs()
     with contextlib.ExitStack() as stack:
         known = path or (Path(config.run_dir) if config and config.run_dir else None)
         insecure = insecure or (config is not None and config.cluster.insecure)

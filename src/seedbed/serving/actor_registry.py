@@ -333,9 +333,11 @@ class ActorRegistry:
 
         An actor that decides itself has no weights, and so owes nothing, until its service begins.
         """
-        service = self.services[joined.service]
-        begun, unheard = service.begun, service.unheard()
-        return [max(since, begun) + unheard for since in joined.owed_since()]
+        service, now = self.services[joined.service], time.monotonic()
+        # In this order: it may begin in between.
+        unheard = service.unheard()
+        begun = service.begun
+        return [min(now, max(since, begun) + unheard) for since in joined.owed_since()]
 
     def owes(self) -> dict[int, float | None]:
         """Returns the time (monotonic, s) since which each of the run's own actors owes a step.

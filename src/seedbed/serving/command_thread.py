@@ -53,7 +53,8 @@ class CommandThread(ABC):
     def begin(self) -> None:
         """Has the thread run commands from now on."""
         with self._news:
-            self._begun, self.begun = True, time.monotonic()
+            self.begun = time.monotonic()
+            self._begun = True
             self._notify()
 
     def _submit(self, command: Callable[..., None], *arguments: Any) -> None:

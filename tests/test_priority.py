@@ -1,4 +1,4 @@
-"""The priority of an instance's process."""
+"""The priority of what steps aside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 _STEPS_ASIDE = """
 import os, threading
-from seedbed.launch.entry import step_aside
+from seedbed.priority import step_aside
 {before}
 begun = os.nice(0)
 step_aside({niceness})
@@ -25,7 +25,9 @@ thread.join()
     ("niceness", "before", "idle", "nice"),
     [(0, "", False, 0), (3, "", False, 3), (20, "", True, 0), (20, "del os.SCHED_IDLE", False, 19)],
 )
-def test_threads_of_an_instance_have_its_priority(niceness: int, before: str, idle: bool, nice: int) -> None:
+def test_threads_that_are_started_later_have_the_priority(
+    niceness: int, before: str, idle: bool, nice: int
+) -> None:
     program = _STEPS_ASIDE.format(niceness=niceness, before=before)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     scheduler, above = map(int, done.stdout.split())
