@@ -247,7 +247,7 @@ class PrioritySettings(Group):
     """Priority of actors that only step environments."""
 
     actor_niceness: int | None = field(default=None, metadata={BESIDE: "actors"})
-    """Niceness of stepping environments above the learner's, to 19; 20: idle cores; none: 20 if an accelerator acts."""
+    """Niceness of actors, to 19; 20: only idle cores; none: 20 beside an accelerator, else 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
