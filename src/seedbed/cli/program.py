@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from seedbed.cli.defaults import read_config
 from seedbed.cli.parse import print_line
+from seedbed.priority import IDLE
 
 ABOUT = "Show the processes and threads of a run with these flags, and the bytes that travel between them."
 
-_ASIDE = {0: "", 20: ", on idle cores", None: ", on idle cores beside an accelerator"}
+_ASIDE = {0: "", IDLE: ", on idle cores", None: ", on idle cores beside an accelerator"}
 """Priorities of a role's processes, by niceness."""
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ class CommandThread(ABC):
         self._poked = False
         self._stopping = False
         self._idle = False
-        self._begun = False
         self._started = 0.0
         self.begun = 0.0
         """Time (monotonic, s) of :meth:`begin`; 0 before."""
@@ -54,7 +53,6 @@ class CommandThread(ABC):
         """Has the thread run commands from now on."""
         with self._news:
             self.begun = time.monotonic()
-            self._begun = True
             self._notify()
 
     def _submit(self, command: Callable[..., None], *arguments: Any) -> None:
@@ -94,7 +92,7 @@ class CommandThread(ABC):
 
     def unheard(self) -> float:
         """Returns the time in s for which the thread has looked at no message, since it is busy or has not begun."""
-        if self._started and not self._begun:
+        if self._started and not self.begun:
             return time.monotonic() - self._started
         if self._poller is None or self._idle:
             return 0.0
@@ -115,8 +113,8 @@ class CommandThread(ABC):
         with self._news:
             self._idle = True
             if self._poller is None:
-                self._news.wait_for(lambda: self._begun or self._stopping)
-        while not (self._begun or self._stopping):
+                self._news.wait_for(lambda: bool(self.begun or self._stopping))
+        while not (self.begun or self._stopping):
             assert self._poller is not None
             self._poller.poll(None)
 
