@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import queue
 import socket
 import threading
@@ -312,7 +313,7 @@ def waiting() -> Iterator[tuple[str, list[bool]]]:
 
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     with ThreadPoolExecutor(1) as threads:
-        ended = host_zero(threads, address, 3, look=look)
+        ended = host_zero(threads, address, 3, look=look, patience=math.inf)  # as long as the tests take
         introduced(address, 2).close()  # it is there
         yield address, over
         over.append(True)
@@ -416,6 +417,15 @@ def test_a_host_that_went_away_may_come_back_before_all_are_there(
             with closing(other.result(PATIENCE)[0]):
                 pass
         assert rendezvous.lost is None
+
+
+def test_a_host_that_goes_away_once_all_are_there_is_lost(threads: ThreadPoolExecutor, address: str) -> None:
+    gone = threading.Event()
+    first = host_zero(threads, address, 2, patience=5.0, look=lambda: bool(gone.wait(PATIENCE)))
+    introduced(address, 1).close()
+    gone.set()  # host 0 looks only now
+    with closing(first.result(PATIENCE)) as rendezvous:
+        assert rendezvous.wait_for_loss(PATIENCE) == "host 1 is gone: the connection was closed"
 
 
 def test_hosts_that_do_not_come_are_named(address: str, threads: ThreadPoolExecutor) -> None:

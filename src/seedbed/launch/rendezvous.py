@@ -224,11 +224,12 @@ class _Center(Rendezvous):
         while True:
             look()
             with self._came:
-                missing = [index for index in range(1, self._count) if index not in self._guests]
-                self._begun = not missing
                 if self._begun or time.monotonic() > over:
-                    return missing
+                    return self._missing()
                 self._came.wait(_LOOK_SECONDS)
+
+    def _missing(self) -> list[int]:
+        return [index for index in range(1, self._count) if index not in self._guests]
 
     def dismiss(self) -> None:
         """Closes the conversations with all hosts, since some are missing."""
@@ -272,6 +273,7 @@ class _Center(Rendezvous):
             begun = self._begun
             if not begun:
                 self._guests[index] = _Guest(peer)
+                self._begun = not self._missing()  # not later: a host that leaves from now on is lost
                 self._came.notify_all()
         if begun:
             peer.close(_BEGUN)
