@@ -10,6 +10,14 @@ import seedbed
 from seedbed.evaluation.player import evaluate
 
 pytestmark = pytest.mark.slow
+FEW: dict[str, object] = {
+    "transport": "inproc",
+    "actors": 1,
+    "envs_per_actor": 16,
+    "batch_size": 16,
+    "learning_rate": 2e-3,
+}
+"""Environments of several agents, in this process, with a policy that learns quickly from few of them."""
 
 
 def learn(env: str, folder: Path, **settings: object) -> dict[str, object]:
@@ -51,15 +59,8 @@ def test_agents_of_one_environment_learn_to_do_different_things(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(__file__).parents[1])
-    placed = {
-        "transport": "inproc",
-        "actors": 1,
-        "envs_per_actor": 16,
-        "batch_size": 16,
-        "learning_rate": 2e-3,
-    }
     env = "pettingzoo:parallel_worlds:Meeting"
-    summary = learn(env, tmp_path, agent="ppo", hidden=(64,), frames=60_000, until_return=7.0, **placed)
+    summary = learn(env, tmp_path, agent="ppo", hidden=(64,), frames=60_000, until_return=7.0, **FEW)
     assert summary["best_mean_return"] >= 7.0, summary
     # A policy at random gets 2; one that does not tell the two agents apart 4 at most.
     evaluated = evaluate(tmp_path / "run", episodes=64)
@@ -72,16 +73,9 @@ def test_agents_that_cannot_tell_which_they_are_learn_by_policies_of_their_own(
 ) -> None:
     """By a shared policy no more than 4 of 8 is right; or the spaces differ, and there is none."""
     monkeypatch.chdir(Path(__file__).parents[1])
-    placed = {
-        "transport": "inproc",
-        "actors": 1,
-        "envs_per_actor": 16,
-        "batch_size": 16,
-        "learning_rate": 2e-3,
-    }
     env = f"pettingzoo:parallel_worlds:{world}"
     learner = {"agent": "ppo", "policies": "own", "hidden": (64,)}
-    summary = learn(env, tmp_path, frames=60_000, until_return=7.0, **learner, **placed)
+    summary = learn(env, tmp_path, frames=60_000, until_return=7.0, **learner, **FEW)
     assert summary["best_mean_return"] >= 7.0, summary
     evaluated = evaluate(tmp_path / "run", episodes=64)
     assert min(evaluated.agents.values()) >= 6.5, evaluated
