@@ -22,15 +22,9 @@ def step_aside(niceness: int) -> None:
     os.nice(niceness)
 
 
-def niceness_beside(platform: str, chosen: int | None) -> int:
-    """Returns the niceness of processes or threads that only step environments, beside a policy on this platform.
+def niceness_beside(platform: str) -> int:
+    """Returns the niceness of processes that only step environments, where the policy runs on this JAX platform.
 
     Beside an accelerator calls of the policy take little work on the cores, and wait for one again and again.
-
-    Args:
-      platform: a platform of JAX, such as ``cpu``.
-      chosen: the niceness that a setting gives; None: by the platform.
     """
-    if chosen is not None:
-        return chosen
     return 0 if platform == "cpu" else IDLE

@@ -222,9 +222,7 @@ def test_threads_of_environments_step_aside_and_those_that_decide_do_not(
     act = Rollout.act
     monkeypatch.setattr("seedbed.acting.actor_threads.make", made)
     monkeypatch.setattr(Rollout, "act", acts)
-    monkeypatch.setattr(
-        "seedbed.architectures.sebulba.niceness_beside", lambda _, chosen: niceness_beside(platform, chosen)
-    )
+    monkeypatch.setattr("seedbed.architectures.sebulba.niceness_beside", lambda _: niceness_beside(platform))
     train(tiny("toy:catch", tmp_path / "run", arch="sebulba", frames=100, actor_niceness=niceness))
     assert inherited == [os.SCHED_IDLE if idle else os.SCHED_OTHER] * 2
     assert deciding == {os.SCHED_OTHER}

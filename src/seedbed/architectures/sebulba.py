@@ -128,7 +128,9 @@ def _threads(parts: Parts, devices: list[Any]) -> ThreadSource:
         meters=parts.meters,
         resumable=_states(parts),
         on_host=setup.agent.data.replay is not None and place.replay_on == "host",
-        niceness=niceness_beside(devices[0].platform, place.actor_niceness),
+        niceness=niceness_beside(devices[0].platform)
+        if place.actor_niceness is None
+        else place.actor_niceness,
     )
     return ThreadSource(threads, gate, parts.store)
 

@@ -242,8 +242,9 @@ class Supervisor:
 
     def _niceness(self, role: Role) -> int:
         """Returns the niceness of a role's processes; those on other machines have no head beside them."""
-        beside = "cpu" if self._launcher.listens else jax.default_backend()
-        return niceness_beside(beside, role.niceness)
+        if role.niceness is not None:
+            return role.niceness
+        return 0 if self._launcher.listens else niceness_beside(jax.default_backend())
 
     def _watch(self) -> None:
         for role in self._program.roles:
