@@ -22,12 +22,13 @@ from seedbed.launch.machine import Finding
 from seedbed.launch.node_probe import probe
 
 HERE = "127.0.0.1"
+OWN = os.getpriority(os.PRIO_PROCESS, 0)
 FIT: dict[str, Any] = {
     "python": nodes.platform.python_version(),
     "ray": "",
     "seedbed": __version__,
     "broken": "",
-    "niceness": 0,
+    "niceness": OWN,
     "superuser": False,
     "shared_memory": [2**30, 2**31],
     "learner": "",
@@ -97,8 +98,8 @@ def test_an_examination_that_hangs_or_dies_is_a_finding_and_ends() -> None:
     ("told", "trouble"),
     [
         ({}, None),
-        ({"niceness": 15}, ("niceness 15 of Ray's processes", "its actors wait for everything else there: ")),
-        ({"niceness": 15, "superuser": True}, ("niceness 15", "actors of a superuser take it back")),
+        ({"niceness": 19}, ("niceness 19 of Ray's processes", "its actors wait for everything else there: ")),
+        ({"niceness": 19, "superuser": True}, ("niceness 19", "actors of a superuser take it back")),
         ({"ray": "1.2"}, ("Ray 1.2", "needed: as here, ")),
         ({"seedbed": "0.0.7"}, ("Seedbed 0.0.7", f"needed: as here, {__version__}")),
         (
@@ -125,7 +126,7 @@ def test_a_node_says_whether_it_reaches_the_learner() -> None:
     with nodes._Listener(HERE, "said here") as listener:
         told = probe(HERE, listener.port, "said here", 10.0)
         assert told["learner"] == "" and told["seedbed"] == __version__
-        assert told["niceness"] == os.getpriority(os.PRIO_PROCESS, 0)
+        assert told["niceness"] == OWN
         assert probe(HERE, listener.port, "of a learner", 10.0)["learner"] == "something else listens there"
     assert "refused" in probe(HERE, listener.port, "said here", 10.0)["learner"]
 
@@ -170,12 +171,16 @@ def test_every_node_is_examined_and_the_ones_in_trouble_are_named(
     assert [line.split()[:2] for line in lines[1:3]] == [["Ray", nodes.version_of("ray")], ["Ray", "cluster"]]
     assert f"{cluster.cluster.address}: 1 node, 1 core, " in lines[2]
     assert lines[3].startswith("node ") and "(here)" in lines[3] and len(lines) == 4
-    for fact in (f"Seedbed {__version__}", "no accelerators; niceness 0; ", "reaches the learner's address"):
+    for fact in (
+        f"Seedbed {__version__}",
+        f"no accelerators; niceness {OWN}; ",
+        "reaches the learner's address",
+    ):
         assert fact in lines[3]
 
     (tmp_path / "seedbed.py").write_text("raise ImportError('none on this node')")
     # Without a free core, as one whose actors are there already.
-    bare = cluster.add(num_cpus=0, env_vars={"PYTHONPATH": str(tmp_path), "RAY_worker_niceness": "7"})
+    bare = cluster.add(num_cpus=0, env_vars={"PYTHONPATH": str(tmp_path), "RAY_worker_niceness": "19"})
     still = cluster.add()
     raylet = still.all_processes["raylet"][0].process
     raylet.send_signal(signal.SIGSTOP)
@@ -188,7 +193,7 @@ def test_every_node_is_examined_and_the_ones_in_trouble_are_named(
     of_bare = about(found, bare.node_id[:6])
     assert "Seedbed missing" in of_bare[0][1]
     assert "Seedbed cannot be imported (ImportError: none on this node)" in [what for _, what, _ in of_bare]
-    assert any(what.startswith("niceness 7 ") for _, what, _ in of_bare)
+    assert any(what.startswith("niceness 19 ") for _, what, _ in of_bare)
     assert [each[1:] for each in about(found, still.node_id[:6])] == [
         ("no answer within 15 s", f"needed: {nodes._LOOK_AT_IT}")
     ]

@@ -268,7 +268,7 @@ def _troubles(told: Mapping[str, Any], address: str) -> Iterator[tuple[str, str]
             f"cannot reach {address} ({told['learner']})",
             "needed: the learner listens at a free port there: let this node through",
         )
-    if told["niceness"] > 0:
+    if told["niceness"] > os.getpriority(os.PRIO_PROCESS, 0):  # actors get that of this machine's processes
         yield (
             f"niceness {told['niceness']} of Ray's processes",
             "actors of a superuser take it back themselves"
