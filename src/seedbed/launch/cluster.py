@@ -218,22 +218,30 @@ class Progress:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told: dict[str, int] = {}
-        self._since: dict[str, tuple[int, float]] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        self._since: dict[str, tuple[tuple[int, int], float]] = {}
 
-    def line(self, role: str, placed: int, count: int) -> str | None:
-        """Returns a line if one is due: at once when all have a machine, else when their number stays for a while."""
-        now = self._clock()
-        seen, since = self._since.get(role, (-1, now))
-        if placed != seen:
+    def line(self, role: Role, placed: int, guests: int = 0) -> str | None:
+        """Returns a line if one is due: at once when all have a machine, else when their number stays for a while.
+
+        Args:
+          role: role of the instances.
+          placed: number of instances on machines, without guests.
+          guests: number of guests on machines.
+        """
+        now, found = self._clock(), (placed, guests)
+        seen, since = self._since.get(role.name, (None, now))
+        if found != seen:
             since = now
-            self._since[role] = placed, now
-        if placed == self._told.get(role) or (placed < count and now - since < self._SECONDS):
+            self._since[role.name] = found, now
+        waiting = role.count + role.guests - placed - guests
+        if found == self._told.get(role.name) or (waiting and now - since < self._SECONDS):
             return None
-        self._told[role] = placed
-        waiting = count - placed
+        self._told[role.name] = found
+        groups = [f"{role.name}s {placed} of {role.count}"] if role.count or not role.guests else []
+        groups += [f"{guests} of {role.guests} guests"] if role.guests else []
         rest = f" ({waiting} {'waits' if waiting == 1 else 'wait'} for machines)" if waiting else ""
-        return f"{role}s {placed} of {count} placed{rest}"
+        return f"{' and '.join(groups)} placed{rest}"
 
 
 class ClusterLauncher:
@@ -339,7 +347,12 @@ class ClusterLauncher:
         return self._bundles[-1]
 
     def _size(self, role: Role, index: int) -> int:
-        """Returns the number of instances in the bundle of an index: as many as the largest machine has cores for."""
+        """Returns the number of instances in the bundle of an index: as many as the largest machine has cores for.
+
+        A guest is alone, so that it finds room wherever there is any.
+        """
+        if index >= role.count:
+            return 1
         if (size := self._sizes.get(role.name)) is None:
             cores = max(
                 (node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0
@@ -369,13 +382,14 @@ class ClusterLauncher:
             for held in self._bundles:
                 held.look()
             roles = {held.role.name: held.role for held in self._bundles}
-            lines = [
-                self._progress.line(role.name, self._placed(role), role.count) for role in roles.values()
-            ]
+            lines = [self._progress.line(role, *self._placed(role)) for role in roles.values()]
         return [line for line in lines if line]
 
-    def _placed(self, role: Role) -> int:
-        return sum(len(held.tasks) for held in self._bundles if held.placed and held.role.name == role.name)
+    def _placed(self, role: Role) -> tuple[int, int]:
+        """Returns the numbers of instances that have a machine: those that are no guests, and guests."""
+        placed = [held for held in self._bundles if held.placed and held.role.name == role.name]
+        guests = sum(index >= role.count for held in placed for index in held.tasks)
+        return sum(len(held.tasks) for held in placed) - guests, guests
 
     def _keep_log(self, held: _Held, index: int) -> None:
         """Writes the end of an instance's log into the run folder, if its machine does not share that."""
