@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from seedbed.architectures.compatibility import why_not
 from seedbed.config.resolve import configure
 from seedbed.envs.make import spec_of
+from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent
 
 
@@ -67,3 +70,41 @@ def test_a_replay_ratio_that_does_not_come_out_even_is_refused_before_anything_i
     config = configure("toy:catch", arch="seed", agent="dqn", **settings)
     reason = why_not(config, build_agent(config, spec_of("toy:catch")))
     assert reason is None if even else "--replay-ratio" in str(reason)
+
+
+@pytest.mark.parametrize("arch", ["seed", "impala", "apex"])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"on": "ray"}, None),
+        ({"on": "ray", "actors": 0}, None),
+        (
+            {"on": "here"},
+            "guests is 3, and on is here: guests come to the machines of a cluster: give --on ray",
+        ),
+        ({"on": "ray", "lag": 0}, "guests is 3, and the lag is exact (0), which needs the same actors"),
+    ],
+    ids=str,
+)
+def test_guests_need_a_cluster_and_a_free_lag(arch: str, settings: dict[str, Any], says: str | None) -> None:
+    agent = "dqn" if arch == "apex" else "vtrace"
+    made = {
+        "preset": "none",
+        "agent": agent,
+        "actors": 2,
+        "envs_per_actor": 8,
+        "batch_size": 16,
+        "eval_envs": 0,
+    }
+    if agent == "vtrace":
+        del made["eval_envs"]
+    config = configure("toy:catch", arch=arch, guests=3, **{**made, **settings})
+    reason = why_not(config, build_agent(config, spec_of("toy:catch")))
+    assert reason is None if says is None else str(reason).startswith(says)
+    assert config.placement.slots == (config.placement.actors + 3) * 8 + 256
+
+
+@pytest.mark.parametrize("arch", ["rapid", "gorila", "distbelief", "anakin"])
+def test_no_other_architecture_has_guests(arch: str) -> None:
+    with pytest.raises(ConfigError, match="guests is a setting of seed, impala and apex"):
+        configure("toy:catch", arch=arch, guests=3)

@@ -189,3 +189,15 @@ def test_actors_that_only_step_may_step_aside(arch: str, tmp_path: Path) -> None
         assert actor.endswith(f", {shown}") if shown else actor.endswith("at most")
     with pytest.raises(ConfigError, match="from 0 to 20"):
         tiny("toy:catch", tmp_path / "run", arch=arch, actor_niceness=21)
+
+
+def test_guests_are_declared_beside_the_actors_that_a_run_counts_on(tmp_path: Path) -> None:
+    program = declared(tiny("toy:catch", tmp_path / "run", on="ray", guests=3))
+    actor = program["actor"]
+    assert (actor.count, actor.guests, actor.elastic) == (2, 3, True)
+    assert Program.from_json(program.to_json())["actor"] == actor
+    assert "and 3 guests that come and go" in next(
+        line for line in lines(program) if line.startswith("actor ")
+    )
+    alone = declared(tiny("toy:catch", tmp_path / "run"))["actor"]
+    assert (alone.guests, alone.elastic) == (0, False)

@@ -174,6 +174,10 @@ def test_slots_are_judged_when_all_is_known() -> None:
         _ = configure("toy:catch", preset="none", actors=3, max_actors=2).placement.most_actors
     with pytest.raises(ConfigError, match="max_envs is 31, and has to be 32 or more"):
         _ = configure("toy:catch", preset="none", max_envs=31).placement.slots
+    with pytest.raises(ConfigError, match="max_envs is 47, and has to be 48 or more: the run's own 3 actors"):
+        _ = configure("toy:catch", preset="none", max_envs=47, guests=1).placement.slots
+    with pytest.raises(ConfigError, match="max_actors is 4, and has to be 5 or more"):
+        _ = configure("toy:catch", preset="none", max_actors=4, guests=3).placement.most_actors
 
 
 def test_numbers_and_lists_are_converted_without_loss() -> None:

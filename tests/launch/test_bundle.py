@@ -8,20 +8,22 @@ from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from harness import alive, until
+from harness import alive, at_once, until
 
 from seedbed.architectures.program import Edge, Role, Task
 from seedbed.faults import Fault
 from seedbed.launch import bundle as module
 from seedbed.launch import cluster
 from seedbed.launch.bundle import Bundle, Plan, Report
-from seedbed.launch.cluster import PlacedInstance, Progress, _Held
+from seedbed.launch.cluster import ClusterLauncher, PlacedInstance, Progress, _Held
+from seedbed.launch.folder import RunFolder
 from seedbed.launch.launcher import LAUNCHERS, launcher_on
 from seedbed.transport.admission import Invitation
 
@@ -243,7 +245,7 @@ def test_progress_is_said_at_once_when_all_are_there_and_else_when_nothing_chang
 
     def at(seconds: float, placed: int) -> str | None:
         now[0] = seconds
-        return progress.line("actor", placed, 64)
+        return progress.line(Role("actor", 64), placed)
 
     assert [at(0, 0), at(1, 8), at(2, 16), at(4, 61), at(8.9, 61)] == [None] * 5
     assert at(9, 61) == "actors 61 of 64 placed (3 wait for machines)"
@@ -253,6 +255,84 @@ def test_progress_is_said_at_once_when_all_are_there_and_else_when_nothing_chang
     assert at(40, 63) is None
     assert at(45, 63) == "actors 63 of 64 placed (1 waits for machines)"
     assert at(46, 64) == "actors 64 of 64 placed"
+
+
+@pytest.mark.parametrize(
+    ("actors", "placed", "line"),
+    [
+        (2, (2, 1), "actors 2 of 2 and 1 of 3 guests placed (2 wait for machines)"),
+        (2, (0, 2), "actors 0 of 2 and 2 of 3 guests placed (3 wait for machines)"),
+        (2, (2, 3), "actors 2 of 2 and 3 of 3 guests placed"),
+        (0, (0, 2), "2 of 3 guests placed (1 waits for machines)"),
+    ],
+)
+def test_progress_tells_guests_from_the_others(actors: int, placed: tuple[int, int], line: str) -> None:
+    now = [0.0]
+    progress = Progress(lambda: now[0])
+    role = Role("actor", actors, guests=3)
+    first = progress.line(role, *placed)
+    assert first == (None if "wait" in line else line)
+    now[0] = 5.0
+    assert (first or progress.line(role, *placed)) == line
+
+
+class Seekers:
+    """An engine that finds no machine: it notes for which bundles it seeks one, and which it was told to forget."""
+
+    exceptions = Engine.exceptions
+
+    def __init__(self) -> None:
+        self.sought: list[tuple[list[int], float]] = []
+        self.forgotten: list[Any] = []
+
+    def remote(self, kind: type[Bundle]) -> Any:
+        assert kind is Bundle
+        return self
+
+    def options(self, *, num_cpus: float, **_: Any) -> Any:
+        def remote(plan: Plan) -> Engine:
+            self.sought.append(([task.index for task in plan.tasks], num_cpus))
+            return Engine()
+
+        return SimpleNamespace(remote=remote)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": 4.0}}]
+
+    def wait(self, calls: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        return [], calls
+
+    def kill(self, handle: Any, *, no_restart: bool) -> None:
+        assert no_restart
+        self.forgotten.append(handle)
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "node of the head")
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[ClusterLauncher, Seekers]]:
+    engine = Seekers()
+    monkeypatch.setattr(cluster, "connected", lambda: (engine, False))
+    made = ClusterLauncher(RunFolder(tmp_path / "run"), "shm")
+    made.meet(Invitation(TOKEN), "claimed here", ())
+    made.reach_head(["learner.example:7700"])
+    yield made, engine
+    made.close()
+
+
+def test_a_guest_asks_for_a_core_alone_after_the_others_and_is_forgotten_at_the_end(
+    launcher: tuple[ClusterLauncher, Seekers],
+) -> None:
+    driver, engine = launcher
+    role = Role("actor", 6, dials=(Edge("learner"),), restarts=3, guests=2)
+    instances = [driver.start(role, task(index)) for index in range(8)]
+    assert engine.sought == [([0, 1, 2, 3], 4.0), ([4, 5], 2.0), ([6], 1.0), ([7], 1.0)]
+    assert driver.look_after() == []
+    for instance in instances:
+        at_once(partial(instance.finish, 86_400.0))  # nobody waits for what is on no machine
+    driver.close()
+    assert len(engine.forgotten) == 4
 
 
 def test_every_place_has_a_launcher_that_is_loaded_when_it_is_named() -> None:

@@ -100,8 +100,17 @@ def ours(folder: Path) -> list[psutil.Process]:
     return [
         process
         for process, words in named
-        if words.startswith("ray::Bundle") or ("launch.entry" in words and str(folder) in words)
+        if (words.startswith("ray::Bundle") and works_for(process, folder))
+        or ("launch.entry" in words and str(folder) in words)
     ]
+
+
+def works_for(process: psutil.Process, folder: Path) -> bool:
+    """Whether a process of the engine has the current folder of this run: others may test on this machine."""
+    try:
+        return Path(process.cwd()) in (folder, folder.parent, Path.cwd())
+    except psutil.Error:
+        return False
 
 
 class Actors:
@@ -290,3 +299,72 @@ def test_a_learner_outside_of_the_cluster_is_refused_and_nothing_begun(
     with pytest.raises(ConfigError, match="the learner has to run inside of the cluster"):
         train(tiny("toy:catch", tmp_path / "run", on="ray", frames=100))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"arch": "seed"},
+        {"arch": "impala"},
+        {"arch": "apex", "agent": "dqn", "replay_size": 2_000, "replay_min_size": 64, "eval_envs": 0},
+    ],
+    ids=["seed", "impala", "apex"],
+)
+def test_guests_come_with_a_machine_and_go_with_it(
+    settings: dict[str, Any], nodes: Nodes, tmp_path: Path
+) -> None:
+    run, actor = tmp_path / "run", Actors(tmp_path / "run")
+    (tmp_path / "sleepy.py").write_text(SLEEPY)
+    words = flags("sleepy:World", "run", **settings, frames=10**9, on="ray", guests=2)
+    with Command(*words, cwd=tmp_path) as driver:
+        driver.says("actors 2 of 2 and 0 of 2 guests placed (2 wait for machines)")
+        assert learned(run), "the run does not wait for them"
+        more = nodes.add()
+        try:
+            driver.says("actors 2 of 2 and 1 of 2 guests placed (1 waits for machines)")
+            guest, index = until(lambda: found_guest(actor), "the guest")
+            assert guest.parent().ppid() in pids(more)
+            until(lambda: f"actor {index} joined" in learners_log(run), "its environments")
+
+            guest.kill()
+            driver.says(f"guest actor {index}: killed by signal 9; it comes again in 1 s")
+            again = until(lambda: actor(index, guest), "the guest, once more")
+            until(lambda: learners_log(run).count(f"actor {index} joined") == 2, "its environments")
+            told = len(driver.output)
+        finally:
+            nodes.cluster.remove_node(more, allow_graceful=False)
+        until(lambda: not alive(again), "the end of the guest of a lost machine")
+        until(
+            lambda: "actors 2 of 2 and 0 of 2 guests placed (2 wait for machines)" in driver.output[told:],
+            "the line that says so",
+        )
+        updates = learned(run)
+        until(lambda: learned(run) > updates, "updates without guests")
+        driver.interrupt()
+        assert driver.wait() == Status.OVER, driver.output
+    found = summary(run)
+    assert found["actor_restarts"] == 0, "guests cost no restarts"
+    assert balanced(found)
+    assert found["steps_dropped"] or settings["arch"] != "seed", "the open unrolls of the lost guest"
+    assert "Traceback" not in driver.output
+    until(lambda: not ours(run), "the end of all")
+    assert not pending(nodes)
+
+
+def found_guest(actor: Actors) -> tuple[psutil.Process, int] | None:
+    """A guest beside two actors of the run's own, with its index."""
+    return next(((found, index) for index in (2, 3) if (found := actor(index)) is not None), None)
+
+
+def learners_log(run: Path) -> str:
+    """The learner's log, which tells of actors that come and go."""
+    return (run / "logs/learner.log").read_text()
+
+
+def pending(nodes: Nodes) -> list[str]:
+    """Names of what the engine still has of runs, or seeks a machine for."""
+    ray.init(address=nodes.cluster.address, namespace="seedbed", log_to_driver=False)
+    try:
+        return list(ray.util.list_named_actors())
+    finally:
+        ray.shutdown()

@@ -191,6 +191,7 @@ def test_secrets_are_in_the_secret_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["slurm", "toy:catch", "--guests", "3"], "guests is 3, and all actors of slurm come and go"),
         (["slurm", "toy:catch", "--lag", "0"], r"give --lag free.* or write a manifest for rayjob"),
         (["kubernetes", "toy:catch", "--deterministic"], "lag is exact"),
         (["slurm", "CartPole-v1", "--arch", "apex", "--agent", "dqn", "--eval-envs", "2"], "eval_envs is 2"),
@@ -223,6 +224,17 @@ def test_ray_has_programs_whose_roles_listen_too(words: list[str], tmp_path: Pat
     written = files_of(["rayjob", "toy:catch", "--arch", *words], tmp_path / "out")
     entrypoint = yaml.safe_load(written["rayjob.yaml"])["spec"]["entrypoint"].split()
     assert entrypoint[entrypoint.index("--arch") + 1] == words[0]
+    assert entrypoint[entrypoint.index("--on") + 1] == "ray"
+
+
+def test_guests_have_machines_that_come_and_go(tmp_path: Path) -> None:
+    words = ["rayjob", "toy:catch", *TINY, "--actors", "8", "--guests", "20", "--actors-per-job", "8"]
+    written = yaml.safe_load(files_of(words, tmp_path / "out")["rayjob.yaml"])["spec"]
+    (group,) = written["rayClusterSpec"]["workerGroupSpecs"]
+    assert [group[name] for name in ("replicas", "minReplicas", "maxReplicas")] == [1, 1, 4]
+    assert written["rayClusterSpec"]["enableInTreeAutoscaling"] is True
+    entrypoint = written["entrypoint"].split()
+    assert entrypoint[entrypoint.index("--guests") + 1] == "20"
     assert entrypoint[entrypoint.index("--on") + 1] == "ray"
 
 

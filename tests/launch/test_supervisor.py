@@ -280,6 +280,52 @@ def test_one_whose_process_is_stopped_is_not_waited_for(ready: bool, clock: list
     assert notes[0].startswith("actor 1: its process was stopped by a signal, and has owed something for 2")
 
 
+def test_a_guest_that_ends_comes_again_and_again_and_later_each_time(clock: list[float]) -> None:
+    begun: dict[int, list[Dead]] = {0: [], 1: [], 2: []}
+    notes: list[str] = []
+
+    def start(index: int) -> Dead:
+        begun[index].append(Dead())
+        return begun[index][-1]
+
+    program = program_of(count=1, guests=2, restarts=0, silent_after=30.0)
+    owes: dict[int, float | None] = {}
+    watch = supervisor_of(
+        start, note=notes.append, program=program, instances={"actor": Instances(owes=lambda: owes)}
+    )
+    watch._to_start.put(program["actor"])
+    watch._addresses["learner"] = ["here"]
+    watch._start_what_is_due()
+    watch.begin()
+    owes |= {0: None, 2: None}
+
+    def look(seconds: float) -> list[int]:
+        clock[0] = watch._looked = clock[0] + seconds
+        watch._watch()
+        return [len(begun[index]) for index in (0, 1, 2)]
+
+    assert look(0.0) == [1, 1, 1]
+    for pause in (1, 2, 4, 8, 16, 32, 60, 60):
+        begun[1][-1].fault = Fault("killed by signal 9")
+        starts = look(1.0)
+        assert look(pause - 0.1) == starts, "it does not come at once"
+        assert look(0.2) == [1, starts[1] + 1, 1]
+        assert watch._watched["actor"][1].pause == pause
+    assert notes == ["guest actor 1: killed by signal 9; it comes again in 1 s"], "said once"
+    owes[1] = None
+    look(100.0)
+    begun[1][-1].fault = Fault("ended with status 0")
+    look(1.0)
+    assert notes[1:] == ["guest actor 1: ended with status 0; it comes again in 1 s"]
+    owes[2] = clock[0]
+    look(31.0)
+    assert begun[2][0].killed and notes[2].startswith("guest actor 2: it gave no sign of life for 31 s")
+    assert watch.restarts == 0, "guests cost no restarts, and have no bound on them"
+    begun[0][0].fault = Fault("killed by signal 9")
+    with pytest.raises(RunFailed, match="actor 0: killed by signal 9"):
+        look(1.0)
+
+
 def test_a_head_that_does_not_come_round_is_told_once(clock: list[float]) -> None:
     notes: list[str] = []
     watch = supervisor_of(note=notes.append)

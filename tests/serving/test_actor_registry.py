@@ -56,6 +56,7 @@ class House:
         max_rows: int = 2,
         wait: float = 0.0,
         workers: int = 1,
+        guests: int = 0,
         start: bool = True,
         **registry: Any,
     ) -> None:
@@ -71,6 +72,7 @@ class House:
             claim="of this session",
             keep_log=lag is not None,
             lockstep=lag is not None,
+            guests=guests,
         )
         self.ledger, self.meters = Ledger(), Meters()
         self.queue = UnrollQueue(queue, batch_size=2)
@@ -260,6 +262,27 @@ def test_one_that_this_session_has_started_takes_its_index_on_any_machine(
     again = Player(gate, token="", index=1, claim="of this session").ready()
     assert [(member.peer, member.local) for member in here.registry.members()] == [(again.peer, True)]
     assert first.peer.closed == ["another actor joined with the same index"]
+
+
+def test_guests_of_the_run_have_indices_and_slots_of_their_own(house: Callable[..., House]) -> None:
+    here = house(guests=2, capacity=20)
+    gate = Vouching(here.registry, "secret")
+    stranger = Player(gate, token="").ready()
+    assert stranger.told["index"] == 4, "2 and 3 are the guests', who may come later"
+    with pytest.raises(Refused, match="one of the run's own actors"):
+        Player(gate, token="", index=3)
+    first = Player(gate, token="", index=3, claim="of this session").ready()
+    again = Player(gate, token="", index=3, claim="of this session").ready()
+    assert first.peer.closed == ["another actor joined with the same index"]
+    slots = {member.index: here.registry._joined[member.peer].slots for member in here.registry.members()}
+    assert slots == {3: [12, 13, 14, 15], 4: [16, 17, 18, 19]}, "no slot is shared, and none is left over"
+    assert {member.index: member.local for member in here.registry.members()} == {3: True, 4: False}
+    stranger.begin(), again.begin()
+    assert set(here.registry.owes()) == {3}, "the run's supervisor watches its own guests only"
+    again.leave("its machine is gone")
+    assert [member.index for member in here.registry.members()] == [4]
+    assert here.registry._free == [], "its slots wait for it"
+    assert not any(map(here.assignment.evaluates, range(8, 20)))
 
 
 def test_a_run_whose_actors_are_all_here_admits_no_claim(house: Callable[..., House]) -> None:

@@ -55,6 +55,7 @@ class Assignment:
         if none may.
       keep_log: whether the actions are logged, so that environments can be brought back by replaying them.
       lockstep: whether the lag is exact, so that only the run's own actors can join.
+      guests: number of further actors of this run, with the indices after, that come and go.
       host: index of this host.
       hosts: number of hosts; each starts as many actors.
       env_timeout: seconds that one call of an environment may take.
@@ -73,9 +74,15 @@ class Assignment:
     evaluating: int = 0
     keep_log: bool = False
     lockstep: bool = False
+    guests: int = 0
     host: int = 0
     hosts: int = 1
     env_timeout: float = 60.0
+
+    @property
+    def own(self) -> int:
+        """Number of actors that this run starts itself, with its guests; their indices are the first ones."""
+        return self.actors + self.guests
 
     def evaluates(self, slot: int) -> bool:
         """Returns whether the environment ``slot`` only evaluates."""

@@ -119,6 +119,20 @@ def meaningless(config: RunConfig) -> str | None:
     return None
 
 
+def guests_elsewhere(config: RunConfig) -> str | None:
+    """Refuses guests without a cluster that has room for them, and guests under an exact lag."""
+    if not (guests := getattr(config.placement, "guests", 0)):
+        return None
+    if config.on == "here":
+        return f"guests is {guests}, and on is here: guests come to the machines of a cluster: give --on ray"
+    if config.lag.exact:
+        return (
+            f"guests is {guests}, and the lag is exact ({config.lag}), which needs the same actors at every moment: "
+            "leave --guests out, or give --lag free, without --deterministic"
+        )
+    return None
+
+
 def too_heavy(config: RunConfig, agent: Agent) -> str | None:
     """Refuses weights that do not fit into a message, before anything is compiled.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from seedbed.architectures.checks import meaningless, uneven_parts
+from seedbed.architectures.checks import guests_elsewhere, meaningless, uneven_parts
 from seedbed.architectures.interface import Architecture
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, listed
@@ -34,6 +34,7 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         return f"{agent.name} does not run under {config.arch}: {reason}; use --arch {there}"
     return (
         meaningless(config)
+        or guests_elsewhere(config)
         or uneven_parts(config, agent)
         or load_architecture(config.arch).check(config, agent)
     )

@@ -328,6 +328,7 @@ def assignment_of(
         claim=claim,
         keep_log=config.deterministic,
         lockstep=config.lag.exact,
+        guests=getattr(place, "guests", 0),
         host=config.cluster.host,
         hosts=config.cluster.hosts,
         env_timeout=config.safety.env_timeout,

@@ -162,6 +162,8 @@ class Role:
       patience: seconds for which an instance waits for the roles that it dials.
       late: reason for ending an instance that was silent for ``{seconds}``, for the user.
       elastic: whether instances may join and leave while the run goes on.
+      guests: number of further instances, on each host, that come and go with the room of a cluster: their indices
+        follow those of the others, their end costs no restart, and the run waits for none of them.
       accelerated: whether its JAX uses the same platform as the head's; otherwise the CPU.
       niceness: niceness of its processes above the head's, see :mod:`seedbed.priority`; None: by the head's platform.
       steps, acts, trains: parts of the loop that an instance runs, for the planner; None: it does not run this part.
@@ -180,6 +182,7 @@ class Role:
     patience: float = 5.0
     late: str = "it gave no sign of life for {seconds} s (--env-timeout allows more)"
     elastic: bool = False
+    guests: int = 0
     accelerated: bool = False
     niceness: int | None = 0
     steps: Environments | None = None

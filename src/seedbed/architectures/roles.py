@@ -110,6 +110,7 @@ def actors(
       acts: the policy, where an actor runs it.
     """
     place = config.placement
+    guests = getattr(place, "guests", 0)
     return Role(
         _ACTOR,
         place.actors,
@@ -120,7 +121,8 @@ def actors(
         silent_after=config.safety.env_timeout,
         patience=patience,
         late=late_step(config),
-        elastic=isinstance(place, RemoteSettings) and bool(place.listen),
+        elastic=bool(guests) or (isinstance(place, RemoteSettings) and bool(place.listen)),
+        guests=guests,
         niceness=niceness,
         steps=stepping(config),
         acts=acts,

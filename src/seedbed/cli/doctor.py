@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
 
 from seedbed.cli.parse import parse, print_line
 
@@ -11,18 +13,22 @@ _WIDTH = 45
 
 @dataclass(frozen=True)
 class DoctorFlags:
-    """No settings."""
+    """An examination of this machine, and of a cluster."""
+
+    on: Literal["here", "ray"] = "here"
+    """Place of the actors: with ray, the nodes of a Ray cluster are examined too."""
 
 
 def run(arguments: list[str]) -> int:
     """Prints a table of findings; exit status 1 if something needed for training is missing."""
-    parse(
+    flags = parse(
         "doctor", DoctorFlags, arguments, about="Show what this machine can do, and what stands in the way."
     )
     from seedbed.launch.machine import findings
+    from seedbed.launch.nodes import cluster_findings
 
     broken = False
-    for what, found, advice in findings():
+    for what, found, advice in chain(findings(), cluster_findings() if flags.on == "ray" else ()):
         print_line(f"{what:<{_WIDTH}} {found}" + (f"  ({advice})" if advice else ""))
         broken |= advice.startswith("needed")
     return int(broken)

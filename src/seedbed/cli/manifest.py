@@ -11,6 +11,7 @@ import tyro
 from seedbed.cli.defaults import defaults_of, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError
 from seedbed.launch.manifests.order import Order
 
 ABOUT = "Write the files with which Slurm, Kubernetes, KubeRay or SkyPilot start a run; start nothing."
@@ -44,14 +45,30 @@ def run(arguments: list[str]) -> None:
 
 def _planned(flags: ManifestFlags) -> Plan:
     from seedbed.cli.program import built
+    from seedbed.config import resolve
     from seedbed.launch.manifests.plan import plan
 
-    agent, program = built(flags.run)
+    _require_engine_of_guests(flags)
+    # Guests need a cluster, and that of a RayJob is one.
+    agent, program = built(resolve.replace(flags.run, on="ray") if _guests(flags) else flags.run)
     home = str(Path("runs").absolute()) if flags.engine == "slurm" else "/runs"
     config = flags.run
     if flags.engine == "slurm" and config.run_dir is not None:
         config = replace(config, run_dir=str(Path(config.run_dir).absolute()))
     return plan(config, program, agent, flags, home)
+
+
+def _guests(flags: ManifestFlags) -> int:
+    return int(getattr(flags.run.placement, "guests", 0))
+
+
+def _require_engine_of_guests(flags: ManifestFlags) -> None:
+    """Raises :class:`ConfigError` if there are guests, and an engine other than Ray would place the actors."""
+    if _guests(flags) and flags.engine != "rayjob":
+        raise ConfigError(
+            f"guests is {_guests(flags)}, and all actors of {flags.engine} come and go as there is room: give more "
+            "--actors in their place, or write a manifest for rayjob"
+        )
 
 
 def _read(arguments: list[str]) -> ManifestFlags:

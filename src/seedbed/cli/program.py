@@ -63,10 +63,11 @@ def lines(program: Program) -> Iterator[str]:
         watched = f", silent for {role.silent_after:g} s at most" if role.silent_after else ""
         again = f", restarted {role.restarts} times at most" if role.restarts is not None else ""
         aside = _ASIDE.get(role.niceness, f", nice {role.niceness}")
+        more = f", and {role.guests} guests that come and go" if role.guests else ""
         near = f", near the {role.near}" if role.near else ""
         yield (
             f"{role.name:<20} {role.count:>5} {role.needs.cores:>6g} {role.needs.accelerators:>7}  "
-            f"{kind}{near}{watched}{again}{aside}"
+            f"{kind}{more}{near}{watched}{again}{aside}"
         )
     rows = [
         (role.name, edge.to, each) if each.direction == "up" else (edge.to, role.name, each)

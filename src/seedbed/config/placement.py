@@ -189,11 +189,14 @@ class RemoteSettings(EnvironmentSettings, EngineSettings):
     """Most environments that inference keeps slots for; None for this run's own plus 256."""
     max_actors: int | None = field(default=None, metadata={BESIDE: "listen"})
     """Most actors at once; None for this run's own plus 1024."""
+    guests: int = field(default=0, metadata={BESIDE: "on"})
+    """Further actors that come and go with the room of the cluster. (Free lag only.)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        at_least(self, 0, "guests")
         at_least(self, 1, "max_envs", "max_actors")
-        if self.actors == 0 and not self.listen:
+        if self.actors == 0 and not self.listen and not self.guests:
             raise ConfigError(
                 "actors is 0 and listen names no address, so no environment would be stepped: give one or more actors, "
                 "or --listen HOST:PORT for actors from elsewhere"
@@ -202,21 +205,23 @@ class RemoteSettings(EnvironmentSettings, EngineSettings):
     @property
     def most_actors(self) -> int:
         """See :class:`EngineSettings`; raises :class:`ConfigError` if the run's own are more."""
-        if self.max_actors is not None and self.max_actors < self.actors:
+        own = self.actors + self.guests
+        if self.max_actors is not None and self.max_actors < own:
             raise ConfigError(
-                f"max_actors is {self.max_actors}, and has to be {self.actors} or more: so many are the run's own"
+                f"max_actors is {self.max_actors}, and has to be {own} or more: so many are the run's own"
             )
-        return self.max_actors or super().most_actors
+        return self.max_actors or super().most_actors + self.guests
 
     @property
     def slots(self) -> int:
         """Environments that inference keeps slots for; raises :class:`ConfigError` if the run's own need more."""
-        if self.max_envs is not None and self.max_envs < self.planned:
+        own = self.planned + self.guests * self.envs_per_actor
+        if self.max_envs is not None and self.max_envs < own:
             raise ConfigError(
-                f"max_envs is {self.max_envs}, and has to be {self.planned} or more: the run's own {self.actors} "
+                f"max_envs is {self.max_envs}, and has to be {own} or more: the run's own {self.actors + self.guests} "
                 f"actors have {self.envs_per_actor} environments each"
             )
-        return self.max_envs or self.planned + _ROOM_FOR_OTHERS
+        return self.max_envs or own + _ROOM_FOR_OTHERS
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import signal
 import socket
 import threading
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +31,9 @@ from seedbed import regular_files
 from seedbed.architectures.program import Role, Task
 from seedbed.errors import ConfigError
 from seedbed.faults import Fault
-from seedbed.installation import extra_line
 from seedbed.instances import GRACE_SECONDS, Instance
 from seedbed.launch.bundle import Bundle, Plan, Report
+from seedbed.launch.cluster_connection import NAMESPACE, cause, connected, with_port
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.local import LocalLauncher
 from seedbed.launch.processes import name_of
@@ -52,7 +49,6 @@ _MISSED_SECONDS = 3.0
 _DEATHS = 3
 """Answers in a row that a bundle is dead, after which it is: one that is begun anew has none meanwhile."""
 _CALLS_AT_ONCE = 4
-_NAMESPACE = "seedbed"
 _AS_HERE = ("OMP_NUM_THREADS", "XLA_FLAGS")
 """Environment variables on which results may depend, and of which Ray sets some."""
 
@@ -150,7 +146,7 @@ class _Held:
             max_concurrency=_CALLS_AT_ONCE,
             scheduling_strategy="SPREAD",
             name=f"{_title(plan.run)} {' '.join(name_of(self.role.name, index) for index in self.tasks)}",
-            namespace=_NAMESPACE,
+            namespace=NAMESPACE,
         )
         self.handle, self._asked, self._deaths = remote.remote(plan), None, 0
 
@@ -192,7 +188,7 @@ class _Held:
             self._deaths += 1
             if self.dead:
                 _log.warning("bundle of %s: %s", self.role.name, error)
-                gone = Fault(f"its place on the cluster is gone: {_cause(error)}")
+                gone = Fault(f"its place on the cluster is gone: {cause(error)}")
                 for instance in self.instances.values():
                     instance.fault = instance.fault or gone
             return
@@ -222,22 +218,30 @@ class Progress:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told: dict[str, int] = {}
-        self._since: dict[str, tuple[int, float]] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        self._since: dict[str, tuple[tuple[int, int], float]] = {}
 
-    def line(self, role: str, placed: int, count: int) -> str | None:
-        """Returns a line if one is due: at once when all have a machine, else when their number stays for a while."""
-        now = self._clock()
-        seen, since = self._since.get(role, (-1, now))
-        if placed != seen:
+    def line(self, role: Role, placed: int, guests: int = 0) -> str | None:
+        """Returns a line if one is due: at once when all have a machine, else when their number stays for a while.
+
+        Args:
+          role: role of the instances.
+          placed: number of instances on machines, without guests.
+          guests: number of guests on machines.
+        """
+        now, found = self._clock(), (placed, guests)
+        seen, since = self._since.get(role.name, (None, now))
+        if found != seen:
             since = now
-            self._since[role] = placed, now
-        if placed == self._told.get(role) or (placed < count and now - since < self._SECONDS):
+            self._since[role.name] = found, now
+        waiting = role.count + role.guests - placed - guests
+        if found == self._told.get(role.name) or (waiting and now - since < self._SECONDS):
             return None
-        self._told[role] = placed
-        waiting = count - placed
+        self._told[role.name] = found
+        groups = [f"{role.name}s {placed} of {role.count}"] if role.count or not role.guests else []
+        groups += [f"{guests} of {role.guests} guests"] if role.guests else []
         rest = f" ({waiting} {'waits' if waiting == 1 else 'wait'} for machines)" if waiting else ""
-        return f"{role}s {placed} of {count} placed{rest}"
+        return f"{' and '.join(groups)} placed{rest}"
 
 
 class ClusterLauncher:
@@ -254,7 +258,7 @@ class ClusterLauncher:
     def __init__(self, folder: RunFolder, transport: str) -> None:
         self._folder = folder
         self._here = LocalLauncher(folder, transport)
-        self._ray, self._own_connection = _connected()
+        self._ray, self._own_connection = connected()
         self._node = str(self._ray.get_runtime_context().get_node_id())
         self._lock = threading.RLock()
         self._bundles: list[_Held] = []
@@ -300,7 +304,7 @@ class ClusterLauncher:
     @property
     def listens(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: a free port at the address that Ray's nodes know."""
-        return (_with_port(self._host, 0),)
+        return (with_port(self._host, 0),)
 
     def meet(self, invitation: Invitation, claim: str, identity: Sequence[str]) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
@@ -343,7 +347,12 @@ class ClusterLauncher:
         return self._bundles[-1]
 
     def _size(self, role: Role, index: int) -> int:
-        """Returns the number of instances in the bundle of an index: as many as the largest machine has cores for."""
+        """Returns the number of instances in the bundle of an index: as many as the largest machine has cores for.
+
+        A guest is alone, so that it finds room wherever there is any.
+        """
+        if index >= role.count:
+            return 1
         if (size := self._sizes.get(role.name)) is None:
             cores = max(
                 (node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0
@@ -373,13 +382,14 @@ class ClusterLauncher:
             for held in self._bundles:
                 held.look()
             roles = {held.role.name: held.role for held in self._bundles}
-            lines = [
-                self._progress.line(role.name, self._placed(role), role.count) for role in roles.values()
-            ]
+            lines = [self._progress.line(role, *self._placed(role)) for role in roles.values()]
         return [line for line in lines if line]
 
-    def _placed(self, role: Role) -> int:
-        return sum(len(held.tasks) for held in self._bundles if held.placed and held.role.name == role.name)
+    def _placed(self, role: Role) -> tuple[int, int]:
+        """Returns the numbers of instances that have a machine: those that are no guests, and guests."""
+        placed = [held for held in self._bundles if held.placed and held.role.name == role.name]
+        guests = sum(index >= role.count for held in placed for index in held.tasks)
+        return sum(len(held.tasks) for held in placed) - guests, guests
 
     def _keep_log(self, held: _Held, index: int) -> None:
         """Writes the end of an instance's log into the run folder, if its machine does not share that."""
@@ -411,16 +421,12 @@ class ClusterLauncher:
             self._here.close()
 
 
-def _with_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _free_port(host: str) -> str:
     """Returns an address of this host at which nothing listens now; it stays the same for all that listen there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))
-        return _with_port(host, probe.getsockname()[1])
+        return with_port(host, probe.getsockname()[1])
 
 
 def tail_of(folder: RunFolder, name: str) -> bytes:
@@ -433,16 +439,16 @@ def tail_of(folder: RunFolder, name: str) -> bytes:
     Raises:
       ConfigError: it is on no machine, or there is no cluster.
     """
-    ray, own = _connected()
+    ray, own = connected()
     try:
         titles = [title.split() for title in ray.util.list_named_actors(all_namespaces=False)]
         for title in titles:
             if title[0] == _title(str(folder.path)) and name in title[1:]:
-                bundle = ray.get_actor(" ".join(title), namespace=_NAMESPACE)
+                bundle = ray.get_actor(" ".join(title), namespace=NAMESPACE)
                 tail: bytes = ray.get(bundle.tail.remote(int(name.rpartition("-")[2])), timeout=GRACE_SECONDS)
                 return tail
     except (ray.exceptions.RayError, ValueError) as error:
-        raise ConfigError(f"no log of {name}: {_cause(error)}") from error
+        raise ConfigError(f"no log of {name}: {cause(error)}") from error
     finally:
         if own:
             ray.shutdown()
@@ -452,59 +458,3 @@ def tail_of(folder: RunFolder, name: str) -> bytes:
 def _title(run: str) -> str:
     """Returns the first word of the names of a run's bundles."""
     return hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
-
-
-def _connected() -> tuple[Any, bool]:
-    """Returns Ray's module, connected to a cluster, and whether the connection was made here.
-
-    Raises:
-      ConfigError: Ray is not installed, there is no cluster, or it is reached through Ray Client.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(f"on is ray, and Ray is not installed: {extra_line('ray')}") from error
-    if ray.is_initialized():
-        return ray, False
-    address = os.environ.get("RAY_ADDRESS") or "auto"
-    if address.startswith("ray://"):
-        raise ConfigError(
-            f"RAY_ADDRESS is {address}, and the learner has to run inside of the cluster: start this command on one of "
-            "its machines, or by 'ray job submit'"
-        )
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
-    # An environment for each run would be built by uv on every machine.
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    # Nobody waits for the answers of most calls: the next report shows what came of them.
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _hush()
-            ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"on is ray, and there is no Ray cluster at {address!r} ({_cause(error)}): start one by 'ray start "
-            "--head', or set RAY_ADDRESS to HOST:PORT of one"
-        ) from error
-    finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the run without a checkpoint
-    return ray, True
-
-
-def _hush() -> None:
-    """Has what Ray says about lost processes and machines go into the log of the run, in one line.
-
-    It would print pages into the run's display, and has no setting for that. The name is private to Ray: where it is
-    gone, nothing changes.
-    """
-    worker: Any = import_module("ray._private.worker")
-    if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda data, **_: _log.info("Ray: %s", " ".join(data["lines"])[:300])
-
-
-def _cause(error: BaseException) -> str:
-    """Returns the first lines of an error of Ray's in one, which may have many."""
-    return " ".join(str(error).split())[:300]

@@ -93,16 +93,17 @@ def _python_advice() -> str:
 
 def _packages() -> Iterator[Finding]:
     for name in _NEEDED_PACKAGES:
-        version = _version(name)
+        version = version_of(name)
         yield name, version or "not installed", "" if version else f"needed: {whole_line()}"
     for extra in EXTRAS.values():
-        if version := _version(extra.package):
+        if version := version_of(extra.package):
             yield extra.package, version, ""
-    if missing := [name for name, extra in EXTRAS.items() if not _version(extra.package)]:
+    if missing := [name for name, extra in EXTRAS.items() if not version_of(extra.package)]:
         yield "extras not installed", ", ".join(missing), f"optional: {extra_line(','.join(missing))}"
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Returns the version of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -153,7 +154,7 @@ def _environments() -> Iterator[Finding]:
     for env in _NEEDED_ENVIRONMENTS:
         yield _environment(env, "needed: ")
     for extra in EXTRAS.values():
-        if _version(extra.package):
+        if version_of(extra.package):
             yield from (_environment(env, "") for env in extra.environments)
 
 

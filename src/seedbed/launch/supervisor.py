@@ -23,6 +23,8 @@ from seedbed.priority import niceness_beside
 _log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 RESTART_WINDOW_SECONDS = 600.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+"""Time after which a guest that has ended comes again: at first, and at most if it ends again and again."""
 STOPPED_SECONDS = 20.0
 """Time for which an instance may owe something if its process is stopped: there is nothing to wait for."""
 _NOT_READY = (
@@ -43,6 +45,8 @@ class _Watched:
       begun: time (monotonic, s) at which it was started, or at which it began to run on a machine.
       heard: time (monotonic, s) since which it owed something, or at which it owed nothing, when the head knew it last;
         without meaning if that is before its start.
+      pause: time in s before a guest comes again.
+      returns: time (monotonic, s) at which a guest that has ended comes again; None while it is there.
     """
 
     role: Role
@@ -52,9 +56,16 @@ class _Watched:
     heard: float = 0.0
     restarts: deque[float] = field(default_factory=deque)
     fault: Fault | None = None
+    pause: float = 0.0
+    returns: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.role.name} {self.index}"
+        return f"{'guest ' if self.guest else ''}{self.role.name} {self.index}"
+
+    @property
+    def guest(self) -> bool:
+        """True if it comes and goes: see :class:`~seedbed.architectures.program.Role`."""
+        return self.index >= self.role.count
 
     @property
     def there(self) -> bool:
@@ -214,7 +225,7 @@ class Supervisor:
     def _start_what_is_due(self) -> None:
         while not self._to_start.empty():
             role = self._to_start.get()
-            for index in range(role.count):
+            for index in range(role.count + role.guests):
                 if self._stopping.is_set():
                     return
                 _log.info("%s %d starts", role.name, index)
@@ -250,7 +261,9 @@ class Supervisor:
         for role in self._program.roles:
             late = self._late(role)
             for index, watched in list(self._watched[role.name].items()):
-                if (reason := watched.instance.ended()) is not None:
+                if watched.returns is not None:
+                    self._have_come_again(watched)
+                elif (reason := watched.instance.ended()) is not None:
                     self._replace(watched, reason)
                 elif index in late:
                     self._replace(watched, self._kill(watched, late[index]))
@@ -310,6 +323,9 @@ class Supervisor:
     def _replace(self, watched: _Watched, reason: Fault) -> None:
         if self._stopping.is_set():
             return
+        if watched.guest:
+            self._let_go(watched, reason)
+            return
         role, history, now = watched.role, watched.restarts, time.monotonic()
         while history and now - history[0] > RESTART_WINDOW_SECONDS:
             history.popleft()
@@ -324,9 +340,31 @@ class Supervisor:
         self._note(line)
         if (standing := self._launcher.standing(role, watched.index)) is not None:
             self._note(f"{watched} {standing}; the others have come to {self._version()}")
+        self._start_again(watched)
+
+    def _let_go(self, watched: _Watched, reason: Fault) -> None:
+        """Notes that a guest has ended, and when it comes again: later each time, if it ends soon after its start."""
+        now = time.monotonic()
+        lasted = now - watched.begun > LONGEST_PAUSE_SECONDS
+        longer = FIRST_PAUSE_SECONDS if lasted else max(FIRST_PAUSE_SECONDS, 2 * watched.pause)
+        watched.pause = min(longer, LONGEST_PAUSE_SECONDS)
+        watched.returns = now + watched.pause
+        line = f"{watched}: {reason}; it comes again in {watched.pause:.0f} s"
+        _log.warning("%s (log: %s)", line, watched.instance.log)
+        if str(reason) != str(watched.fault):  # many may say the same every minute
+            self._note(line)
+        watched.fault = reason
+
+    def _have_come_again(self, watched: _Watched) -> None:
+        """Starts a guest again, if its pause is over."""
+        if watched.returns is not None and time.monotonic() >= watched.returns:
+            watched.returns = None
+            self._start_again(watched)
+
+    def _start_again(self, watched: _Watched) -> None:
         _log.info("%s starts again", watched)
         watched.begun = time.monotonic()
-        watched.instance = self._begin(role, watched.index)
+        watched.instance = self._begin(watched.role, watched.index)
 
 
 def _why_not_again(role: Role, reason: Fault, before: Fault | None, restarts: int) -> str | None:

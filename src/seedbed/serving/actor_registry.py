@@ -95,11 +95,11 @@ class ActorRegistry:
         self._servers_heard: dict[int, float] = {}
         self._first_epoch = first_epoch
         self._epochs: dict[int, int] = {}
-        planned = assignment.actors * assignment.envs
-        self._free = list(range(planned, capacity))
-        self._planned = {
+        self._free = list(range(assignment.own * assignment.envs, capacity))
+        # Guests of the run have slots of their own, too: one that comes again waits for none.
+        self._own = {
             index: list(range(index * assignment.envs, (index + 1) * assignment.envs))
-            for index in range(assignment.actors)
+            for index in range(assignment.own)
         }
 
     # The registry, called by servers.
@@ -145,7 +145,7 @@ class ActorRegistry:
             joined = self._joined.pop(peer, None)
             if joined is None:
                 return
-            if joined.member.index not in self._planned:
+            if joined.member.index not in self._own:
                 self._free.extend(joined.slots)
             for lane in joined.lanes:
                 self.services[joined.service].leave(lane)
@@ -159,12 +159,12 @@ class ActorRegistry:
             if peer in self._joined:
                 raise Refused("'join' comes once")
             index = self._index_for(message)
-            if index not in self._planned and (reason := self._violations.refusal(peer.place)) is not None:
+            if index not in self._own and (reason := self._violations.refusal(peer.place)) is not None:
                 raise NotNow(reason)
             envs = self._envs_for(index, message.get("envs"))
             self._replace(index)
             epoch = self._epoch_of(index)
-            member = Member(index, epoch, peer, local=index in self._planned)
+            member = Member(index, epoch, peer, local=index in self._own)
             service = index % len(self.services)
             self._joined[peer] = _Joined(member, time.monotonic(), service=service, envs=envs)
         lanes, rows = lanes_of(envs)
@@ -210,16 +210,16 @@ class ActorRegistry:
         asked = message.get("index")
         if asked is not None and (type(asked) is not int or not 0 <= asked < 1 << 20):
             raise Refused(f"actor index {asked!r}: must be a whole number from 0 to {(1 << 20) - 1}")
-        if self.assignment.lockstep and asked not in self._planned:
+        if self.assignment.lockstep and asked not in self._own:
             raise Refused(
                 "this run has an exact lag, which only its own actors keep: start it with --lag free and "
                 "without --deterministic"
             )
-        if message.get("elsewhere") is True and asked in self._planned:
+        if message.get("elsewhere") is True and asked in self._own:
             self._require_claim(asked, message.get("claim"))
         if asked is not None:
             return int(asked)
-        taken = {joined.member.index for joined in self._joined.values()} | set(self._planned)
+        taken = {joined.member.index for joined in self._joined.values()} | set(self._own)
         return next(index for index in range(1 << 20) if index not in taken)
 
     def _require_claim(self, index: int, claim: Any) -> None:
@@ -239,7 +239,7 @@ class ActorRegistry:
         the other slots pass from one actor to the next, so epochs of actors from elsewhere are counted over all their
         indices.
         """
-        mine = {index} if index in self._planned else self._epochs.keys() - self._planned.keys()
+        mine = {index} if index in self._own else self._epochs.keys() - self._own.keys()
         before = [self._epochs[other] for other in mine if other in self._epochs]
         self._epochs[index] = max(before, default=self._first_epoch - 1) + 1
         return self._epochs[index]
@@ -251,7 +251,7 @@ class ActorRegistry:
                 peer.close("another actor joined with the same index")
 
     def _envs_for(self, index: int, asked: Any) -> int:
-        if index in self._planned or asked is None:
+        if index in self._own or asked is None:
             return self.assignment.envs
         if type(asked) is not int or asked < 1 or (asked > 1 and asked % 2):
             raise Refused(f"{asked!r} environments: must be 1 or an even number")
@@ -277,8 +277,8 @@ class ActorRegistry:
         return service.introduction(joined.lanes)
 
     def _take_slots(self, joined: _Joined, service: Service[Any], rows: int) -> None:
-        if joined.member.index in self._planned:
-            joined.slots = self._planned[joined.member.index]
+        if joined.member.index in self._own:
+            joined.slots = self._own[joined.member.index]
             return
         service.require_room(joined.envs, rows)
         if len(self._free) < joined.envs:

@@ -94,6 +94,12 @@ class Plan:
         return -(-self.actors // self.per_machine)
 
     @property
+    def most_machines(self) -> int:
+        """Number of machines' worth of actors with all guests, which come and go."""
+        guests = self.elsewhere.guests if self.elsewhere else 0
+        return -(-(self.actors + guests) // self.per_machine)
+
+    @property
     def per_machine(self) -> int:
         """Actors on one machine."""
         return max(1, min(self.order.actors_per_job, self.actors))

@@ -34,6 +34,9 @@ def files(plan: Plan) -> dict[str, str]:
         "memory": plan.order.learner_memory,
         "gpus": plan.accelerators or None,
         "machines": plan.machines,
+        "most_machines": plan.most_machines,
+        # With guests, Ray adds machines while some of them wait, and takes idle ones away.
+        "autoscaling": "true" if plan.most_machines > plan.machines else None,
         "per_machine": f"{plan.per_machine * plan.elsewhere.needs.cores:g}",
         "actors_memory": plan.per_machine * plan.order.actor_memory + 1,
     }
