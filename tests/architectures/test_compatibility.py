@@ -82,6 +82,10 @@ def test_a_replay_ratio_that_does_not_come_out_even_is_refused_before_anything_i
             {"on": "here"},
             "guests is 3, and on is here: guests come to the machines of a cluster: give --on ray",
         ),
+        (
+            {"on": "ray", "hosts": 2},
+            "guests is 3, and hosts is 2: each host has its own actors; leave one out",
+        ),
         ({"on": "ray", "lag": 0}, "guests is 3, and the lag is exact (0), which needs the same actors"),
     ],
     ids=str,

@@ -37,7 +37,7 @@ def two_hosts(cwd: Path, arch: str, **settings: Any) -> Command:
 
 
 def other_host(learner: Command) -> psutil.Process:
-    (found,) = (each for each in learner.family() if "seedbed.launch.host" in words_of(each))
+    (found,) = (each for each in learner.family() if words_of(each)[-1].endswith("host-1.json"))
     return found
 
 

@@ -19,6 +19,7 @@ from harness import alive, at_once, until
 
 from seedbed.architectures.program import Edge, Role, Task
 from seedbed.faults import Fault
+from seedbed.instances import GRACE_SECONDS
 from seedbed.launch import bundle as module
 from seedbed.launch import cluster
 from seedbed.launch.bundle import Bundle, Plan, Report
@@ -55,6 +56,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
         str(tmp_path),
         {"OMP_NUM_THREADS": None},
         os.getpriority(os.PRIO_PROCESS, 0) + 3,
+        GRACE_SECONDS,
     )
 
 

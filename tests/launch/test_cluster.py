@@ -287,6 +287,96 @@ def test_a_forward_pass_server_that_dies_is_found_again_at_its_port(nodes: Nodes
     until(lambda: not ours(tmp_path / "run"), "the end of all")
 
 
+class OtherHost:
+    """The process of the other host of the run in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._task = str(folder / "logs/host-1.json")
+
+    def __call__(self) -> psutil.Process | None:
+        named = (process for process in psutil.process_iter() if self._task in words_of(process))
+        return next((process for process in named if alive(process)), None)
+
+
+HOSTS: dict[str, dict[str, Any]] = {
+    "sebulba": {"actors": 1, "envs_per_actor": 8},
+    "anakin": {},
+}
+
+
+def two_hosts(folder: str, arch: str, **settings: Any) -> list[str]:
+    settings = {"agent": "vtrace", "arch": arch, "hosts": 2, "batch_size": 16, **HOSTS[arch], **settings}
+    return flags("gymnax:CartPole-v1" if arch == "anakin" else "CartPole-v1", folder, **settings)
+
+
+@pytest.mark.parametrize("arch", HOSTS)
+def test_hosts_that_the_cluster_places_compute_what_they_do_here(
+    arch: str, nodes: Nodes, tmp_path: Path
+) -> None:
+    for place in ("here", "ray"):
+        words = two_hosts(place, arch, frames=600, deterministic=True, on=place)
+        with Command(*words, cwd=tmp_path) as driver:
+            if place == "ray":
+                driver.says("hosts 1 of 1 placed")
+                other = until(OtherHost(tmp_path / place), "the other host")
+                assert other.parent().ppid() in pids(nodes.other), "the head has its machine to itself"
+            assert driver.wait() == Status.OVER, driver.output
+    here, there = (summary(tmp_path / place) for place in ("here", "ray"))
+    assert here["params_sha256"] == there["params_sha256"]
+    assert there["params_sha256"] == summary(tmp_path / "ray/hosts/1")["params_sha256"]
+    assert not OtherHost(tmp_path / "ray")()
+    until(lambda: not ours(tmp_path), "the end of all")
+
+
+@pytest.mark.parametrize("lost", ["the engine's process", "the machine"])
+def test_a_lost_host_ends_the_others_with_a_checkpoint_and_the_run_goes_on_from_it(
+    lost: str, nodes: Nodes, tmp_path: Path
+) -> None:
+    words = two_hosts("run", "sebulba", frames=10**9, on="ray", begin_or_resume=True, host_timeout=10.0)
+    with Command(*words, cwd=tmp_path) as driver:
+        learned(tmp_path / "run")
+        other = until(OtherHost(tmp_path / "run"), "the other host")
+        if lost == "the machine":
+            nodes.lose_the_other()
+        else:
+            other.parent().kill()
+        assert driver.wait() == Status.FAILED, driver.output
+        assert "host 1 is gone" in driver.last_line
+    before = summary(tmp_path / "run")
+    assert int(checkpoints(tmp_path / "run")[-1].name) == before["weights_version"] > 0
+    until(lambda: not alive(other) and not ours(tmp_path), "the end of all")
+
+    nodes.cluster.wait_for_nodes(
+        60
+    )  # until the engine has missed the lost one, to which it might send the driver
+    with Command(*words, cwd=tmp_path) as driver:
+        if lost == "the machine":
+            driver.says("hosts 0 of 1 placed (1 waits for machines)")
+            nodes.find_another()
+        driver.says("hosts 1 of 1 placed")
+        driver.says("resumed from")
+        updates = learned(tmp_path / "run")
+        until(lambda: learned(tmp_path / "run") > updates, "updates of the second session")
+        driver.interrupt()
+        assert driver.wait() == Status.EXECUTE_AGAIN, driver.output
+    assert balanced(summary(tmp_path / "run"))
+    until(lambda: not ours(tmp_path), "the end of all")
+
+
+def test_hosts_that_no_machine_has_room_for_are_waited_for_and_ctrl_c_ends_that(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    with Command(
+        *two_hosts("run", "sebulba", hosts=3, batch_size=18, frames=10**9, on="ray"), cwd=tmp_path
+    ) as driver:
+        driver.says("hosts 0 of 2 placed (2 wait for machines)")
+        driver.interrupt()
+        assert driver.wait() == 130, driver.output
+    assert not (tmp_path / "run").exists() or not checkpoints(tmp_path / "run")
+    assert "Traceback" not in driver.output
+    until(lambda: not ours(tmp_path), "the end of all")
+
+
 def pids(node: Any) -> set[int]:
     """Process ids of a node of the engine."""
     return {info.process.pid for infos in node.all_processes.values() for info in infos}

@@ -20,7 +20,7 @@ from seedbed.architectures.program import Edge, Program, Role, Task
 from seedbed.errors import RunFailed
 from seedbed.faults import Fault
 from seedbed.instances import Instance, Instances
-from seedbed.launch import logs, processes
+from seedbed.launch import logs
 from seedbed.launch import supervisor as module
 from seedbed.launch.processes import Guard, ProcessInstance
 from seedbed.launch.supervisor import Supervisor
@@ -495,9 +495,8 @@ shell.wait()
 """
 
 
-def test_a_guard_that_stands_still_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_GUARD_SECONDS", 0.1)
-    guard = Guard()
+def test_a_guard_that_stands_still_holds_up_no_end() -> None:
+    guard = Guard(grace=0.05)
     sleeper = guard.start(["sleep", "86395"])
     os.kill(guard._process.pid, signal.SIGSTOP)
     guard.close()

@@ -123,6 +123,8 @@ def guests_elsewhere(config: RunConfig) -> str | None:
     """Refuses guests without a cluster that has room for them, and guests under an exact lag."""
     if not (guests := getattr(config.placement, "guests", 0)):
         return None
+    if config.cluster.hosts > 1:
+        return f"guests is {guests}, and hosts is {config.cluster.hosts}: each host has its own actors; leave one out"
     if config.on == "here":
         return f"guests is {guests}, and on is here: guests come to the machines of a cluster: give --on ray"
     if config.lag.exact:

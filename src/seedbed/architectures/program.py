@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from seedbed.errors import ConfigError, ConnectionLost
-from seedbed.instances import START_SECONDS
+from seedbed.instances import GRACE_SECONDS, START_SECONDS
 from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import Client
@@ -160,11 +160,13 @@ class Role:
         the debts, see :class:`seedbed.instances.Instances`.
       starts_within: seconds in which an instance has to be ready, in addition to its ``patience``.
       patience: seconds for which an instance waits for the roles that it dials.
+      grace: seconds in which an instance may end by itself once the head is gone; after that it is killed.
       late: reason for ending an instance that was silent for ``{seconds}``, for the user.
       elastic: whether instances may join and leave while the run goes on.
       guests: number of further instances, on each host, that come and go with the room of a cluster: their indices
         follow those of the others, their end costs no restart, and the run waits for none of them.
       accelerated: whether its JAX uses the same platform as the head's; otherwise the CPU.
+      has_machine: whether each instance has a machine to itself, with all devices of it, since it trains there.
       niceness: niceness of its processes above the head's, see :mod:`seedbed.priority`; None: by the head's platform.
       steps, acts, trains: parts of the loop that an instance runs, for the planner; None: it does not run this part.
     """
@@ -180,10 +182,12 @@ class Role:
     silent_after: float = 0.0
     starts_within: float = START_SECONDS
     patience: float = 5.0
+    grace: float = GRACE_SECONDS
     late: str = "it gave no sign of life for {seconds} s (--env-timeout allows more)"
     elastic: bool = False
     guests: int = 0
     accelerated: bool = False
+    has_machine: bool = False
     niceness: int | None = 0
     steps: Environments | None = None
     acts: Acts | None = None

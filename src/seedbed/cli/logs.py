@@ -54,7 +54,8 @@ def log_of(run: str, name: str) -> bytes:
         pass
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    if folder.config(trust=()).on == "ray":
+    config = folder.config(trust=())
+    if "ray" in (config.on, config.cluster.on):
         from seedbed.launch.cluster import tail_of
 
         return tail_of(folder, name)

@@ -167,11 +167,16 @@ class NetworkSettings(Group):
 
 
 @dataclass(frozen=True)
-class EngineSettings(InstanceSettings, NetworkSettings):
-    """Actors, workers or replicas of the run's own that an engine places."""
+class PlaceSettings(NetworkSettings):
+    """Processes of the run's own that may be on other machines."""
 
     on: Literal["here", "ray"] = "here"
-    """Place of the run's own actors: this machine, or the machines of a Ray cluster."""
+    """Place of the run's own actors, or of its other hosts: this machine, or those of a Ray cluster."""
+
+
+@dataclass(frozen=True)
+class EngineSettings(InstanceSettings, PlaceSettings):
+    """Actors, workers or replicas of the run's own that an engine places."""
 
     @property
     def most_actors(self) -> int:
@@ -314,7 +319,7 @@ class FetchSettings(Group):
 
 
 @dataclass(frozen=True)
-class HostSettings(NetworkSettings):
+class HostSettings(PlaceSettings):
     """Hosts that train together."""
 
     hosts: int = 1
@@ -322,7 +327,7 @@ class HostSettings(NetworkSettings):
     host: int = field(default=0, metadata={BESIDE: "hosts"})
     """Number of this host; 0 is the one that the others connect to."""
     coordinator: str | None = field(default=None, metadata={BESIDE: "hosts"})
-    """HOST:PORT of host 0, reachable for the others; None: all hosts are started on this machine."""
+    """HOST:PORT of host 0, reachable for the others; None: host 0 starts them, here or on a cluster."""
     host_timeout: float = field(default=30.0, metadata={BESIDE: "hosts"})
     """Seconds without a sign of life after which a host counts as gone, and the run ends."""
 

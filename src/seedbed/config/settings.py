@@ -14,8 +14,10 @@ from seedbed.config.placement import (
     EngineSettings,
     HostSettings,
     LearnerSettings,
+    PlaceSettings,
     PopulationSettings,
     RemoteSettings,
+    TransportSettings,
     at_least,
 )
 from seedbed.envs.policies import OWN, SEVERAL
@@ -141,19 +143,25 @@ class RunConfig:
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
             )
 
-        if self.on != "here":
-            self._require_processes()
+        if isinstance(self.placement, PlaceSettings) and self.placement.on != "here":
+            self._require_places(self.placement.on)
 
-    def _require_processes(self) -> None:
-        """Refuses settings whose actors cannot stand on other machines."""
+    def _require_places(self, on: str) -> None:
+        """Refuses settings with which nothing of the run could be on other machines."""
         if self.cluster.hosts > 1:
+            if self.cluster.coordinator is not None:
+                raise ConfigError(
+                    f"on is {on}, which finds machines for the other hosts, and coordinator is "
+                    f"{self.cluster.coordinator}, for hosts that are started by hand: leave one of them out"
+                )
+        elif not isinstance(self.placement, EngineSettings):
             raise ConfigError(
-                f"on is {self.on} and hosts is {self.cluster.hosts}: a learner of several hosts has its actors on "
-                "those; leave one of them out"
+                f"on is {on} and hosts is 1: under {self.arch} a host is one process, so there is nothing to place; "
+                "give --hosts 2 or more, or leave --on out"
             )
-        if self.placement.transport == "inproc":
+        elif isinstance(self.placement, TransportSettings) and self.placement.transport == "inproc":
             raise ConfigError(
-                f"on is {self.on}, and transport inproc makes actors threads of this process: use --transport shm or "
+                f"on is {on}, and transport inproc makes actors threads of this process: use --transport shm or "
                 "grpc"
             )
 
@@ -164,8 +172,9 @@ class RunConfig:
 
     @property
     def on(self) -> str:
-        """Place of the run's own actors: here, or a cluster; here where the architecture has none that may leave."""
-        return self.placement.on if isinstance(self.placement, EngineSettings) else "here"
+        """Place of the run's own actors: here, or a cluster; several hosts have theirs beside them."""
+        apart = isinstance(self.placement, EngineSettings) and self.cluster.hosts == 1
+        return self.placement.on if apart else "here"
 
     @property
     def lag(self) -> Lag:

@@ -22,10 +22,13 @@ _MARK = "SEEDBED_ALLOCATOR"
 
 def restart_tuned() -> None:
     """Restarts this command with the settings (Linux only), unless it has them or ``SEEDBED_ALLOCATOR=off`` is set."""
-    if sys.platform != "linux" or _MARK in os.environ:
-        return
-    environment = {**_SETTINGS, **os.environ, _MARK: "tuned"}
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    if sys.platform == "linux" and _MARK not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], with_tuning(os.environ))
+
+
+def with_tuning(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables for a process that trains; the same ones if they say something on that already."""
+    return dict(environment) if _MARK in environment else {**_SETTINGS, **environment, _MARK: "tuned"}
 
 
 def without_tuning(environment: Mapping[str, str]) -> dict[str, str]:

@@ -44,6 +44,8 @@ class Plan:
       folder: current folder of the head, where modules of the user's own are looked for.
       variables: environment variables that are to be as they are for the head; None for one that is not set there.
       niceness: the head's niceness, which the engine has raised for its own processes.
+      grace: seconds in which its instances may end by themselves once the engine's process is gone.
+      trains: whether its instances train, each on a machine of its own, with the devices of that.
     """
 
     tasks: tuple[Task, ...]
@@ -55,6 +57,8 @@ class Plan:
     folder: str
     variables: Mapping[str, str | None]
     niceness: int
+    grace: float
+    trains: bool = False
 
     def on(self, node: str) -> tuple[Task, ...]:
         """Returns the tasks for a node of the engine: on the head's own, shared memory takes the network's place."""
@@ -107,7 +111,7 @@ class Bundle:
             os.chdir(plan.folder)
         self._shares = _holds(Path(plan.run) / "token", plan.invitation.token)
         self._scratch = None if self._shares else self._own_folder()
-        self._guard = Guard(apart=True)
+        self._guard = Guard(apart=True, grace=plan.grace)
         with self._lock:
             for index in self._tasks:
                 self._begin(index)
@@ -124,8 +128,11 @@ class Bundle:
 
     def _begin(self, index: int) -> None:
         self._lives[index], self._faults[index] = next(self._words), None
-        beside = {**ON_PROCESSOR, **entry.secrets(self._plan.invitation, self._plan.claim)}
-        process = start_task(self._tasks[index], self._logs, self._logs, self._guard, beside)
+        plan = self._plan
+        beside = {**({} if plan.trains else ON_PROCESSOR), **entry.secrets(plan.invitation, plan.claim)}
+        process = start_task(
+            self._tasks[index], self._logs, self._logs, self._guard, beside, trains=plan.trains
+        )
         self._processes[index] = process
         with contextlib.suppress(OSError):  # that may take rights
             os.setpriority(os.PRIO_PROCESS, process.pid, self._plan.niceness)

@@ -22,8 +22,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -134,19 +135,22 @@ class _Held:
     _since: float = 0.0
     _deaths: int = 0
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, place: Mapping[str, Any]) -> None:
         """Has the engine find a machine for it, under a name by which other commands find it.
 
         Under an exact lag (a role without restarts) a lost machine ends the run, so the engine looks for no other.
+
+        Args:
+          plan: its work.
+          place: the engine's options that say what it takes of a machine, and of which one.
         """
         remote = self.ray.remote(Bundle).options(
-            num_cpus=self.role.needs.cores * len(self.tasks),
             max_restarts=0 if self.role.restarts is None else -1,
             max_task_retries=0,
             max_concurrency=_CALLS_AT_ONCE,
-            scheduling_strategy="SPREAD",
             name=f"{_title(plan.run)} {' '.join(name_of(self.role.name, index) for index in self.tasks)}",
             namespace=NAMESPACE,
+            **place,
         )
         self.handle, self._asked, self._deaths = remote.remote(plan), None, 0
 
@@ -263,6 +267,7 @@ class ClusterLauncher:
         self._lock = threading.RLock()
         self._bundles: list[_Held] = []
         self._sizes: dict[str, int] = {}
+        self._groups: dict[str, Any] = {}
         self._head: Sequence[str] = ()
         self._abroad: dict[str, dict[int, str]] = {}
         self._identity: Sequence[str] = ()
@@ -334,7 +339,7 @@ class ClusterLauncher:
             if old is not None:
                 self._keep_log(held, task.index)
             if held.dead or (held.handle is None and len(held.tasks) == self._size(role, task.index)):
-                held.begin(self._plan(held))
+                held.begin(self._plan(held), self._place(held))
             elif old is not None:
                 held.tell("start", task.index, old.life)
             return instance
@@ -349,9 +354,9 @@ class ClusterLauncher:
     def _size(self, role: Role, index: int) -> int:
         """Returns the number of instances in the bundle of an index: as many as the largest machine has cores for.
 
-        A guest is alone, so that it finds room wherever there is any.
+        A host has a machine to itself, and a guest is alone, so that it finds room wherever there is any.
         """
-        if index >= role.count:
+        if role.has_machine or index >= role.count:
             return 1
         if (size := self._sizes.get(role.name)) is None:
             cores = max(
@@ -360,6 +365,38 @@ class ClusterLauncher:
             size = int(max(1, min(_MOST_IN_A_BUNDLE, role.count, cores // role.needs.cores)))
             self._sizes[role.name] = size
         return min(size, role.count - index // size * size)
+
+    def _place(self, held: _Held) -> dict[str, Any]:
+        """Returns the engine's options on what a bundle takes of a machine, and of which one."""
+        if not held.role.has_machine:
+            return {"num_cpus": held.role.needs.cores * len(held.tasks), "scheduling_strategy": "SPREAD"}
+        group, each = self._machines_for(held.role)
+        number = sum(other.role.name == held.role.name for other in self._bundles) - 1
+        strategy = import_module("ray.util.scheduling_strategies").PlacementGroupSchedulingStrategy
+        return {
+            "num_cpus": each["CPU"],
+            "num_gpus": each["GPU"],
+            "scheduling_strategy": strategy(group, placement_group_bundle_index=number),
+        }
+
+    def _machines_for(self, role: Role) -> tuple[Any, Mapping[str, float]]:
+        """Returns machines for all instances of a role, each another one than the head's, and what is taken of each.
+
+        They are found together or not at all. All accelerators of a machine are taken, as many as the head's has.
+        """
+        here = next(node["Resources"] for node in self._ray.nodes() if node["NodeID"] == self._node)
+        each = {
+            "CPU": min(role.needs.cores, here.get("CPU") or role.needs.cores),
+            "GPU": here.get("GPU", 0.0),
+        }
+        if role.name not in self._groups:
+            elsewhere = {"ray.io/node-id": f"!{self._node}"}
+            self._groups[role.name] = self._ray.util.placement_group(
+                [{name: amount for name, amount in each.items() if amount}] * role.count,
+                strategy="STRICT_SPREAD",
+                bundle_label_selector=[elsewhere] * role.count,
+            )
+        return self._groups[role.name], each
 
     def _plan(self, held: _Held) -> Plan:
         assert self._invitation is not None, "meet() comes first"
@@ -373,6 +410,8 @@ class ClusterLauncher:
             str(Path.cwd()),
             {name: os.environ.get(name) for name in _AS_HERE},
             os.getpriority(os.PRIO_PROCESS, 0),
+            held.role.grace,
+            held.role.has_machine,
         )
 
     def look_after(self) -> Sequence[str]:
@@ -416,6 +455,8 @@ class ClusterLauncher:
                 self._ray.wait(ends, num_returns=len(ends), timeout=2 * GRACE_SECONDS)
             for held in begun:
                 self._ray.kill(held.handle, no_restart=True)
+            for group in self._groups.values():
+                self._ray.util.remove_placement_group(group)
             if self._own_connection:
                 self._ray.shutdown()
             self._here.close()

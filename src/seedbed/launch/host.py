@@ -1,15 +1,15 @@
-"""The program of a host that host 0 starts on its own machine: ``python -m seedbed.launch.host ADDRESS INDEX``."""
+"""The entry of a host that host 0 has started, on its own machine or on another one of a cluster."""
 
 from __future__ import annotations
 
-import sys
+from seedbed.architectures.program import Context
+from seedbed.launch.hosts import HOST_0
+from seedbed.launch.surroundings import held
+from seedbed.launch.train import take_part
 
-from seedbed.errors import SeedbedError
 
-if __name__ == "__main__":
-    from seedbed.launch.train import take_part
-
-    try:
-        take_part(sys.argv[1], int(sys.argv[2]), trust=None)  # as host 0 itself, whose process it is
-    except SeedbedError as error:
-        raise SystemExit(f"seedbed: {error}") from None
+@held()
+def run(context: Context) -> None:
+    """Runs a host until the run ends; it trusts host 0, whose process it is."""
+    task = context.task
+    take_part(context.address_of(HOST_0), task.index, invitation=context.invitation, trust=None)

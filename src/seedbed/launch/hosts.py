@@ -1,7 +1,7 @@
 """Runs of several hosts: their start, the values on which they agree, and the set-up of distributed JAX.
 
-Host 0 has the settings and sends them to the others. A run of several hosts on one machine, for a trial, is the same
-run: host 0 starts the others itself.
+Host 0 has the settings and sends them to the others. Without a coordinator it starts the others itself, by a launcher:
+on this machine, for a trial, or each on a machine of its own that a cluster's engine finds.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ import atexit
 import contextlib
 import json
 import os
+import secrets
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from seedbed import regular_files
 from seedbed.acting.trust import foreign_names, untrusted
+from seedbed.architectures.program import Edge, Resources, Role, Task
 from seedbed.config import resolve
-from seedbed.config.placement import RemoteSettings
+from seedbed.config.placement import InstanceSettings, RemoteSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed, cause_of
+from seedbed.instances import Instance
 from seedbed.launch.folder import RunFolder
+from seedbed.launch.launcher import Launcher, launcher_on
 from seedbed.launch.rendezvous import Rendezvous, free_port, go_to, joined, receive_hosts, split
 from seedbed.learning.checkpoint import Checkpoint, any_saved, intact_steps, load, pack, unpack
 from seedbed.metrics.say import say
@@ -38,8 +40,10 @@ _PATIENCE_SECONDS = 600.0
 _JAX_PATIENCE_SECONDS = 120
 _FAREWELL_SECONDS = 60.0
 _LOOK_SECONDS, _DIAL_SECONDS = 0.05, 0.2
-_ITS_OWN = ("host", "coordinator", "run_dir", "listen", "json", "video", "tls_cert")
+_ITS_OWN = ("host", "coordinator", "on", "run_dir", "listen", "json", "video", "tls_cert")
 """Settings in which the hosts of a run may differ."""
+HOST_0 = "host 0"
+"""Name by which the other hosts' tasks have the address of host 0."""
 
 
 class Hosts:
@@ -139,25 +143,17 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
       RunFailed: a host did not join in time.
     """
     cluster = config.cluster
-    address = cluster.coordinator or joined("127.0.0.1", free_port("127.0.0.1"))
-    gate = folder.gate(cluster, [address])
+    look, for_jax = _nothing, ""
     if cluster.coordinator is not None:
+        address = cluster.coordinator
+        gate = folder.gate(cluster, [address])
         say(f"on the others, unless they share this disk: export SEEDBED_JOIN={gate.invitation(address)}")
-    started: dict[int, subprocess.Popen[bytes]] = {}
-    if cluster.coordinator is None:
-        for index in range(1, cluster.hosts):
-            started[index] = stack.enter_context(
-                _started(address, index, gate.invitation(address), folder.logs / f"host-{index}.log")
-            )
-
-    def look() -> None:
-        for index, process in started.items():
-            if process.poll() is not None:
-                raise RunFailed(
-                    f"host {index} ended before it began (log: {folder.logs / f'host-{index}.log'})"
-                )
-
-    for_jax = ""
+    else:
+        launcher = stack.enter_context(closing(launcher_on(cluster.on)(folder, "shm")))
+        here = launcher.listens[0].rpartition(":")[0].strip("[]") if launcher.listens else "127.0.0.1"
+        address = joined(here, free_port(here))
+        gate = folder.gate(cluster, [address])
+        look = stack.enter_context(_started(launcher, _role(config), address, gate.invitation(address)))
 
     def welcome() -> dict[str, Any]:
         nonlocal for_jax
@@ -218,7 +214,12 @@ def follow(
         )
     own = config.cluster.tls_cert if config is not None else ()
     settings = resolve.replace(
-        resolve.from_json(told["settings"]), host=index, coordinator=address, video=False, tls_cert=own
+        resolve.from_json(told["settings"]),
+        host=index,
+        coordinator=address,
+        on="here",
+        video=False,
+        tls_cert=own,
     )
     if config is not None and isinstance(config.placement, RemoteSettings):
         settings = resolve.replace(settings, listen=config.placement.listen)
@@ -255,29 +256,56 @@ def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> st
     return None
 
 
+def _nothing() -> None:
+    """Returns at once: hosts that somebody else starts are looked after there."""
+
+
+def _role(config: RunConfig) -> Role:
+    """Returns the other hosts as a role: instances that begin together, and end together when one is lost."""
+    place = config.placement
+    actors = place.actors if isinstance(place, InstanceSettings) else 0
+    return Role(
+        "host",
+        config.cluster.hosts - 1,
+        "seedbed.launch.host:run",
+        needs=Resources(cores=1 + actors),
+        dials=(Edge(HOST_0),),
+        grace=_FAREWELL_SECONDS,
+        has_machine=True,
+    )
+
+
 @contextlib.contextmanager
 def _started(
-    address: str, index: int, invitation: Invitation, log: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts another host on this machine, and waits for its end, or kills it, when the block ends."""
-    command = [sys.executable, "-P", "-m", "seedbed.launch.host", address, str(index)]
-    with regular_files.open_to_append(log, empty=True) as file:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            env={**os.environ, "SEEDBED_JOIN": str(invitation)},
-        )
+    launcher: Launcher, role: Role, address: str, invitation: Invitation
+) -> Iterator[Callable[[], None]]:
+    """Starts the other hosts, and waits for their ends, or kills them, when the block ends.
+
+    Yields:
+      A function to call now and then until all have joined, which raises :class:`RunFailed` if one has ended before.
+    """
+    assert role.entry is not None
+    launcher.meet(invitation, secrets.token_hex(16), ())
+    launcher.reach_head([address])
+    started: dict[int, Instance] = {}
+
+    def look() -> None:
+        for line in launcher.look_after():
+            say(line)
+        for index, instance in started.items():
+            if (fault := instance.ended()) is not None:
+                raise RunFailed(f"host {index} ended before it began: {fault} (log: {instance.log})")
+
     try:
-        yield process
+        for index in range(1, role.count + 1):
+            task = Task(role.name, index, role.entry, {}, {}, {HOST_0: [address]})
+            started[index] = launcher.start(role, task)
+        yield look
     finally:
-        # The host ends when host 0 leaves; if it hangs, it is killed.
-        try:
-            process.wait(_FAREWELL_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        # Hosts end when host 0 leaves; one that hangs is killed.
+        over = time.monotonic() + _FAREWELL_SECONDS
+        for instance in started.values():
+            instance.finish(max(0.0, over - time.monotonic()))
 
 
 def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class LocalLauncher:
         self._folder = folder
         self._carrier = CARRIERS[transport]
         self._in_threads = transport == "inproc"
-        self._guard: Guard | None = None
+        self._guards: dict[float, Guard] = {}
         self._processes: dict[tuple[str, int], ProcessInstance] = {}
         self._listening: set[str] = set()
         self._claim = ""
@@ -88,36 +88,38 @@ class LocalLauncher:
             over = threading.Event()
             run = partial(entry_of(task), context_of(task, over, invitation))
             return ThreadInstance(f"{role.name} {task.index}", run, str(self._folder.log), over)
-        self._guard = self._guard or Guard()
-        beside = {
-            **(_accelerated() if role.accelerated else ON_PROCESSOR),
-            **secrets(invitation, self._claim),
-        }
+        if role.grace not in self._guards:
+            self._guards[role.grace] = Guard(grace=role.grace)
+        beside = {**_platform_of(role), **secrets(invitation, self._claim)}
         logs = self._folder.logs
-        process = start_task(task, logs, logs, self._guard, beside)
+        process = start_task(task, logs, logs, self._guards[role.grace], beside, trains=role.has_machine)
         self._processes[role.name, task.index] = process
         return process
 
     def look_after(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: keeps logs within bounds, and a guard in its place."""
-        if self._guard is not None:
-            self._guard.look_after()
+        for guard in self._guards.values():
+            guard.look_after()
         for process in self._processes.values():
             process.look_after()
         return ()
 
     def close(self) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
-        if self._guard is not None:
-            self._guard.close()
+        for guard in self._guards.values():
+            guard.close()
         for address in self._listening:  # an instance that was killed leaves its socket
             carrier, _, path = address.partition(":")
             if carrier != "inproc":
                 Path(path).unlink(missing_ok=True)
 
 
-def _accelerated() -> dict[str, str]:
-    """Returns the environment variables with which an instance's JAX uses the same platform as the head's."""
+def _platform_of(role: Role) -> Mapping[str, str]:
+    """Returns the environment variables by which the JAX of an instance finds its platform."""
+    if role.has_machine:  # as the head does, whose JAX may not be asked before all hosts are there
+        return {}
+    if not role.accelerated:
+        return ON_PROCESSOR
     if jax.default_backend() == "cpu":
         return {"JAX_PLATFORMS": "cpu"}
     # JAX finds the same platform as here; the head has allocated most of its memory already.

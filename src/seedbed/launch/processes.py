@@ -26,7 +26,7 @@ from seedbed import faults, regular_files
 from seedbed.architectures.program import Task
 from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS
-from seedbed.launch.allocator import without_tuning
+from seedbed.launch.allocator import with_tuning, without_tuning
 from seedbed.launch.logs import shortened
 
 _log = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ It ignores a broken pipe: the guard may have been killed."""
 
 _APART = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'
 """A shell script that starts a program as nobody's child, with this script's input."""
-_GUARD_SECONDS = 2 * GRACE_SECONDS
-"""Time in which a guard ends; it gives the first half to the processes that it ends."""
 
 
 class Guard:
@@ -50,16 +48,18 @@ class Guard:
     Args:
       apart: whether it is nobody's child, in a session of its own. An engine that ends this process kills its children
         too, and would kill the guard with them before it could end anything.
+      grace: seconds in which the programs may end by themselves before.
     """
 
-    def __init__(self, *, apart: bool = False) -> None:
+    def __init__(self, *, apart: bool = False, grace: float = GRACE_SECONDS) -> None:
         self._groups: set[int] = set()
+        self._grace = grace
         self._apart = apart
         self._process = self._begin()
 
     def _begin(self) -> subprocess.Popen[bytes]:
         # Isolated and without site packages: it starts in a moment and stays small.
-        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(GRACE_SECONDS)]
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(self._grace)]
         if self._apart:
             command = ["/bin/sh", "-c", _APART, "sh", *command]
         process = subprocess.Popen(
@@ -126,7 +126,7 @@ class Guard:
     def close(self) -> None:
         """Ends the guard, which kills the process groups that were started and not forgotten."""
         try:
-            self._process.communicate(timeout=_GUARD_SECONDS)
+            self._process.communicate(timeout=2 * self._grace)
         except subprocess.TimeoutExpired:  # it stands still
             self._process.kill()
             self._process.communicate()
@@ -147,6 +147,7 @@ class ProcessInstance:
       log: file for its output; the file of its fault stands beside it.
       guard: guard that kills the instance if this process is killed.
       beside: environment variables in addition to this process's.
+      trains: whether it trains, so that its memory allocator has a learner's settings.
 
     Attributes:
       begun: time (monotonic, s) of its start.
@@ -158,12 +159,15 @@ class ProcessInstance:
         log: Path,
         guard: Guard,
         beside: Mapping[str, str] = ON_PROCESSOR,
+        *,
+        trains: bool = False,
     ) -> None:
         self.log = str(log)
         self._fault = log.with_suffix(".fault").absolute()
         self._forget_fault()
         self._guard = guard
         command = [sys.executable, "-P", "-m", *words]
+        environment = {**os.environ, faults.FILE: str(self._fault), **beside}
         with _opened(log) as output:
             self._begins = output.seek(0, os.SEEK_END)
             # A group of its own: Ctrl-C on a terminal goes to a whole group, and the learner decides when its
@@ -172,7 +176,7 @@ class ProcessInstance:
                 command,
                 stdout=output,
                 stderr=output,
-                env=without_tuning({**os.environ, faults.FILE: str(self._fault), **beside}),
+                env=with_tuning(environment) if trains else without_tuning(environment),
             )
         self.begun = time.monotonic()
 
@@ -259,7 +263,7 @@ def _opened(log: Path) -> io.FileIO:
 
 
 def start_task(
-    task: Task, logs: Path, tasks: Path, guard: Guard, beside: Mapping[str, str]
+    task: Task, logs: Path, tasks: Path, guard: Guard, beside: Mapping[str, str], *, trains: bool
 ) -> ProcessInstance:
     """Starts the process of a task.
 
@@ -269,11 +273,13 @@ def start_task(
       tasks: folder for the file with its task.
       guard: guard that kills it if this process is killed.
       beside: environment variables in addition to this process's, among them its secrets.
+      trains: whether it trains, so that its memory allocator has a learner's settings.
     """
     name = name_of(task.role, task.index)
     path = (tasks / f"{name}.json").absolute()
     _write(path, json.dumps(task.to_json()))
-    return ProcessInstance(["seedbed.launch.entry", str(path)], logs / f"{name}.log", guard, beside)
+    words = ["seedbed.launch.entry", str(path)]
+    return ProcessInstance(words, logs / f"{name}.log", guard, beside, trains=trains)
 
 
 def name_of(role: str, index: int) -> str:

@@ -200,6 +200,7 @@ def take_part(
     path: Path | None = None,
     *,
     insecure: bool = False,
+    invitation: Invitation | None = None,
     trust: Collection[str] | None = (),
 ) -> Summary:
     """Runs one host's part of a run whose host 0 is elsewhere and has the settings; returns this host's summary.
@@ -212,6 +213,7 @@ def take_part(
       config: settings of this host, refused if they differ from host 0's; None to take host 0's.
       path: run folder on this machine; None for the one in the settings, or host 0's.
       insecure: whether to talk to host 0 in plain text over the network; ``config`` may say so too.
+      invitation: this host's credentials; None to take them from ``SEEDBED_JOIN`` or from the run folder.
       trust: names ``module:name`` that host 0 may have this host import, beside the names in ``config`` and in a run
         that this user has begun at ``path``; None for any.
 
@@ -225,7 +227,12 @@ def take_part(
         insecure = insecure or (config is not None and config.cluster.insecure)
         trusted = None if trust is None else {*trust, *_own_names(config, known, index)}
         hosts, settings, theirs, resumed = follow(
-            address, index, config, stack, invitation=lambda: _invitation(known, insecure), trust=trusted
+            address,
+            index,
+            config,
+            stack,
+            invitation=lambda: invitation or _invitation(known, insecure),
+            trust=trusted,
         )
         run = known or theirs
         folder = RunFolder(run / "hosts" / str(index))

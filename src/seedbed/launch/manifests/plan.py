@@ -187,7 +187,7 @@ def plan(config: RunConfig, program: Program, agent: Agent, order: Order, folder
             f"run_dir is {run!r}, and has to be an absolute path of letters, digits and ./_+- on the machines of the "
             "engine"
         )
-    if config.on != "here" or getattr(config.placement, "listen", None):
+    if getattr(config.placement, "on", "here") != "here" or getattr(config.placement, "listen", None):
         raise ConfigError("--listen and --on are the manifest's: leave them out")
     return Plan(order, name, replace(config, run_dir=run), program, agent)
 
