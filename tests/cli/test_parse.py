@@ -212,11 +212,11 @@ def test_a_sweep_whose_reader_has_left_writes_its_table(
 ) -> None:
     def sweep(planned: Any, say: Any) -> Result:
         say("trial 0 finished")
+        broken_pipe(monkeypatch)
         return Result((Tried(0, {"seed": 0}, "finished", 1.0, 1.0),), True, tmp_path)
 
     monkeypatch.setattr("seedbed.search.sweep.sweep", sweep)
     monkeypatch.setattr("seedbed.search.report.draw", lambda *_: None)
-    broken_pipe(monkeypatch)
     with pytest.raises(SystemExit) as stop:
         main(["sweep", "toy:catch", "--over", "seed=0..1", "--run-dir", str(tmp_path), "--frames", "100"])
     assert stop.value.code == 75
