@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 EXTRAS = (
     "test,check,docs,cuda,envpool,vizdoom,mujoco,onednn,gymnax,brax,craftax,pettingzoo,pgx,jaxmarl,muzero,onnx,"
-    "minari,ray,sweep,watch,wandb,mlflow"
+    "minari,ray,sweep,watch,wandb,mlflow,trackio"
 )
 HEADER = """\
 # The versions that Seedbed is installed with and tested on. Written by tools/constraints.py; do not edit.

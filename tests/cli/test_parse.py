@@ -1,8 +1,10 @@
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from seedbed.cli.train import configuration
 from seedbed.config.placement import has_meaning, is_shown
 from seedbed.config.resolve import configure, flat
 from seedbed.errors import ConfigError, RunFailed
+from seedbed.search.sweep import Result, Tried
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -143,7 +146,81 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         status, out, error = run(capsys, *words)
         assert (status, error) == (0, "")
         for verb, about in VERBS.items():
-            assert f"  {verb:<8} {about}" in out
+            assert f"  {verb:<13}  {about}\n" in out
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_help_is_folded_at_words_on_a_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _, out, _ = run(capsys, "--help")
+    assert max(map(len, out.splitlines())) <= columns
+    for about in VERBS.values():
+        assert about in " ".join(out.split()), "no word is broken"
+
+
+@pytest.mark.parametrize(("columns", "width"), [(40, 13), (80, 26), (200, 45), (None, 45)])
+def test_doctor_leaves_room_for_the_findings(
+    columns: int | None,
+    width: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("seedbed.launch.machine.findings", lambda: [("jax", "0.12", "")])
+    monkeypatch.setenv("COLUMNS", str(columns or 40))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: columns is not None)
+    _, out, _ = run(capsys, "doctor")
+    assert out == f"{'jax':<{width}} 0.12\n"
+
+
+def broken_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has standard output end in a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
+
+
+def test_an_actor_whose_reader_has_left_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    def act(*_: Any, say: Any, **others: Any) -> None:
+        for number in range(3):
+            say("acting")
+            told.append(number)
+
+    monkeypatch.setattr("seedbed.cli.actor.act_and_reconnect", act)
+    broken_pipe(monkeypatch)
+    with pytest.raises(SystemExit) as stop:
+        main(["actor", "127.0.0.1:1"])
+    assert (stop.value.code, told) == (0, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGHUP, 75), (signal.SIGTERM, 75), (signal.SIGINT, 0)]
+)
+def test_an_actor_that_is_ended_says_so_and_whether_to_start_it_again(
+    number: int, status: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seedbed.cli.actor.act_and_reconnect", lambda *_, **__: os.kill(os.getpid(), number))
+    assert run(capsys, "actor", "127.0.0.1:1") == (status, "stopped\n", "")
+
+
+def test_a_sweep_whose_reader_has_left_writes_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sweep(planned: Any, say: Any) -> Result:
+        say("trial 0 finished")
+        broken_pipe(monkeypatch)
+        return Result((Tried(0, {"seed": 0}, "finished", 1.0, 1.0),), True, tmp_path)
+
+    monkeypatch.setattr("seedbed.search.sweep.sweep", sweep)
+    monkeypatch.setattr("seedbed.search.report.draw", lambda *_: None)
+    with pytest.raises(SystemExit) as stop:
+        main(["sweep", "toy:catch", "--over", "seed=0..1", "--run-dir", str(tmp_path), "--frames", "100"])
+    assert stop.value.code == 75
+    assert "| finished |" in (tmp_path / "trials.md").read_text()
 
 
 def test_without_a_verb_the_help_is_shown_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:

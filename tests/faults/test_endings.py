@@ -385,17 +385,6 @@ def test_an_error_that_comes_late_leaves_the_state_before_it(
 
 
 @pytest.mark.slow
-def test_a_closed_terminal_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
-    with Command(*flags("toy:catch", "run", transport="inproc"), cwd=tmp_path) as learner:
-        learned(tmp_path / "run")
-        learner.process.send_signal(signal.SIGHUP)
-        assert learner.wait() == 0, learner.output
-    left = summary(tmp_path / "run")
-    assert left["stopped_because"] == "interrupted"
-    assert int(checkpoints(tmp_path / "run")[-1].name) == left["weights_version"]
-
-
-@pytest.mark.slow
 def test_a_finished_run_that_is_resumed_keeps_its_summary(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(tiny("toy:catch", folder, transport="inproc", frames=4000))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import math
 import os
 import sqlite3
 import subprocess
@@ -18,7 +20,7 @@ from seedbed.config.resolve import to_json
 from seedbed.errors import ConfigError
 from seedbed.launch.services import makers
 from seedbed.launch.train import resume, train
-from seedbed.metrics.services import Recorded, mlflow, weights_and_biases
+from seedbed.metrics.services import Recorded, mlflow, trackio, weights_and_biases
 
 ROOT = Path(__file__).parents[2]
 WANDB = """
@@ -75,6 +77,41 @@ def test_a_run_goes_to_a_service_and_goes_on_there(tmp_path: Path, monkeypatch: 
     assert len(begun) == 2 and begun[0][1]["id"] == begun[1][1]["id"]  # type: ignore[index]
 
 
+TRACKIO = """
+from types import SimpleNamespace
+
+told = []
+
+def init(**given):
+    told.append(given)
+    return SimpleNamespace(
+        log=lambda row, step: told.append((row, step)), finish=lambda: told.append("finish")
+    )
+"""
+
+
+def test_trackio_knows_a_run_by_a_name_of_its_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trackio.py").write_text(TRACKIO)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    monkeypatch.delenv("TRACKIO_PROJECT", raising=False)
+    told = importlib.import_module("trackio").told
+    sink = trackio(Recorded(Path("/one/run"), {"env": "toy:catch"}, "catch"))
+    sink.write({"agent_steps": 64.0, "mean_return": 0.5, "loss": math.nan})
+    sink.close()
+    begun, *written = told
+    assert written == [({"agent_steps": 64.0, "mean_return": 0.5}, 64), "finish"]
+    assert (begun["project"], begun["resume"], begun["config"]["env"]) == ("seedbed", "allow", "toy:catch")
+    assert not (begun["auto_log_cpu"] or begun["auto_log_gpu"] or begun["embed"]), "no threads, no page"
+    del told[:]
+    trackio(Recorded(Path("/one/run"), {}, ""))
+    trackio(Recorded(Path("/two/run"), {}, ""))
+    again, other = (each["name"] for each in told)
+    assert again == begun["name"] != other and again.startswith("run-")
+
+
 def test_names_are_looked_at_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"log: unknown service 'wandbe': did you mean wandb\?"):
         train(tiny("toy:catch", tmp_path / "run", log=("wandbe",)))
@@ -102,7 +139,7 @@ REAL = textwrap.dedent(
     aside.CLOSING_SECONDS = 600.0  # it makes its database
     if __name__ == "__main__":
         folder = Path(sys.argv[2])
-        train(tiny("toy:catch", folder, log=("wandb", "mlflow"), transport="inproc", actors=1, frames=300))
+        train(tiny("toy:catch", folder, log=("wandb", "mlflow", "trackio"), transport="inproc", actors=1, frames=300))
         resume(str(folder), frames=600)
     """
 )
@@ -111,7 +148,7 @@ REAL = textwrap.dedent(
 @pytest.mark.installs
 @pytest.mark.timeout(1200)
 def test_the_real_services_keep_every_row(tmp_path: Path) -> None:
-    """Installs both beside the tests' own environment; SEEDBED_SERVICES names a folder that has them already."""
+    """Installs all beside the tests' own environment; SEEDBED_SERVICES names a folder that has them already."""
     packages = os.environ.get("SEEDBED_SERVICES", str(tmp_path / "packages"))
     if "SEEDBED_SERVICES" not in os.environ:
         install = [
@@ -125,10 +162,13 @@ def test_the_real_services_keep_every_row(tmp_path: Path) -> None:
             "--target",
             packages,
         ]
-        subprocess.run([*install, "wandb", "mlflow-skinny"], cwd=ROOT, check=True)
+        subprocess.run(
+            [*install, "wandb", "mlflow-skinny", "sqlalchemy", "alembic", "trackio"], cwd=ROOT, check=True
+        )
     (tmp_path / "real.py").write_text(REAL)
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), packages])
-    environment = {**os.environ, "PYTHONPATH": path, "WANDB_MODE": "offline"}
+    store = tmp_path / "trackio"
+    environment = {**os.environ, "PYTHONPATH": path, "WANDB_MODE": "offline", "TRACKIO_DIR": str(store)}
     folder = tmp_path / "run"
     words = [sys.executable, str(tmp_path / "real.py"), str(ROOT / "tests"), str(folder)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
@@ -139,7 +179,12 @@ def test_the_real_services_keep_every_row(tmp_path: Path) -> None:
         (runs,) = database.execute("select count(*), max(status) from runs").fetchall()
         kept = database.execute("select step from metrics where key = 'updates' order by step").fetchall()
     assert runs == (1, "FINISHED")
-    assert [step for (step,) in kept] == sorted(int(row["agent_steps"]) for row in rows(folder))
+    steps = sorted(int(row["agent_steps"]) for row in rows(folder))
+    assert [step for (step,) in kept] == steps
+    with sqlite3.connect(store / "seedbed.db") as database:
+        logged = database.execute("select run_name, step, metrics from metrics order by step").fetchall()
+    assert len({name for name, _, _ in logged}) == 1 and [step for _, step, _ in logged] == steps
+    assert json.loads(logged[-1][2])["updates"] == rows(folder)[-1]["updates"]
 
 
 def test_makers_are_of_one_kind() -> None:

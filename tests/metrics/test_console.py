@@ -1,6 +1,8 @@
 import io
 import math
+import re
 
+import pytest
 from rich.console import Console
 
 from seedbed.metrics import registry
@@ -76,6 +78,30 @@ def test_a_terminal_gets_a_panel_and_a_pipe_does_not() -> None:
     text = stream.getvalue()
     for part in ("Pong-v5 [vtrace]", "1,234,567", "2,000", "12.35", "50%", "33:20", "checkpoint [1] written"):
         assert part in text, part
+
+
+def test_a_narrow_panel_breaks_no_label_and_no_number() -> None:
+    for width in (30, 40, 60, 80, 200):
+        console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+        panel = Terminal("CartPole-v1 · ppo agent · seed architecture", Budget(frames=8_000_000), console)
+        panel.write(ROW)
+        panel.close()
+        assert isinstance(console.file, io.StringIO)
+        lines = console.file.getvalue().splitlines()
+        framed = [line for line in lines if line.endswith(("│", "╮", "╯"))]
+        assert framed and {len(re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", line)) for line in framed} == {width}
+        for label, value in entries(ROW, Budget(frames=8_000_000)):
+            assert any(f"{label} {value}" in line for line in framed), (width, label)
+
+
+def test_a_terminal_that_cannot_be_redrawn_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for name, kind in (("dumb", Lines), ("xterm", Terminal)):
+        monkeypatch.setenv("TERM", name)
+        assert isinstance(display("t", Budget(), Tty()), kind)
 
 
 def test_nobody_reading_any_more_stops_the_lines_and_nothing_else() -> None:

@@ -111,6 +111,17 @@ def test_one_frame_for_pipes_and_a_reader_that_leaves(tmp_path: Path) -> None:
     assert (left.returncode, left.stderr) == (1, "")
 
 
+def test_one_frame_for_a_terminal_that_cannot_be_redrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(tmp_path / "run")
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    show([tmp_path], once=False, every=1e9, console=console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().count("bottleneck") == 1
+
+
 @pytest.mark.slow
 def test_a_run_of_another_process_is_seen(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", frames=10**9)

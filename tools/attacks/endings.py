@@ -30,7 +30,7 @@ def ended(learner: Command, folder: Path, why: str) -> None:
 @attack(
     "SIGHUP",
     "the terminal is closed while two actors act",
-    "a checkpoint, the summary, status 0, nothing is left",
+    "a checkpoint, the summary, status 75, nothing is left",
 )
 def hang_up(scene: Scene) -> None:
     """By the kernel: the other end of a terminal is closed."""
@@ -47,7 +47,7 @@ def hang_up(scene: Scene) -> None:
             learner.family()
             os.close(ours)
             ours = -1
-            assert learner.wait() == 0
+            assert learner.wait() == 75
             ended(learner, scene.folder / "run", "interrupted")
         scene.times += 1
     finally:

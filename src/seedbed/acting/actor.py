@@ -180,7 +180,7 @@ def run(context: Any) -> None:
         )
 
 
-def act_and_reconnect(find: Find, *, say: Callable[[str], None], **join: Any) -> None:
+def act_and_reconnect(find: Find, *, say: Callable[[str], object], **join: Any) -> None:
     """Acts for a learner that may go and come back, also elsewhere; ends when the run is over.
 
     Raises an error when the learner refuses or an environment fails.

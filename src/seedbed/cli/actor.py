@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
 
-from seedbed.cli.parse import parse, print_line
+from seedbed.cli.parse import parse
 from seedbed.cli.status import Status
 from seedbed.errors import ConfigError, EnvironmentFault
 from seedbed.launch.actor import act_and_reconnect, act_for_run
+from seedbed.launch.signals import Terminated, ending_as_by_ctrl_c
 from seedbed.metrics.say import say
 
 
@@ -39,14 +39,6 @@ class ActorFlags:
     """Device of actors that run the policy (impala, apex): cpu, or an accelerator as JAX names it."""
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM: an engine wants the place, and may start the actor again elsewhere."""
-
-
-def _terminate(number: int, frame: Any) -> None:
-    raise _Terminated
-
-
 def run(arguments: list[str]) -> Status:
     """Acts until the run is over or it is stopped; waits for a learner that goes away to come back."""
     flags = parse(
@@ -54,22 +46,22 @@ def run(arguments: list[str]) -> Status:
     )
     # An environment that is a JAX function runs on the processor.
     os.environ.setdefault("JAX_PLATFORMS", "cpu" if flags.platform == "cpu" else f"cpu,{flags.platform}")
-    # Environments are closed then, as after Ctrl-C.
-    signal.signal(signal.SIGTERM, _terminate)
     try:
-        _act(flags)
+        # Environments are closed then, as after Ctrl-C.
+        with ending_as_by_ctrl_c():
+            _act(flags)
     except EnvironmentFault as fault:
         say(f"seedbed: {fault}", sys.stderr)
         return Status.FAULT
     except KeyboardInterrupt as interrupt:
-        print_line("stopped")
-        return Status.EXECUTE_AGAIN if isinstance(interrupt, _Terminated) else Status.OVER
+        say("stopped")
+        return Status.EXECUTE_AGAIN if isinstance(interrupt, Terminated) else Status.OVER
     return Status.OVER
 
 
 def _act(flags: ActorFlags) -> None:
     own: dict[str, Any] = {
-        "say": print_line,
+        "say": say,
         "trust": flags.trust,
         "envs": flags.envs,
         "platform": flags.platform,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -9,6 +11,7 @@ from typing import Literal
 from seedbed.cli.parse import parse, print_line
 
 _WIDTH = 45
+"""Columns of what was looked at; fewer on a narrow terminal, whose lines the rest would not fit into."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ def run(arguments: list[str]) -> int:
     from seedbed.launch.nodes import cluster_findings
 
     broken = False
+    width = min(_WIDTH, shutil.get_terminal_size().columns // 3) if sys.stdout.isatty() else _WIDTH
     for what, found, advice in chain(findings(), cluster_findings() if flags.on == "ray" else ()):
-        print_line(f"{what:<{_WIDTH}} {found}" + (f"  ({advice})" if advice else ""))
+        print_line(f"{what:<{width}} {found}" + (f"  ({advice})" if advice else ""))
         broken |= advice.startswith("needed")
     return int(broken)

@@ -22,12 +22,12 @@ def status_of(summary: Summary, config: RunConfig) -> Status:
     """Returns the exit status of a run that ended as it should.
 
     A run that was interrupted is to be executed again if an engine ended it (by SIGTERM) or began it (with
-    ``--begin-or-resume``); Ctrl-C at a terminal is an end like others.
+    ``--begin-or-resume``), and if its terminal was closed; Ctrl-C at a terminal is an end like others.
     """
     if summary.stopped_because != "interrupted":
         return Status.OVER
-    by_engine = summary.more.get("interrupted_by") == "SIGTERM"
-    return Status.EXECUTE_AGAIN if by_engine or config.begin_or_resume else Status.OVER
+    unasked = summary.more.get("interrupted_by") in ("SIGTERM", "SIGHUP")
+    return Status.EXECUTE_AGAIN if unasked or config.begin_or_resume else Status.OVER
 
 
 def report(summary: Summary, config: RunConfig) -> Status:

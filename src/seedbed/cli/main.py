@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
@@ -83,15 +85,21 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {verb:<8} {about}" for verb, about in VERBS.items()]
-    return "\n".join(
-        [
-            "usage: seedbed COMMAND …",
-            "",
-            "Scalable deep reinforcement learning in JAX.",
-            "",
-            *lines,
-            "",
-            "seedbed COMMAND --help shows the settings of each.",
-        ]
-    )
+    width = max(map(len, VERBS))
+    lines = [
+        "usage: seedbed COMMAND …",
+        "",
+        "Scalable deep reinforcement learning in JAX.",
+        "",
+        *(f"  {verb:<{width}}  {about}" for verb, about in VERBS.items()),
+        "",
+        "seedbed COMMAND --help shows the settings of each.",
+    ]
+    return "\n".join(lines if not sys.stdout.isatty() else map(_folded, lines))
+
+
+def _folded(line: str) -> str:
+    """Folds a line at words, as a terminal does not, in columns of the terminal's width."""
+    columns = max(shutil.get_terminal_size().columns, 20)
+    beneath = " " * (columns // 3 if line.startswith(" ") else 0)
+    return textwrap.fill(line, columns, subsequent_indent=beneath[: max(map(len, VERBS)) + 4])

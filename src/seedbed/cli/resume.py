@@ -38,7 +38,7 @@ class Resume:
     coordinator: str | Kept | None = "kept"
     """HOST:PORT of host 0; None: all hosts are started on this machine."""
     log: tuple[str, ...] | Kept = "kept"
-    """Services that the metrics go to as well: wandb, mlflow, or module:NAME of your own."""
+    """Services that the metrics go to as well: wandb, mlflow, trackio, or module:NAME of your own."""
     rotate_token: bool = False
     """Make a new token, which replaces the old one: no peer joins without it any more."""
     trust: tuple[str, ...] = ()

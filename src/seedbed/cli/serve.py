@@ -7,9 +7,10 @@ from typing import Annotated, NoReturn
 
 import tyro
 
-from seedbed.cli.parse import parse, print_line
+from seedbed.cli.parse import parse
 from seedbed.evaluation.serve import Serving, serving
 from seedbed.launch.signals import ending_as_by_ctrl_c
+from seedbed.metrics.say import say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +28,10 @@ def run(arguments: list[str]) -> NoReturn:
     flags = parse(
         "serve", Serve, arguments, about="Serve the policy of a run to programs that step environments."
     )
-    with ending_as_by_ctrl_c(), serving(flags.run, flags, trust=flags.trust, say=print_line) as served:
-        print_line(served.about)
+    with ending_as_by_ctrl_c(), serving(flags.run, flags, trust=flags.trust, say=say) as served:
+        say(served.about)
         for address, invitation in zip(served.addresses, served.invitations, strict=True):
             insecure = ", insecure=True" if invitation.insecure else ""
-            print_line(f'clients: seedbed.connect("{address}", join="{invitation}"{insecure})')
+            say(f'clients: seedbed.connect("{address}", join="{invitation}"{insecure})')
         while True:
             served.wait(1.0)

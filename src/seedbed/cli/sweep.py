@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seedbed.cli.defaults import defaults_of, plain, typed
-from seedbed.cli.parse import parse, print_line
+from seedbed.cli.parse import parse
 from seedbed.cli.status import Status
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, cause_of
@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> Status:
     planned = plan(flags.run, flags.over, trials=flags.trials, by=flags.by, at_once=flags.at_once)
     say(f"sweep in {planned.folder}: {planned.trials} runs, {planned.at_once} at once")
     result = sweep(planned, say)
-    print_line(table(result))
+    say(table(result))
     try:
         (result.folder / "trials.md").write_text(table(result) + "\n")
         draw(planned, result, result.folder / "sweep.png")

@@ -18,7 +18,7 @@ class Top:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ("runs",)
     """Run folders, or folders of runs; of other processes too, and ended ones."""
     once: bool = False
-    """Print one picture and end; it is so wherever standard output is no terminal."""
+    """Print one picture and end; it is so wherever standard output is no terminal (or TERM=dumb)."""
     every: float = 1.0
     """Seconds between two pictures."""
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from seedbed.cli.parse import parse, print_line
+from seedbed.cli.parse import parse
+from seedbed.metrics.say import say
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,6 @@ def run(arguments: list[str]) -> None:
 
     place = Place(flags.host, flags.port, flags.tls_cert, flags.insecure)
     try:
-        serve(flags.runs or ("runs",), place, print_line)
+        serve(flags.runs or ("runs",), place, say)
     except KeyboardInterrupt:
         return

@@ -101,7 +101,7 @@ class RunConfig:
     begin_or_resume: bool = False
     """Go on with the run in --run-dir if there is one, so that the same command may be executed again."""
     log: tuple[str, ...] = ()
-    """Services that the metrics go to as well: wandb, mlflow (extras), or module:NAME of your own."""
+    """Services that metrics go to as well: wandb, mlflow, trackio (extras), or module:NAME of your own."""
     json: bool = False
     """Print the summary as the last line."""
     video: bool = True

@@ -45,7 +45,7 @@ def act_and_reconnect(
     address: str,
     *,
     join: str,
-    say: Callable[[str], None],
+    say: Callable[[str], object],
     tls_ca: str = "",
     insecure: bool = False,
     trust: Collection[str] = (),
@@ -69,7 +69,9 @@ def act_and_reconnect(
 
 
 @held()
-def act_for_run(run: str, *, say: Callable[[str], None], trust: Collection[str] = (), **others: Any) -> None:
+def act_for_run(
+    run: str, *, say: Callable[[str], object], trust: Collection[str] = (), **others: Any
+) -> None:
     """Acts for the learner of a run whose folder is on a disk that this machine shares; ends as the one above.
 
     The learner may begin later, and may go on elsewhere: its address is read anew before every attempt to reach it.

@@ -63,6 +63,7 @@ EXTRAS = {
     "watch": Extra("starlette"),
     "wandb": Extra("wandb"),
     "mlflow": Extra("mlflow-skinny"),
+    "trackio": Extra("trackio"),
 }
 
 

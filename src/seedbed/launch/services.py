@@ -9,13 +9,14 @@ from importlib.util import find_spec
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.installation import extra_line
 from seedbed.metrics.aside import Aside
-from seedbed.metrics.services import Recorded, mlflow, weights_and_biases
+from seedbed.metrics.services import Recorded, mlflow, trackio, weights_and_biases
 from seedbed.metrics.sinks import Sink
 from seedbed.plugins import load
 
 SERVICES: dict[str, tuple[str, Callable[[Recorded], Sink]]] = {
     "wandb": ("wandb", weights_and_biases),
     "mlflow": ("mlflow", mlflow),
+    "trackio": ("trackio", trackio),
 }
 """Package and sink of each service; the extra has the service's name."""
 

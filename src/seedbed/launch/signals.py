@@ -1,6 +1,8 @@
 """Handling of Ctrl-C, SIGTERM and a closed terminal.
 
-The first of these signals ends a run in an orderly way, the second one at once; a benchmark ends at the first.
+The first of these signals ends a run in an orderly way, the second one at once; a benchmark ends at the first. A closed
+terminal is heard at most once, and is never the second: a shell passes SIGHUP on to its jobs, the kernel sends it again
+as the shell ends, and engines send it beside SIGTERM.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ class Interruption(threading.Event):
     by = ""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or a closed terminal, where nothing but an exception ends the work."""
+
+
 @contextlib.contextmanager
 def heeding_signals(interrupted: Interruption) -> Iterator[None]:
     """Handles signals while the block runs: the first sets ``interrupted``, a second raises :class:`KeyboardInterrupt`.
@@ -49,11 +55,18 @@ def heeding_signals(interrupted: Interruption) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_as_by_ctrl_c() -> Iterator[None]:
-    """Turns SIGTERM and a closed terminal into :class:`KeyboardInterrupt` while the block runs; main thread only."""
+    """Raises :class:`Terminated` by SIGTERM and by a closed terminal while the block runs; main thread only.
+
+    Ctrl-C raises :class:`KeyboardInterrupt`, as ever.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _handling(signal.default_int_handler):
+
+    def handle(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    with _handling(handle):
         yield
 
 
@@ -61,12 +74,25 @@ def ending_as_by_ctrl_c() -> Iterator[None]:
 def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
     # A process that was started to ignore its terminal (nohup) goes on ignoring it.
     heeded = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
-    before = {number: signal.signal(number, handle) for number in heeded}
+    heard = 0
+
+    def hear(number: int, frame: Any) -> None:
+        nonlocal heard
+        before, heard = heard, _with(heard, number)
+        if heard > before:
+            handle(number, frame)
+
+    before = {number: signal.signal(number, hear) for number in heeded}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _with(heard: int, number: int) -> int:
+    """Returns the count of ending signals with one more; a closed terminal counts as the first only."""
+    return heard + (number in _ENDING and not (heard and number == signal.SIGHUP))
 
 
 def _ignored(number: int) -> bool:
@@ -89,7 +115,7 @@ def _hurrying() -> Iterator[None]:
         heard = 0
         with ear:
             while data := ear.recv(1):
-                heard += data[0] in _ENDING
+                heard = _with(heard, data[0])
                 if heard == 2:
                     if not over.wait(_HURRY_SECONDS):
                         os._exit(128 + signal.SIGINT)

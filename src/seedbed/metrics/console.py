@@ -9,16 +9,17 @@ import io
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
-from rich.console import Console
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.text import Text
 
 from seedbed.metrics.meters import Clock
 from seedbed.metrics.say import has_room, let_go, say
@@ -67,10 +68,15 @@ class Display(Sink, Protocol):
 
 
 def display(title: str, budget: Budget, stream: TextIO | None = None) -> Display:
-    """A live panel if ``stream`` (standard output unless given) is a terminal, else plain lines."""
+    """A live panel if ``stream`` (standard output unless given) is a terminal that can be redrawn, else plain lines."""
     stream = stream or sys.stdout or io.StringIO()
     console = Console(file=stream, highlight=False)
-    return Terminal(title, budget, console) if console.is_terminal else Lines(title, budget, stream)
+    return Terminal(title, budget, console) if can_redraw(console) else Lines(title, budget, stream)
+
+
+def can_redraw(console: Console) -> bool:
+    """Returns whether the console is a terminal whose cursor moves up again, which ``TERM=dumb`` denies."""
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def _whole(value: float) -> str:
@@ -109,6 +115,17 @@ def entries(row: Row, budget: Budget) -> list[tuple[str, str]]:
     if left is not None and math.isfinite(left):
         shown.append(("time left", duration(left)))
     return shown
+
+
+def figures(row: Row, budget: Budget) -> Columns | None:
+    """Returns the shown part of ``row`` in as many columns as there is room for; None if it has no such part."""
+    shown = [Text.assemble((f"{label} ", "dim"), (value, "bold")) for label, value in entries(row, budget)]
+    return beside(shown) if shown else None
+
+
+def beside(parts: Iterable[Text]) -> Columns:
+    """Returns the parts in as many columns as there is room for."""
+    return Columns(parts, padding=(0, 3))
 
 
 class Lines:
@@ -189,16 +206,7 @@ class Terminal:
                 let_go(self._console.file)
 
     def _panel(self, row: Row) -> Panel:
-        grid = Table.grid(padding=(0, 3))
-        shown = entries(row, self._budget) or [("", "starting …")]
-        columns = 4
-        for start in range(0, len(shown), columns):
-            cells = shown[start : start + columns]
-            grid.add_row(
-                *(f"[dim]{escape(label)}[/dim] [bold]{escape(value)}[/bold]" for label, value in cells)
-            )
-        outer = Table.grid(expand=True)
-        outer.add_row(grid)
+        parts: list[RenderableType] = [figures(row, self._budget) or Text("starting …", style="bold")]
         if self._budget.frames or self._budget.seconds:
-            outer.add_row(ProgressBar(total=1.0, completed=self._budget.share(row)))
-        return Panel(outer, title=escape(self._title), title_align="left", border_style="green")
+            parts.append(ProgressBar(total=1.0, completed=self._budget.share(row)))
+        return Panel(Group(*parts), title=escape(self._title), title_align="left", border_style="green")

@@ -1,7 +1,8 @@
-"""Services that keep the metrics of many runs, each an extra: Weights & Biases, and MLflow.
+"""Services that keep the metrics of many runs, each an extra: Weights & Biases, MLflow and Trackio.
 
-Both write files of their own in the run folder unless their own variables of the environment say otherwise
-(``WANDB_MODE``, ``MLFLOW_TRACKING_URI``): nothing leaves the machine that the user did not send.
+All write files of their own, Trackio where it has those of all runs and the others in the run folder, unless their own
+variables of the environment say otherwise (``WANDB_MODE``, ``MLFLOW_TRACKING_URI``, ``TRACKIO_SPACE_ID``): nothing of a
+run leaves the machine that the user did not send.
 """
 
 from __future__ import annotations
@@ -117,6 +118,39 @@ class Mlflow:
         self._client.set_terminated(self._run)
 
 
+class Trackio:
+    """A sink of Trackio: a database in ``TRACKIO_DIR``, unless ``TRACKIO_SPACE_ID`` or ``TRACKIO_SERVER_URL`` is set.
+
+    The folder is not the run's: it is read once in a process, and Trackio's page compares the runs of one folder. Runs
+    are known there by their names, and folders of one name are common: the name has the identity beside it.
+
+    Args:
+      run: the run.
+    """
+
+    def __init__(self, run: Recorded) -> None:
+        import trackio
+
+        self._run: Any = trackio.init(
+            project=os.environ.get("TRACKIO_PROJECT", _PROJECT),
+            name=f"{run.folder.name}-{run.identity[:8]}",
+            resume="allow",
+            config={**run.settings, "heading": run.heading, "run_dir": str(run.folder)},
+            embed=False,
+            # The rows have these of the run's own processes.
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+        )
+
+    def write(self, row: Row) -> None:
+        """Adds ``row`` at its agent steps."""
+        self._run.log(_finite(row), step=int(row.get("agent_steps", 0)))
+
+    def close(self) -> None:
+        """Ends the run there, once its rows are written."""
+        self._run.finish()
+
+
 def _finite(row: Row) -> dict[str, float]:
     return {name: float(value) for name, value in row.items() if math.isfinite(value)}
 
@@ -129,3 +163,8 @@ def weights_and_biases(run: Recorded) -> Sink:
 def mlflow(run: Recorded) -> Sink:
     """Makes the sink; the package is imported here."""
     return Mlflow(run)
+
+
+def trackio(run: Recorded) -> Sink:
+    """Makes the sink; the package is imported here."""
+    return Trackio(run)

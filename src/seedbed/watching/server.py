@@ -308,7 +308,7 @@ class Place:
     insecure: bool = False
 
 
-def serve(paths: Sequence[str | Path], place: Place, say: Callable[[str], None]) -> None:
+def serve(paths: Sequence[str | Path], place: Place, say: Callable[[str], object]) -> None:
     """Serves the page until Ctrl-C.
 
     Args:

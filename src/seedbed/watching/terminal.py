@@ -6,18 +6,17 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from seedbed.metrics.console import Budget, entries
+from seedbed.metrics.console import Budget, beside, can_redraw, figures
 from seedbed.metrics.say import let_go
 from seedbed.watching.run import Standing
 from seedbed.watching.watcher import Watcher
@@ -40,7 +39,7 @@ def frame(runs: Sequence[Standing]) -> RenderableType:
 
 
 def show(paths: Sequence[str | Path], *, once: bool, every: float, console: Console | None = None) -> None:
-    """Shows the runs until Ctrl-C; once only if asked to, or if standard output is no terminal.
+    """Shows the runs until Ctrl-C; once only if asked to, or if standard output is no terminal that can be redrawn.
 
     Raises:
       ConfigError: there is no run.
@@ -48,7 +47,7 @@ def show(paths: Sequence[str | Path], *, once: bool, every: float, console: Cons
     """
     console = console or Console(file=sys.stdout, highlight=False)
     watcher = Watcher(paths)
-    if once or not console.is_terminal:
+    if once or not can_redraw(console):
         console.print(frame(watcher.look()))
         return
     try:
@@ -70,18 +69,10 @@ def _panel(run: Standing) -> Panel:
     about = " · ".join(str(settings[name]) for name in ("env", "agent", "arch") if name in settings)
     title = Text.assemble((run.name, "bold"), " · ", about)
     lines: list[RenderableType] = [Text.assemble(_state(run), f" {run.why}" if run.why else "")]
-    figures = entries(run.row, Budget() if run.is_over else _budget(settings))
-    if figures:
-        lines.append(
-            _beside(Text.assemble((f"{label} ", "dim"), (value, "bold")) for label, value in figures)
-        )
+    if shown := figures(run.row, Budget() if run.is_over else _budget(settings)):
+        lines.append(shown)
     lines += [*_where_time_goes(run), *_instances(run), *_faults(run)]
     return Panel(Group(*lines), title=title, title_align="left", border_style=_COLOURS.get(run.state, ""))
-
-
-def _beside(parts: Iterable[Text]) -> Columns:
-    """Parts in as many columns as there is room for."""
-    return Columns(parts, padding=(0, 3))
 
 
 def _state(run: Standing) -> Text:
@@ -105,7 +96,7 @@ def _where_time_goes(run: Standing) -> Iterator[RenderableType]:
             Text.assemble((f"{part} ", "dim"), _bar(share), f" {share:.0%}")
             for part, share in run.shares.items()
         ]
-        yield _beside([Text("time", style="dim"), *parts])
+        yield beside([Text("time", style="dim"), *parts])
     if run.bottleneck:
         part, why = run.bottleneck
         yield Text.assemble(("bottleneck  ", "dim"), (part, "bold yellow"), f": {why}")
@@ -140,7 +131,7 @@ def _instances(run: Standing) -> Iterator[RenderableType]:
         told += [_instance(each) for each in restarted[:_INSTANCES]]
     else:
         told = [_instance(each) for each in run.instances]
-    yield _beside([Text("instances", style="dim"), *map(Text, told)])
+    yield beside([Text("instances", style="dim"), *map(Text, told)])
 
 
 def _instance(each: Mapping[str, Any]) -> str:

@@ -1,0 +1,83 @@
+"""Signals that end a run, in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from seedbed.launch.signals import Interruption, Terminated, _with, ending_as_by_ctrl_c, heeding_signals
+
+HUP, INT, TERM = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_terminal() -> Iterator[None]:
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (HUP, INT, TERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def come(*numbers: int) -> None:
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count"),
+    [
+        ((INT,), 1),
+        ((INT, INT), 2),
+        ((HUP,), 1),
+        ((HUP, HUP, HUP), 1),
+        ((TERM, HUP), 1),
+        ((HUP, TERM), 2),
+        ((HUP, HUP, INT, HUP), 2),
+        ((signal.SIGWINCH, HUP), 1),
+    ],
+)
+def test_a_closed_terminal_is_one_signal_however_often_it_is_sent(numbers: Sequence[int], count: int) -> None:
+    heard = 0
+    for number in numbers:
+        heard = _with(heard, number)
+    assert heard == count
+
+
+@pytest.mark.parametrize("numbers", [(HUP, HUP, HUP), (TERM, HUP)])
+def test_a_run_whose_terminal_is_closed_is_interrupted_and_not_hurried(numbers: Sequence[int]) -> None:
+    interrupted = Interruption()
+    with heeding_signals(interrupted):
+        come(*numbers)
+        assert interrupted.by == signal.Signals(numbers[0]).name
+        with pytest.raises(KeyboardInterrupt):
+            come(INT)
+
+
+def test_under_nohup_a_closed_terminal_is_not_heard() -> None:
+    signal.signal(HUP, signal.SIG_IGN)
+    interrupted = Interruption()
+    with heeding_signals(interrupted):
+        come(HUP)
+        assert not interrupted.is_set()
+    with ending_as_by_ctrl_c():
+        come(HUP)
+    assert signal.getsignal(HUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(HUP, Terminated), (TERM, Terminated), (INT, KeyboardInterrupt)]
+)
+def test_other_work_ends_by_an_exception_and_cleans_up_undisturbed(
+    number: int, raised: type[BaseException]
+) -> None:
+    cleaned = False
+    with pytest.raises(KeyboardInterrupt) as found, ending_as_by_ctrl_c():
+        try:
+            come(number)
+        finally:
+            come(HUP, HUP)
+            cleaned = True
+    assert cleaned and found.type is raised
