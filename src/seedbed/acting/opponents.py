@@ -327,6 +327,7 @@ class PoolCopy:
     settings: PoolSettings
     opponents: list[Opponent] = field(default_factory=list)
     steps: int = 0
+    _newest: int = -1
     _coming: Weights | None = None
     _tables: dict[int, list[Opponent]] = field(default_factory=dict)
     _params: dict[int, Tree] = field(default_factory=dict, repr=False)
@@ -341,12 +342,12 @@ class PoolCopy:
         Returns:
           The policy's weights that have all opponents of their table from now on; None if there are no such ones.
         """
-        opponents = opponents_in(table)
         if weights.version in self._all_missing():
             self._params[weights.version] = weights.params
-        else:
-            self._coming, self._tables[weights.version] = weights, opponents
-            if weights.version in (each.version for each in opponents):
+        elif weights.version >= self._newest:  # older ones are late
+            self._newest, self._coming = weights.version, weights
+            self._tables[weights.version] = opponents_in(table)
+            if weights.version in self._all_missing():
                 self._params[weights.version] = weights.params
         if self._coming is None or self._all_missing():
             return None

@@ -154,11 +154,12 @@ class UnrollService(Service[Lane]):
 
     def _give(self, member: Member, wanted: int) -> None:
         """Sends the wanted snapshot, or the newest if it is no longer kept; does nothing while it is still to come."""
-        weights = self._frozen(wanted) or self._store.exactly(wanted) or self._store.newest()
+        frozen = self._frozen(wanted)
+        weights = frozen or self._store.exactly(wanted) or self._store.newest()
         if weights.version < wanted:
             return
         del self._wanted[member]
-        if self._pool is not None and wanted >= 0:
+        if self._pool is not None and frozen is None:
             # Players are with the servers, so no version stays for games that are under way.
             self._pool.meet(weights, tuple)
         lanes = [lane for lane in self.lanes if lane.member is member]
