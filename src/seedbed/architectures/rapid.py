@@ -70,13 +70,13 @@ _CONNECT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class RapidSettings(
+    OpponentSettings,
     EngineSettings,
     InferenceSettings,
     TransportSettings,
     TrainingDeviceSettings,
     LearnerSettings,
     HostSettings,
-    OpponentSettings,
 ):
     """Placement of Rapid's parts."""
 

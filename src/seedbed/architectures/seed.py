@@ -53,13 +53,13 @@ from seedbed.types import Agent, EnvSpec, Tree
 
 @dataclass(frozen=True)
 class SeedSettings(
+    OpponentSettings,
     RemoteSettings,
     InferenceSettings,
     TransportSettings,
     TrainingDeviceSettings,
     LearnerSettings,
     HostSettings,
-    OpponentSettings,
 ):
     """Placement of SEED's parts."""
 

@@ -225,7 +225,7 @@ class ForwardService(InferenceService):
         assert isinstance(lane, ProxiedLane) and lane.outbox is not None
         lane.told = None
         players = np.stack(lane.players) if lane.players else None
-        lane.players = lane.players[len(lane.players) - lane.open.overlap :]
+        lane.players = []  # without a replay, unrolls share no decision
         lane.link.send(lane.half, lane.outbox, players)
 
     def _join(self, lane: ServedLane) -> None:
