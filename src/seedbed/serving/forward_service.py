@@ -216,7 +216,7 @@ class ForwardService(InferenceService):
             lane.players.append(lane.games.players.astype(np.int32))
         return found
 
-    def _as_trained(self, unroll: Unroll) -> Unroll:
+    def _as_handed_on(self, unroll: Unroll) -> Unroll:
         """Returns the unroll as it was played: the optimizer counts its games, and takes opponents out."""
         return unroll
 

@@ -206,14 +206,14 @@ class InferenceService(Service[ServedLane]):
 
     def _cut(self, lane: ServedLane) -> None:
         lane.counted = lane.open.transitions
-        lane.outbox = self._as_trained(lane.open.cut(self.inference.first_states(lane.slots)))
+        lane.outbox = self._as_handed_on(lane.open.cut(self.inference.first_states(lane.slots)))
         self._complete.append(lane)
         lane.rounds += 1
         if lane.log is not None:
             lane.log.append(lane.outbox.action[-(lane.counted // lane.rows) :])
         self._ledger.cut(lane.counted)
 
-    def _as_trained(self, unroll: Unroll) -> Unroll:
+    def _as_handed_on(self, unroll: Unroll) -> Unroll:
         """Returns a complete unroll in the form in which it leaves this process."""
         return unroll if self._pool is None else without_opponents(unroll)
 
