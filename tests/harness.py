@@ -227,6 +227,14 @@ def is_actor(process: psutil.Process) -> bool:
     return any(map(task.search, words_of(process)))
 
 
+def servers(command: Command) -> list[psutil.Process]:
+    """The living forward-pass servers of a command."""
+    server = "forward-pass-server-"
+    return [
+        each for each in command.family() if alive(each) and any(server in word for word in words_of(each))
+    ]
+
+
 def words_of(process: psutil.Process) -> list[str]:
     """Its command line; empty if it is gone."""
     try:

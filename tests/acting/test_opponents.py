@@ -14,12 +14,14 @@ from seedbed.acting.opponents import (
     Games,
     Opponent,
     Pool,
+    PoolCopy,
     PoolSettings,
     after_game,
     chances,
     expected_score,
     frozen_trees,
     marked,
+    opponents_in,
     without_opponents,
 )
 from seedbed.errors import CheckpointError
@@ -181,6 +183,78 @@ def test_a_pool_is_restored_but_for_what_cannot_be_loaded() -> None:
     part.restore(kept, load, said.append)
     assert [each.version for each in part.opponents] == [0, 20] and part.rating == pool.rating
     assert said == ["version 10 is no opponent any more, since it cannot be loaded: a leaf is missing"]
+
+
+def test_a_table_has_the_versions_that_there_are_and_their_records() -> None:
+    pool = a_pool(size=4)
+    meet(pool, 0, 10)
+    pool.played(10, 1.0)
+    meet(pool, 11)
+    assert pool.table().shape == (4, 4)
+    assert opponents_in(pool.table()) == pool.opponents and len(pool.opponents) == 2
+    assert opponents_in(a_pool(size=4).table()) == []
+
+
+def weights(version: int) -> Weights:
+    return Weights({"w": np.float32(version)}, version)
+
+
+def test_a_copy_draws_as_the_pool_from_the_weights_on_with_which_a_table_came() -> None:
+    pool, copy = a_pool(size=3, rule="pfsp"), PoolCopy(a_pool(size=3, rule="pfsp").settings)
+    drawn = {}
+    for version in (0, 10, 20, 21):
+        for each in pool.opponents:
+            pool.played(each.version, float(each.version > 0))
+        meet(pool, version)
+        assert copy.take(weights(version), pool.table()) == weights(version)
+        before = [copy.draw(slot, 1, 7) for slot in range(50)]
+        assert version == 0 or before == drawn
+        copy.meet(weights(version), set)
+        drawn = [copy.draw(slot, 1, 7) for slot in range(50)]
+        assert drawn == [pool.draw(slot, 1, 7) for slot in range(50)]
+    assert [copy.params(version) for version in (0, 10, 20)] == [{"w": 0}, {"w": 10}, {"w": 20}]
+
+
+def test_weights_wait_for_the_versions_of_their_table() -> None:
+    pool, copy = a_pool(size=2), PoolCopy(a_pool(size=2).settings)
+    meet(pool, 0, 10, 12)
+    assert copy.take(weights(12), pool.table()) is None and copy.missing() == 10
+    assert copy.take(weights(10), pool.table()) is None and copy.missing() == 0
+    # The oldest one has given way meanwhile: the newest weights come in its place, of which one more is missing.
+    meet(pool, 20, 21)
+    assert copy.take(weights(21), pool.table()) is None and copy.missing() == 20
+    assert copy.take(weights(20), pool.table()) == weights(21) and copy.missing() is None
+    copy.meet(weights(21), set)
+    assert copy.opponents == pool.opponents and [each.version for each in pool.opponents] == [10, 20]
+    # Late ones: that of a link which was given up, and older weights.
+    assert copy.take(weights(10), pool.table()) is copy.take(weights(12), pool.table()) is None
+    assert copy.missing() is None
+
+
+def test_a_copy_keeps_what_plays_or_will() -> None:
+    pool, copy = a_pool(size=1), PoolCopy(a_pool(size=1).settings)
+    for version in (0, 10, 20):
+        meet(pool, version)
+        assert copy.take(weights(version), pool.table()) == weights(version)
+        copy.meet(weights(version), lambda: {ITSELF, 0} if version == 10 else {ITSELF})  # noqa: B023
+        assert [v for v in (0, 10, 20) if copy.params(v)] == {0: [0], 10: [0, 10], 20: [20]}[version]
+
+
+def test_games_that_are_followed_count_as_where_they_were_drawn() -> None:
+    drawn, counted = a_pool(size=3, share=0.7), a_pool(size=3, share=0.7)
+    meet(drawn, 0, 10, 20), meet(counted, 0, 10, 20)
+    there, here = Games(drawn, range(4), 2), Games(counted, range(4), 2)
+    random = np.random.default_rng(0)
+    for at in range(60):
+        first = np.full(4, at % 3 == 0)
+        over = np.repeat(random.random(2) < 0.5, 2) & ~first
+        step = TimeStep({}, np.zeros(4), over, np.zeros(4, bool), first)
+        returns = random.integers(-1, 2, 4).astype(float)
+        there.step(step, returns, at)
+        here.follow(step, returns, there.players.astype(np.int32))
+        assert here.players.tolist() == there.players.tolist()
+    assert counted._scores == drawn._scores and sum(map(len, counted._scores.values())) > 5
+    assert counted.steps == drawn.steps > 20
 
 
 def test_each_version_decides_for_its_own_rows_the_policy_first() -> None:

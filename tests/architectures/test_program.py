@@ -37,14 +37,23 @@ CASES: dict[str, dict[str, Any]] = {
     "impala": {"arch": "impala", **EXACT},
     "apex": {"arch": "apex", **REPLAY, **EXACT, "replay_ratio": 0.25},
     "rapid": {"arch": "rapid", "forward_servers": 2, **EXACT},
+    "rapid in self-play": {
+        "arch": "rapid",
+        "env": "pettingzoo:parallel_worlds:Nim",
+        "forward_servers": 2,
+        "opponents": 100,
+        "opponents_every": 10,
+        "unroll_length": 8,
+        **EXACT,
+    },
     "gorila": {"arch": "gorila", **REPLAY, "frames": 2_000, "shards": 2},
     "distbelief": {"arch": "distbelief", "agent": "bc", "batch_size": 4, "frames": 2_000, "shards": 2},
 }
 
 
-def settings_of(arch: str, folder: Path) -> dict[str, Any]:
+def settings_of(name: str, folder: Path) -> dict[str, Any]:
     """The settings of a case; an agent that imitates gets a data set in the folder."""
-    case = CASES[arch]
+    case = {"env": "toy:catch", **CASES[name]}
     return {**case, "dataset": str(write_catch(folder / "data"))} if case.get("agent") == "bc" else case
 
 
@@ -64,13 +73,14 @@ def test_bytes_of_an_edge_are_a_formula() -> None:
     assert edge.bytes_for("down", units, 4) == 5.0 * 2 * 4, "every instance fetches the weights"
 
 
-@pytest.mark.parametrize("arch", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_declared_bytes_are_those_that_travel(
-    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny("toy:catch", tmp_path / "run", **settings_of(arch, tmp_path))
+    monkeypatch.chdir(Path(__file__).parents[1])  # where the games are
+    config = tiny(folder=tmp_path / "run", **settings_of(case, tmp_path))
     program = declared(config)
-    if arch == "rapid":
+    if config.arch == "rapid":
         # Servers tell what they have served now and then: more often here, and so in this process.
         monkeypatch.setattr("seedbed.serving.proxy.REPORT_SECONDS", 0.02)
         run = train(config, launch=ThreadLauncher).to_json()
@@ -123,17 +133,18 @@ def _added_up(jaxpr: Any) -> int:
     return found
 
 
-@pytest.mark.parametrize("arch", CASES)
-def test_the_same_program_runs_in_threads(arch: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_program_runs_in_threads(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every role's entry, with another launcher; the engine does not change what is computed."""
+    monkeypatch.chdir(Path(__file__).parents[1])  # where the games are
     launchers: list[ThreadLauncher] = []
 
     def launch(folder: RunFolder, transport: str) -> ThreadLauncher:
         launchers.append(ThreadLauncher(folder, transport))
         return launchers[-1]
 
-    settings = {**settings_of(arch, tmp_path), "frames": 1_000}
-    config = tiny("toy:catch", tmp_path / "threads", **settings, transport="shm")
+    settings = {**settings_of(case, tmp_path), "frames": 1_000, "transport": "shm"}
+    config = tiny(folder=tmp_path / "threads", **settings)
     run = train(config, launch=launch).to_json()
     assert balanced(run)
     (launcher,) = launchers
@@ -141,7 +152,7 @@ def test_the_same_program_runs_in_threads(arch: str, tmp_path: Path) -> None:
     wanted = [(role.name, index) for role in program.roles if role.entry for index in range(role.count)]
     assert sorted((task.role, task.index) for task in launcher.started) == sorted(wanted)
     if "lag" in settings:
-        train(tiny("toy:catch", tmp_path / "processes", **settings, transport="shm"))
+        train(tiny(folder=tmp_path / "processes", **settings))
         one, other = params(tmp_path / "threads"), params(tmp_path / "processes")
         for leaf, array in one.items():
             np.testing.assert_array_equal(array, other[leaf], err_msg=leaf)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from harness import (
     Command,
@@ -20,11 +19,11 @@ from harness import (
     learned,
     refusal,
     rows,
+    servers,
     sockets,
     summary,
     tiny,
     until,
-    words_of,
 )
 from small_runs import params
 
@@ -150,14 +149,6 @@ def test_pools_of_processes_learn_and_go_on_after_a_stop(transport: str, tmp_pat
     assert not sockets(tmp_path / "run"), "servers end when the optimizer is gone"
 
 
-def servers(command: Command) -> list[psutil.Process]:
-    return [
-        p
-        for p in command.family()
-        if alive(p) and any("forward-pass-server-" in word for word in words_of(p))
-    ]
-
-
 @pytest.mark.slow
 def test_a_server_and_a_worker_are_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **RAPID, frames=10**9, checkpoint_minutes=0.02)
@@ -262,6 +253,7 @@ def test_what_the_workers_of_a_silent_server_owe_is_its_doing(monkeypatch: pytes
         ({"batches_per_call": 3}, "batches_per_call is a setting of anakin"),
         ({"agent": "a2c", "lag": "free"}, "the lag is free: add --lag 0"),
         ({"agent": "dqn"}, "it samples from a replay, and here"),
+        ({"opponents": 2, "hosts": 2}, "opponents need the games of one host"),
         ({"agent": "bc"}, "it learns from a data set, and here agents act; use --arch distbelief"),
         ({"shards": 2}, "shards is a setting of distbelief, gorila and a3c"),
         ({"arch": "seed", "forward_servers": 2}, "forward_servers is a setting of rapid"),

@@ -21,13 +21,14 @@ from seedbed.acting.inference import Inference
 from seedbed.acting.lag import ExactLag, Rounds
 from seedbed.acting.lag_control import ExactControl, FreeControl, LagControl, RoundBuffer
 from seedbed.acting.meters import Meters
+from seedbed.acting.opponents import ITSELF, Pool, PoolCopy, PoolSettings
 from seedbed.acting.unrolls import Delivery
 from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
 from seedbed.seeding import key
 from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.forward_service import AsTold, ForwardControl, ForwardService, Newest
-from seedbed.serving.proxy import Proxy, ServerReporter
+from seedbed.serving.proxy import Link, Proxy, ServerReporter
 from seedbed.serving.unroll_service import UnrollService
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.interface import PROTOCOL
@@ -41,7 +42,14 @@ WEIGHT = 10.0  # of version v: (v + 1) times that
 class Stand:
     """An optimizer's registry with room for some unrolls, and one server before it."""
 
-    def __init__(self, stack: ExitStack, room: int = 1000, lag: int | None = None, workers: int = 2) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        room: int = 1000,
+        lag: int | None = None,
+        workers: int = 2,
+        games: PoolSettings | None = None,
+    ) -> None:
         self.room = room
         self.handed: list[Delivery] = []
         self.failures: list[BaseException] = []
@@ -58,6 +66,7 @@ class Stand:
                 device=0,
                 collect=RoundBuffer(2 * workers, self._take),
             )
+        self.pool = None if games is None else Pool(games)
         self.intake = UnrollService(
             AGENT,
             pace,
@@ -69,6 +78,7 @@ class Stand:
             ledger=self.ledger,
             meters=self.meters,
             on_failure=self.failures.append,
+            pool=self.pool,
         )
         self.store.listen(self.intake.poke)
         self.registry = ActorRegistry(assignment, [self.intake], 50)
@@ -85,6 +95,7 @@ class Stand:
         )
         inference = Inference(AGENT, COUNT, 2 * workers * ROWS, (ROWS,), jax.devices()[0], key(3, "acting"))
         self.served = Meters()
+        self.copy = None if games is None else PoolCopy(games)
         self.forward = ForwardService(
             inference,
             forward_pace,
@@ -93,6 +104,7 @@ class Stand:
             meters=self.served,
             full_batch=ROWS,
             on_failure=self.failures.append,
+            pool=self.copy,
         )
         self.forward.start()
         self.forward.begin()
@@ -104,6 +116,7 @@ class Stand:
             COUNT,
             capacity=2 * workers * ROWS,
             device=jax.devices()[0],
+            opponents=0 if games is None else games.size,
         )
         self.reporter: ServerReporter | None = None
 
@@ -240,6 +253,53 @@ def test_in_lockstep_a_lane_acts_with_the_version_that_it_was_told(stands: Any, 
             stand.publish(version + 1 - lag)
     for at, delivery in enumerate(stand.handed):
         assert set(delivery.unroll.version.flat) == {max(0, at // 2 - lag)}
+
+
+GAMES = PoolSettings(size=3, every=2, share=1.0, rule="recent", seed=0)
+
+
+def test_a_server_acts_once_the_whole_pool_is_here_and_plays_its_versions(stands: Any) -> None:
+    stand = stands(workers=1, games=GAMES)
+    for version in (0, 2, 4, 5):  # games that were before this server was
+        stand.publish(version)
+        stand.pool.meet(stand.store.newest(), tuple)
+    stand.worker().begin(0).play(LENGTH)
+    (delivery,) = stand.count(1)
+    frozen = [each.version for each in stand.copy.opponents]
+    assert frozen == [0, 2, 4] and stand.copy.opponents == stand.pool.opponents
+    assert [float(stand.copy.params(version)["w"]) for version in frozen] == [WEIGHT, 3 * WEIGHT, 5 * WEIGHT]
+    unroll, players = delivery.unroll, stand.forward.lanes[0].games.players
+    (theirs,), (ours,) = np.flatnonzero(players != ITSELF), np.flatnonzero(players == ITSELF)
+    assert players[theirs] in frozen
+    # Each row is decided by the weights of its player.
+    weight = WEIGHT * (np.where(players == ITSELF, 5, players) + 1)
+    seen = unroll.timestep.observation[:-1, :, 0].astype(np.float32)
+    np.testing.assert_allclose(unroll.record["sum"], weight * seen.cumsum(axis=0))
+    # To the optimizer the policy has decided all of it, and the opponent is not there.
+    assert set(unroll.version.flat) == {5}
+    absent = (unroll.timestep.first & unroll.timestep.terminated)[:-1]
+    assert absent[:, theirs].all() and not absent[:, ours].any()
+    # Decisions at final steps only reset.
+    environment, episode, step, _ = np.moveaxis(unroll.timestep.observation[:-1], -1, 0)
+    carried_out = np.count_nonzero(step != 1 + (environment + episode) % 5, axis=0)
+    assert stand.pool.steps == carried_out[theirs] > 0
+    counts = stand.ledger.counts()
+    assert counts["received"] - counts["resets"] == carried_out[ours]
+
+
+@pytest.mark.parametrize(("off", "sent_away"), [(0, False), (1, True), (-1, True)])
+def test_players_that_cannot_be_are_refused(
+    stands: Any, monkeypatch: pytest.MonkeyPatch, off: int, sent_away: bool
+) -> None:
+    send = Link.send
+    monkeypatch.setattr(
+        Link, "send", lambda link, lane, unroll, players: send(link, lane, unroll, players + off)
+    )
+    stand = stands(workers=1, games=GAMES)
+    worker = stand.worker().begin(0).play(LENGTH)
+    until(lambda: worker.peer.closed or stand.handed, "the unroll to arrive", 20)
+    assert not (sent_away and stand.handed)
+    assert sent_away == any("versions play that do not exist" in reason for reason in worker.peer.closed)
 
 
 def test_who_leaves_frees_its_place_here_and_at_the_optimizer(stands: Any) -> None:

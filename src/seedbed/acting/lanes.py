@@ -78,6 +78,7 @@ class Lane:
       counted: number of steps of the outbox that the ledger counts.
       sent_away: whether its actor was sent away for what it sent.
       served: whether its service has taken it in, and it has not left.
+      games: games of its rows in self-play; None where the policy plays alone.
     """
 
     member: Member
@@ -96,6 +97,7 @@ class Lane:
     counted: int = 0
     sent_away: bool = False
     served: bool = False
+    games: Games | None = None
 
     @property
     def open_steps(self) -> int:
@@ -132,7 +134,8 @@ class Lane:
 
     def counts(self, row: int) -> bool:
         """Returns whether an episode of the row that ends now is among the returns."""
-        return not self.evaluating_apart or row >= self.rows - self.evaluating
+        apart = self.evaluating_apart and row < self.rows - self.evaluating
+        return not apart and (self.games is None or self.games.counts(row))
 
     def delivery(self) -> Delivery:
         """Returns the outbox in the form in which it is handed over."""
@@ -161,17 +164,11 @@ class ServedLane(Lane):
       open: its open unroll.
       log: actions of all rounds, kept where checkpoints resume exactly; None otherwise.
       script: actions to be replayed after a resumption; None once the environments are back.
-      games: games of its rows in self-play; None where the policy plays alone.
     """
 
     open: OpenUnroll
     log: list[NDArray[Any]] | None = None
     script: Script | None = None
-    games: Games | None = None
-
-    def counts(self, row: int) -> bool:
-        """See :class:`Lane`."""
-        return super().counts(row) and (self.games is None or self.games.counts(row))
 
     @property
     def open_steps(self) -> int:

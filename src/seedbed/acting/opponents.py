@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import astuple, dataclass, field, fields, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,10 @@ class Opponent:
     games: int = 0
 
 
+COLUMNS = len(fields(Opponent))
+"""Numbers in a row of a table of versions."""
+
+
 def expected_score(rating: float, other: float) -> float:
     """Returns the expected score of a player against another one (Elo 1978): ``1 / (1 + 10^((R' - R) / 400))``."""
     return 1.0 / (1.0 + 10.0 ** ((other - rating) / 400.0))
@@ -84,6 +88,25 @@ def chances(pool: Sequence[Opponent], rule: Rule) -> NDArray[np.float64]:
     else:
         weights = np.ones(len(pool))
     return np.asarray(weights / weights.sum())
+
+
+def draw(
+    settings: PoolSettings, pool: Sequence[Opponent], slot: int, epoch: int, count: int
+) -> tuple[int, int]:
+    """Draws who plays a game: ``(version, side)`` of an opponent, or ``(ITSELF, 0)``.
+
+    Args:
+      settings: settings of the pool.
+      pool: versions, the oldest first.
+      slot: number of the first of the game's rows.
+      epoch: number of actors that had the row before.
+      count: number of decisions there so far.
+    """
+    random = generator(settings.seed, f"opponents/slot {slot}/epoch {epoch}", count)
+    if not pool or random.random() >= settings.share:
+        return ITSELF, 0
+    index = int(random.choice(len(pool), p=chances(pool, settings.rule)))
+    return pool[index].version, int(random.integers(SIDES))
 
 
 def marked(players: NDArray[np.int64], version: int) -> NDArray[np.int32]:
@@ -131,6 +154,33 @@ class PoolSettings:
     seed: int
 
 
+class Opponents(Protocol):
+    """A pool as a thread that acts and its games see it.
+
+    Attributes:
+      steps: number of steps that frozen versions have decided.
+    """
+
+    steps: int
+
+    def meet(self, weights: Weights, playing: Callable[[], Collection[int]]) -> None:
+        """Takes the policy's weights for the next batch: if they are new, the table may change.
+
+        Args:
+          weights: weights with which the policy acts from now on.
+          playing: function that returns the versions that play a game.
+        """
+
+    def draw(self, slot: int, epoch: int, count: int) -> tuple[int, int]:
+        """Draws who plays a game; see :func:`draw`."""
+
+    def played(self, version: int, score: float) -> None:
+        """Takes the policy's score in a game against a version."""
+
+    def params(self, version: int) -> Tree | None:
+        """Returns the parameters of a version; None if it is gone."""
+
+
 @dataclass
 class Pool:
     """The frozen versions, and the policy's rating; changed by one thread, read by any.
@@ -155,11 +205,9 @@ class Pool:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def meet(self, weights: Weights, playing: Callable[[], Collection[int]]) -> None:
-        """Takes the policy's weights: if they are new, settles the games before, and freezes them if that is due.
+        """Takes weights that act from now on: if they are new, settles the games before, and freezes them if due.
 
-        Args:
-          weights: weights with which the policy acts from now on.
-          playing: function that returns the versions that play a game.
+        See :class:`Opponents`.
         """
         if weights.version == self._version:
             return
@@ -183,26 +231,22 @@ class Pool:
         self._scores.clear()
 
     def draw(self, slot: int, epoch: int, count: int) -> tuple[int, int]:
-        """Draws who plays a game: ``(version, side)`` of an opponent, or ``(ITSELF, 0)``.
-
-        Args:
-          slot: number of the first of the game's rows.
-          epoch: number of actors that had the row before.
-          count: number of decisions there so far.
-        """
-        random = generator(self.settings.seed, f"opponents/slot {slot}/epoch {epoch}", count)
-        if not self.opponents or random.random() >= self.settings.share:
-            return ITSELF, 0
-        index = int(random.choice(len(self.opponents), p=chances(self.opponents, self.settings.rule)))
-        return self.opponents[index].version, int(random.integers(SIDES))
+        """See :class:`Opponents`."""
+        return draw(self.settings, self.opponents, slot, epoch, count)
 
     def played(self, version: int, score: float) -> None:
-        """Takes the policy's score in a game against a version."""
-        self._scores.setdefault(version, []).append(score)
+        """See :class:`Opponents`."""
+        with self._lock:  # a checkpoint may be reading them
+            self._scores.setdefault(version, []).append(score)
 
     def params(self, version: int) -> Tree | None:
-        """Returns the parameters of a version; None if it is gone."""
+        """See :class:`Opponents`."""
         return self._params.get(version)
+
+    def table(self) -> NDArray[np.float64]:
+        """Returns the versions and their records, float64 ``[size, 4]``; see :func:`opponents_in`."""
+        rows = [astuple(each) for each in self.opponents]
+        return np.array(rows + [_NO_ROW] * (self.settings.size - len(rows)), np.float64)
 
     def meters(self) -> dict[str, float]:
         """Returns the table as metrics."""
@@ -225,8 +269,8 @@ class Pool:
                 "rating": self.rating,
                 "steps": self.steps,
                 "version": self._version,
-                "table": [[each.version, each.rating, each.score, each.games] for each in self.opponents],
-                "scores": [[version, scores] for version, scores in self._scores.items()],
+                "table": [[*astuple(each)] for each in self.opponents],
+                "scores": [[version, [*scores]] for version, scores in self._scores.items()],
                 "versions": [*self._params],
             }
 
@@ -249,11 +293,99 @@ class Pool:
         self.rating, self.steps = float(kept["rating"]), int(kept["steps"])
         self._version = int(kept["version"])
         self._scores = {int(version): [*map(float, scores)] for version, scores in kept["scores"]}
-        table = [
-            Opponent(int(version), float(rating), float(score), int(games))
-            for version, rating, score, games in kept["table"]
-        ]
+        table = map(_opponent, kept["table"])
         self.opponents = [each for each in table if each.version in self._params][-self.settings.size :]
+
+
+_NO_ROW = (ITSELF, 0.0, 0.0, 0)
+"""Row of a table that has no version yet."""
+
+
+def _opponent(row: Sequence[float]) -> Opponent:
+    version, rating, score, games = row
+    return Opponent(int(version), float(rating), float(score), int(games))
+
+
+def opponents_in(table: NDArray[np.float64]) -> list[Opponent]:
+    """Returns the versions in a :meth:`Pool.table`, the oldest first."""
+    return [_opponent(row) for row in table.tolist() if row[0] != ITSELF]
+
+
+@dataclass
+class PoolCopy:
+    """A copy of a pool that is in another process: draws as the pool does, and leaves the games to it.
+
+    The table comes with the policy's weights, and changes where the policy does. Weights whose table names versions
+    that are not here wait for these. Used by one thread.
+
+    Attributes:
+      settings: settings of the pool.
+      opponents: versions, the oldest first.
+      steps: number of steps that they have decided here.
+    """
+
+    settings: PoolSettings
+    opponents: list[Opponent] = field(default_factory=list)
+    steps: int = 0
+    _newest: int = -1
+    _coming: Weights | None = None
+    _tables: dict[int, list[Opponent]] = field(default_factory=dict)
+    _params: dict[int, Tree] = field(default_factory=dict, repr=False)
+
+    def take(self, weights: Weights, table: NDArray[np.float64]) -> Weights | None:
+        """Takes weights, the policy's or those of a version that was :meth:`missing`.
+
+        Args:
+          weights: the weights.
+          table: a :meth:`Pool.table`, of the time at which they were sent.
+
+        Returns:
+          The policy's weights that have all opponents of their table from now on; None if there are no such ones.
+        """
+        if weights.version in self._all_missing():
+            self._params[weights.version] = weights.params
+        elif weights.version >= self._newest:  # older ones are late
+            self._newest, self._coming = weights.version, weights
+            self._tables[weights.version] = opponents_in(table)
+            if weights.version in self._all_missing():
+                self._params[weights.version] = weights.params
+        if self._coming is None or self._all_missing():
+            return None
+        complete, self._coming = self._coming, None
+        return complete
+
+    def missing(self) -> int | None:
+        """Returns the newest version that the policy's weights wait for; None if they wait for none."""
+        return max(self._all_missing(), default=None)
+
+    def _all_missing(self) -> set[int]:
+        if self._coming is None:
+            return set()
+        return {each.version for each in self._tables[self._coming.version]} - self._params.keys()
+
+    def meet(self, weights: Weights, playing: Callable[[], Collection[int]]) -> None:
+        """Takes up the table of these weights, and forgets versions that neither play nor will; see :class:`Opponents`.
+
+        Weights without a table of their own change nothing.
+        """
+        if (table := self._tables.pop(weights.version, None)) is None:
+            return
+        self.opponents = table
+        self._tables = {version: one for version, one in self._tables.items() if version > weights.version}
+        named = {each.version for one in (table, *self._tables.values()) for each in one}
+        wanted = named | {*playing()}
+        self._params = {version: params for version, params in self._params.items() if version in wanted}
+
+    def draw(self, slot: int, epoch: int, count: int) -> tuple[int, int]:
+        """See :class:`Opponents`."""
+        return draw(self.settings, self.opponents, slot, epoch, count)
+
+    def played(self, version: int, score: float) -> None:
+        """Does nothing: the pool counts games by their unrolls."""
+
+    def params(self, version: int) -> Tree | None:
+        """See :class:`Opponents`."""
+        return self._params.get(version)
 
 
 _TREE = "opponent_"
@@ -282,22 +414,38 @@ class Games:
       players: int64 ``[rows]``, version that plays each row; :data:`ITSELF` for the policy.
     """
 
-    def __init__(self, pool: Pool, slots: Sequence[int], epoch: int) -> None:
+    def __init__(self, pool: Opponents, slots: Sequence[int], epoch: int) -> None:
         self._pool, self._slots, self._epoch = pool, slots, epoch
         self.players: NDArray[np.int64] = np.full(len(slots), ITSELF, np.int64)
 
     def step(self, step: TimeStep, returns: NDArray[np.float64], count: int) -> None:
-        """Takes a step ``[rows]`` before it is decided: counts games that are over, and draws for those that begin.
-
-        It adds the opponents' decisions to their steps, but for those that only reset.
+        """Takes a step ``[rows]`` before it is decided: draws for games that begin; see :meth:`follow`.
 
         Args:
           step: the step.
           returns: float64 ``[rows]``, rewards of each row's episode so far.
           count: number of decisions so far.
         """
+        begins, players = step.first & ~step.absent, self.players.copy()
+        for row in range(0, len(players), SIDES):
+            sides = slice(row, row + SIDES)
+            if begins[sides].all():
+                players[sides] = ITSELF
+                version, side = self._pool.draw(int(self._slots[row]), self._epoch, count)
+                players[row + side] = version
+        self.follow(step, returns, players)
+
+    def follow(self, step: TimeStep, returns: NDArray[np.float64], players: NDArray[np.integer[Any]]) -> None:
+        """Counts the games that are over with a step ``[rows]``, and takes up the players that decide it.
+
+        It adds the opponents' decisions to their steps, but for those that only reset.
+
+        Args:
+          step: the step.
+          returns: float64 ``[rows]``, rewards of each row's episode so far.
+          players: int ``[rows]``, version that plays each row from this step on; see :attr:`players`.
+        """
         ended = (step.terminated | step.truncated) & ~step.absent
-        begins = step.first & ~step.absent
         for row in range(0, len(self.players), SIDES):
             sides = slice(row, row + SIDES)
             theirs = np.flatnonzero(self.players[sides] != ITSELF)
@@ -305,10 +453,7 @@ class Games:
                 other = row + int(theirs[0])
                 won = float(np.sign(returns[_other_side(other)] - returns[other]))
                 self._pool.played(int(self.players[other]), 0.5 + 0.5 * won)
-            if begins[sides].all():
-                self.players[sides] = ITSELF
-                version, side = self._pool.draw(int(self._slots[row]), self._epoch, count)
-                self.players[row + side] = version
+        self.players[:] = players
         self._pool.steps += int(np.count_nonzero((self.players != ITSELF) & ~ended & ~step.absent))
 
     def counts(self, row: int) -> bool:

@@ -125,7 +125,7 @@ class PolicyActor:
         """Compiles everything: from its first message on, an actor owes steps, and none of them waits for that."""
         weights = self._snapshots.unpack(_zeros(self._snapshots.layout), self._device)
         self._inference.warm_up(weights.params)
-        unroll, _ = self._codec.unpack(_zeros(self._codec.layout))
+        unroll, *_ = self._codec.unpack(_zeros(self._codec.layout))
         self._priorities_of(unroll)
 
     def play(self, notes: Notes) -> None:

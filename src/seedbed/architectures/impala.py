@@ -21,12 +21,14 @@ from dataclasses import dataclass, replace
 
 from seedbed.acting.assignment import lanes_of
 from seedbed.acting.lag_control import FreeControl, LagControl, RoundBuffer
+from seedbed.acting.opponents import Pool
 from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind, too_heavy
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts
 from seedbed.architectures.program import Acts, Program
 from seedbed.architectures.roles import LEARNER, actors, learner, training
+from seedbed.architectures.self_play import pool_of
 from seedbed.architectures.traffic import snapshots, unrolls
 from seedbed.config.placement import (
     FetchSettings,
@@ -72,10 +74,14 @@ def learning_from_actors(
     # Actors fetch weights from the first of the training devices.
     devices = pick("training", place.training_devices)[:1]
     parts = make_parts(setup, devices, lanes=lanes, publish_every=publish_every)
-    return parts.loop(_unrolls_of_actors(parts, lanes, parts.lag.every(fetch_steps), servers))
+    pool = pool_of(parts, devices[0])
+    source = _unrolls_of_actors(parts, lanes, parts.lag.every(fetch_steps), servers, pool)
+    return parts.loop(source, beside=pool)
 
 
-def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int, servers: int) -> ServedActors:
+def _unrolls_of_actors(
+    parts: Parts, lanes: int, fetch_steps: int, servers: int, pool: Pool | None
+) -> ServedActors:
     """Returns the source of unrolls that actors send whole, with the service that gives them weights."""
     config, agent = parts.setup.config, parts.setup.agent
     control: LagControl = FreeControl(parts.store, 0, parts.hand_over)
@@ -94,6 +100,7 @@ def _unrolls_of_actors(parts: Parts, lanes: int, fetch_steps: int, servers: int)
         ledger=parts.books.ledger,
         meters=parts.meters,
         on_failure=parts.failure.report,
+        pool=pool,
     )
     return parts.served([service], servers=servers)
 

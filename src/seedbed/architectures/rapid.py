@@ -31,6 +31,7 @@ from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
 from seedbed.acting.lag import ExactLag
 from seedbed.acting.meters import Meters
+from seedbed.acting.opponents import PoolCopy
 from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind, too_heavy
 from seedbed.architectures.devices import pick
 from seedbed.architectures.impala import learning_from_actors
@@ -38,12 +39,14 @@ from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import assignment_of
 from seedbed.architectures.program import Acts, Context, Edge, Program, Resources, Role
 from seedbed.architectures.roles import LEARNER, actors, learner, training
+from seedbed.architectures.self_play import pool_settings, too_late_for_games
 from seedbed.architectures.traffic import snapshots, steps, unrolls
 from seedbed.config.placement import (
     EngineSettings,
     HostSettings,
     InferenceSettings,
     LearnerSettings,
+    OpponentSettings,
     TrainingDeviceSettings,
     TransportSettings,
     at_least,
@@ -67,6 +70,7 @@ _CONNECT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class RapidSettings(
+    OpponentSettings,
     EngineSettings,
     InferenceSettings,
     TransportSettings,
@@ -105,14 +109,16 @@ def program(config: RunConfig, agent: Agent, spec: EnvSpec) -> Program:
     """Returns the roles of a run: optimizer, forward-pass servers that dial it, and rollout workers that dial these."""
     place = config.placement
     rows = lanes_of(place.envs_per_actor)[1]
-    weights = snapshots(agent, place.publish_updates if not config.lag.exact else 1)
+    weights = snapshots(
+        agent, place.publish_updates if not config.lag.exact else 1, opponents=place.opponents
+    )
     full = place.inference_batch or -(-place.actors // place.forward_servers) * rows
     server = Role(
         FORWARD_SERVER,
         place.forward_servers,
         entry="seedbed.architectures.rapid:serve",
         needs=Resources(cores=1.0, accelerators=1),
-        dials=(Edge(LEARNER, (*unrolls(agent, spec, rows), weights)),),
+        dials=(Edge(LEARNER, (*unrolls(agent, spec, rows, players=place.opponents > 0), weights)),),
         listens=True,
         near=LEARNER,
         restarts=None if config.lag.exact else place.actor_restarts,
@@ -215,6 +221,7 @@ class ForwardServer:
         inference = Inference(agent, spec, capacity, sizes, device, key(config.seed, "acting"))
         inference.warm_up(jax.device_put(agent.init(key(config.seed, "example")), device))
         self._meters = Meters()
+        settings = pool_settings(config)
         self._forward = ForwardService(
             inference,
             control,
@@ -223,8 +230,17 @@ class ForwardServer:
             meters=self._meters,
             full_batch=sizes[-1],
             on_failure=on_failure,
+            pool=None if settings is None else PoolCopy(settings),
         )
-        self._relay = Proxy(self._connect, self._forward, agent, spec, capacity=capacity, device=device)
+        self._relay = Proxy(
+            self._connect,
+            self._forward,
+            agent,
+            spec,
+            capacity=capacity,
+            device=device,
+            opponents=place.opponents,
+        )
         self._servers: list[Server] = []
         self._reporter: ServerReporter | None = None
 
@@ -267,6 +283,8 @@ def check(config: RunConfig, agent: Agent) -> str | None:
             f"actors is {place.actors}, so of {place.forward_servers} forward-pass servers some have no environments "
             "to act for: give as many --actors or more, or fewer --forward-servers"
         )
+    if place.opponents and config.cluster.hosts > 1:
+        return "opponents need the games of one host: leave out --hosts, and give more --forward-servers"
     return (
         not_exact(
             config,
@@ -275,6 +293,7 @@ def check(config: RunConfig, agent: Agent) -> str | None:
         )
         or too_far_behind(config, agent)
         or too_heavy(config, agent)
+        or too_late_for_games(config)
     )
 
 

@@ -16,36 +16,34 @@ stacks and unrolls stay with the learner.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-import jax
 import numpy as np
 
 from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
 from seedbed.acting.lag_control import BatchControl, FreeBatches, RoundBuffer
-from seedbed.acting.opponents import SIDES, Pool, PoolSettings
+from seedbed.acting.opponents import Pool
 from seedbed.architectures.checks import acts, too_far_behind
 from seedbed.architectures.devices import pick
 from seedbed.architectures.interface import Architecture, Setup
 from seedbed.architectures.parts import Parts, make_parts, restored_tables
 from seedbed.architectures.program import Program
 from seedbed.architectures.roles import LEARNER, actors, learner, serving, training
+from seedbed.architectures.self_play import pool_of, too_late_for_games
 from seedbed.architectures.traffic import steps
 from seedbed.config.placement import (
-    BESIDE,
     HostSettings,
     InferenceSettings,
     LearnerSettings,
+    OpponentSettings,
     RemoteSettings,
     TrainingDeviceSettings,
     TransportSettings,
-    at_least,
 )
 from seedbed.config.settings import RunConfig
-from seedbed.errors import ConfigError
 from seedbed.learning.loop import LearnerLoop
 from seedbed.seeding import key
 from seedbed.serving.inference_service import InferenceService
@@ -55,6 +53,7 @@ from seedbed.types import Agent, EnvSpec, Tree
 
 @dataclass(frozen=True)
 class SeedSettings(
+    OpponentSettings,
     RemoteSettings,
     InferenceSettings,
     TransportSettings,
@@ -64,35 +63,15 @@ class SeedSettings(
 ):
     """Placement of SEED's parts."""
 
-    opponents: int = field(default=0, metadata={BESIDE: "opponents"})
-    """Most frozen versions of the policy that play against it, in games of two; 0: no self-play."""
-    opponents_every: int = field(default=200, metadata={BESIDE: "opponents"})
-    """Updates between two frozen versions."""
-    opponents_share: float = field(default=0.2, metadata={BESIDE: "opponents"})
-    """Share of games against frozen versions; in the others the policy plays both sides."""
-    opponents_by: Literal["uniform", "recent", "pfsp"] = field(default="pfsp", metadata={BESIDE: "opponents"})
-    """Choice among frozen versions: all alike, the newest more often, or those that beat the policy."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 0, "opponents", "opponents_share")
-        at_least(self, 1, "opponents_every")
-        if self.opponents_share > 1:
-            raise ConfigError(f"opponents_share is {self.opponents_share}, and has to be a share: 1 or less")
-
 
 def check(config: RunConfig, agent: Agent) -> str | None:
     """Returns the reason why settings do not go together; None if they do."""
     place = config.placement
-    if (reason := too_far_behind(config, agent)) is not None or not place.opponents:
-        return reason
-    if len(place.inference_devices) > 1 or config.cluster.hosts > 1:
+    if place.opponents and (len(place.inference_devices) > 1 or config.cluster.hosts > 1):
         return (
             "opponents need all games on one device that acts, of one host: give one of --inference-devices"
         )
-    if config.lag.exact and config.lag.setting != 0:
-        return f"lag is {config.lag.setting}, and opponents need 0 or free, so that games are over when they count"
-    return None
+    return too_far_behind(config, agent) or too_late_for_games(config)
 
 
 def build(setup: Setup) -> LearnerLoop:
@@ -100,29 +79,8 @@ def build(setup: Setup) -> LearnerLoop:
     place = setup.config.placement
     devices = pick("inference", place.inference_devices)
     parts = make_parts(setup, devices, lanes=place.actors * lanes_of(place.envs_per_actor)[0])
-    pool = _pool(parts, devices[0])
+    pool = pool_of(parts, devices[0])
     return parts.loop(central_inference(parts, devices, pool), beside=pool)
-
-
-def _pool(parts: Parts, device: Any) -> Pool | None:
-    """Returns the pool of frozen versions, as a checkpoint has it; None without self-play."""
-    setup = parts.setup
-    place, spec, checkpoint = setup.config.placement, setup.spec, setup.checkpoint
-    if not getattr(place, "opponents", 0):
-        return None
-    if spec.rows != SIDES:
-        raise ConfigError(
-            f"opponents is {place.opponents}, and {spec.id} has {spec.rows} agents in an environment: self-play is for "
-            "games of two, such as pettingzoo:module:factory of two agents"
-        )
-    seed = setup.config.seed
-    pool = Pool(
-        PoolSettings(place.opponents, place.opponents_every, place.opponents_share, place.opponents_by, seed)
-    )
-    if checkpoint is not None and (kept := checkpoint.meta.get("beside")):
-        like = parts.learner.params
-        pool.restore(kept, lambda name: jax.device_put(checkpoint.tree(name, like), device), setup.on_note)
-    return pool
 
 
 def central_inference(parts: Parts, devices: list[Any], pool: Pool | None = None) -> ServedActors:

@@ -25,24 +25,28 @@ def steps(spec: EnvSpec) -> tuple[Traffic, ...]:
     )
 
 
-def unrolls(agent: Agent, spec: EnvSpec, rows: int) -> tuple[Traffic, ...]:
+def unrolls(agent: Agent, spec: EnvSpec, rows: int, *, players: bool = False) -> tuple[Traffic, ...]:
     """Returns the traffic of actors that run the policy themselves.
 
     Args:
       agent: the agent.
       spec: spec of the environments.
       rows: number of environments in a lane.
+      players: whether the versions that play come along (self-play).
     """
     what = "unroll, first priorities" if agent.priorities else "unroll"
     return (
-        Traffic(what, "up", UnrollCodec(agent, spec, 1).layout.payload, "unroll"),
+        Traffic(what, "up", UnrollCodec(agent, spec, 1, players=players).layout.payload, "unroll"),
         Traffic("version of the next weights", "down", VERSION.payload / rows, "unroll"),
     )
 
 
-def snapshots(agent: Agent, every: int = 1) -> Traffic:
-    """Returns the traffic of weights that are fetched at most once in ``every`` updates."""
-    return Traffic("weights", "down", WeightsCodec(agent).layout.payload / max(every, 1), "update")
+def snapshots(agent: Agent, every: int = 1, *, opponents: int = 0) -> Traffic:
+    """Returns the traffic of weights that are fetched at most once in ``every`` updates.
+
+    In self-play, of ``opponents`` versions at most, the table of the pool comes along.
+    """
+    return Traffic("weights", "down", WeightsCodec(agent, opponents).layout.payload / max(every, 1), "update")
 
 
 def gradients(agent: Agent, *, n_push: int = 1, n_fetch: int = 1) -> tuple[Traffic, ...]:

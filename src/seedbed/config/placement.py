@@ -253,6 +253,27 @@ class BatchingSettings(EnvironmentSettings):
 
 
 @dataclass(frozen=True)
+class OpponentSettings(Group):
+    """Self-play against frozen versions of the policy."""
+
+    opponents: int = field(default=0, metadata={BESIDE: "opponents"})
+    """Most frozen versions of the policy that play against it, in games of two; 0: no self-play."""
+    opponents_every: int = field(default=200, metadata={BESIDE: "opponents"})
+    """Updates between two frozen versions."""
+    opponents_share: float = field(default=0.2, metadata={BESIDE: "opponents"})
+    """Share of games against frozen versions; in the others the policy plays both sides."""
+    opponents_by: Literal["uniform", "recent", "pfsp"] = field(default="pfsp", metadata={BESIDE: "opponents"})
+    """Choice among frozen versions: all alike, the newest more often, or those that beat the policy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "opponents", "opponents_share")
+        at_least(self, 1, "opponents_every")
+        if self.opponents_share > 1:
+            raise ConfigError(f"opponents_share is {self.opponents_share}, and has to be a share: 1 or less")
+
+
+@dataclass(frozen=True)
 class PrioritySettings(Group):
     """Priority of actors that only step environments."""
 

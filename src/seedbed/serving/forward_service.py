@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from seedbed.acting.assignment import Assignment
 from seedbed.acting.batcher import BatchRule
 from seedbed.acting.inference import Inference
 from seedbed.acting.lag_control import BatchControl, FreeBatches
 from seedbed.acting.lanes import Lane, ServedLane
 from seedbed.acting.meters import Meters
+from seedbed.acting.opponents import Games, Opponents, PoolCopy
 from seedbed.metrics.ledger import Ledger
 from seedbed.serving.inference_service import InferenceService
 from seedbed.serving.proxy import Link, ProxiedLane
-from seedbed.types import Weights
+from seedbed.types import Unroll, Weights
 from seedbed.weights.store import WeightStore
 
 
@@ -115,6 +119,7 @@ class ForwardService(InferenceService):
       meters: meters of this server.
       full_batch: number of rows in a full batch, for the meters.
       on_failure: function that is called with the exception that ended the thread.
+      pool: copy of the optimizer's pool; None without self-play.
     """
 
     def __init__(
@@ -127,6 +132,7 @@ class ForwardService(InferenceService):
         meters: Meters,
         full_batch: int,
         on_failure: Callable[[BaseException], None],
+        pool: PoolCopy | None = None,
     ) -> None:
         super().__init__(
             inference,
@@ -136,8 +142,10 @@ class ForwardService(InferenceService):
             meters=meters,
             full_batch=full_batch,
             on_failure=on_failure,
+            pool=pool,
         )
-        self._wanted = lag_control.wanted
+        self._copy = pool
+        self._of_policy = lag_control.wanted
         self._store = store
         self._asked: Link | None = None
         self._answered = True
@@ -154,9 +162,9 @@ class ForwardService(InferenceService):
         """Tells the thread that the lane's unroll was taken, and the version that the next one begins with."""
         self._submit(self._tell, lane, version)
 
-    def take(self, link: Link, weights: Weights) -> None:
-        """Hands the thread a snapshot that came over ``link``."""
-        self._submit(self._take, link, weights)
+    def take(self, link: Link, weights: Weights, table: NDArray[np.float64] | None) -> None:
+        """Hands the thread a snapshot that came over ``link``, with the pool's table in self-play."""
+        self._submit(self._take, link, weights, table)
 
     def _beat(self) -> None:
         self._answered = True
@@ -164,20 +172,32 @@ class ForwardService(InferenceService):
     def new_lane(self, kept: object, **known: Any) -> ProxiedLane:
         """See :class:`~seedbed.serving.service.Service`; no checkpoint holds lanes of this server."""
         del kept
-        return ProxiedLane(open=self._open_unroll(len(known["slots"])), **known)
+        lane = ProxiedLane(open=self._open_unroll(len(known["slots"])), **known)
+        if self._pool is not None:
+            lane.games = Games(self._pool, lane.numbers, lane.member.epoch)
+        return lane
 
     def _turn(self) -> float | None:
-        if self._asked is None and self.lanes and (version := self._wanted(self.lanes)) is not None:
+        if self._asked is None and self.lanes and (wanted := self._wanted()) is not None:
             self._asked = _link(self.lanes[0])
-            self._asked.want(version)
+            self._asked.want(wanted)
         return super()._turn()
 
-    def _take(self, link: Link, weights: Weights) -> None:
-        """Publishes a snapshot that came over ``link``."""
-        if weights.version not in self._store.versions:
-            self._store.publish(weights.params, weights.version)
+    def _wanted(self) -> int | None:
+        """Returns the version to ask the optimizer for: one of its pool, as ``-1 - version``, or one of the policy."""
+        missing = None if self._copy is None else self._copy.missing()
+        return self._of_policy(self.lanes) if missing is None else -1 - missing
+
+    def _take(self, link: Link, weights: Weights, table: NDArray[np.float64] | None) -> None:
+        """Publishes a snapshot that came over ``link``, in self-play as soon as the opponents of its table are here."""
         if self._asked is link:
             self._asked = None
+        complete: Weights | None = weights
+        if self._copy is not None:
+            assert table is not None, "in self-play a table comes with all weights"
+            complete = self._copy.take(weights, table)
+        if complete is not None and complete.version not in self._store.versions:
+            self._store.publish(complete.params, complete.version)
 
     def _tell(self, lane: ProxiedLane, version: int) -> None:
         """Empties the lane's outbox, which the optimizer has taken; the next unroll begins with this version."""
@@ -187,11 +207,26 @@ class ForwardService(InferenceService):
             self._complete.remove(lane)
             lane.told = version
 
+    def _players(
+        self, pool: Opponents, lanes: Sequence[ServedLane], weights: Weights
+    ) -> tuple[NDArray[np.int64], int]:
+        found = super()._players(pool, lanes, weights)
+        for lane in lanes:
+            assert isinstance(lane, ProxiedLane) and lane.games is not None
+            lane.players.append(lane.games.players.astype(np.int32))
+        return found
+
+    def _as_handed_on(self, unroll: Unroll) -> Unroll:
+        """Returns the unroll as it was played: the optimizer counts its games, and takes opponents out."""
+        return unroll
+
     def _cut(self, lane: ServedLane) -> None:
         super()._cut(lane)
         assert isinstance(lane, ProxiedLane) and lane.outbox is not None
         lane.told = None
-        lane.link.send(lane.half, lane.outbox)
+        players = np.stack(lane.players) if lane.players else None
+        lane.players = []  # without a replay, unrolls share no decision
+        lane.link.send(lane.half, lane.outbox, players)
 
     def _join(self, lane: ServedLane) -> None:
         assert isinstance(lane, ProxiedLane)

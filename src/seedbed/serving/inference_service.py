@@ -14,14 +14,14 @@ from seedbed.acting.inference import Inference
 from seedbed.acting.lag_control import BatchControl
 from seedbed.acting.lanes import Script, ServedLane, digest_of
 from seedbed.acting.meters import Meters
-from seedbed.acting.opponents import ITSELF, Games, Pool, marked, without_opponents
+from seedbed.acting.opponents import ITSELF, Games, Opponents, marked, without_opponents
 from seedbed.acting.unrolls import OpenUnroll, step_fields, timestep_of
 from seedbed.errors import Refused, RunFailed
 from seedbed.metrics.ledger import Ledger
 from seedbed.serving.border import BorderRules
 from seedbed.serving.service import Service
 from seedbed.transport.interface import Layout, Layouts
-from seedbed.types import Tree, Weights, map_leaves
+from seedbed.types import Tree, Unroll, Weights, map_leaves
 
 
 class InferenceService(Service[ServedLane]):
@@ -51,7 +51,7 @@ class InferenceService(Service[ServedLane]):
         meters: Meters,
         full_batch: int,
         on_failure: Callable[[BaseException], None],
-        pool: Pool | None = None,
+        pool: Opponents | None = None,
     ) -> None:
         super().__init__(lag_control, ledger=ledger, meters=meters, on_failure=on_failure)
         self.inference = inference
@@ -137,7 +137,7 @@ class InferenceService(Service[ServedLane]):
         self._meters.add(start, max(start, self._full_batch), now - begin)
 
     def _players(
-        self, pool: Pool, lanes: Sequence[ServedLane], weights: Weights
+        self, pool: Opponents, lanes: Sequence[ServedLane], weights: Weights
     ) -> tuple[NDArray[np.int64], int]:
         """Begins and ends games.
 
@@ -166,9 +166,8 @@ class InferenceService(Service[ServedLane]):
         order, decided = [], []
         for version in [ITSELF, *sorted({*players.tolist()} - {ITSELF}, reverse=True)]:
             rows = np.flatnonzero(players == version)
-            params = self._pool.params(
-                version
-            )  # None of the policy itself, and of a version that could not be loaded
+            # None of the policy itself, and of a version that could not be loaded.
+            params = self._pool.params(version)
             part = ([array[rows] for array in arrays], columns[:, rows])
             if rows.size:
                 order.append(rows)
@@ -207,14 +206,16 @@ class InferenceService(Service[ServedLane]):
 
     def _cut(self, lane: ServedLane) -> None:
         lane.counted = lane.open.transitions
-        lane.outbox = lane.open.cut(self.inference.first_states(lane.slots))
-        if self._pool is not None:
-            lane.outbox = without_opponents(lane.outbox)
+        lane.outbox = self._as_handed_on(lane.open.cut(self.inference.first_states(lane.slots)))
         self._complete.append(lane)
         lane.rounds += 1
         if lane.log is not None:
             lane.log.append(lane.outbox.action[-(lane.counted // lane.rows) :])
         self._ledger.cut(lane.counted)
+
+    def _as_handed_on(self, unroll: Unroll) -> Unroll:
+        """Returns a complete unroll in the form in which it leaves this process."""
+        return unroll if self._pool is None else without_opponents(unroll)
 
     def _replayed(self, lane: ServedLane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
         """Replies with the next logged action; returns True once the environments are where they were."""

@@ -59,7 +59,7 @@ class Link:
         *,
         device: Any,
         on_told: Callable[[int, int], None],
-        on_weights: Callable[[Weights], None],
+        on_weights: Callable[[Weights, NDArray[np.float64] | None], None],
         on_end: Callable[[str], None],
     ) -> None:
         """Opens the lanes of the unrolls, and one more for weights; starts receiving.
@@ -70,7 +70,8 @@ class Link:
           device: the JAX device on which snapshots are put.
           on_told: function that is called with a lane's number and the version of the weights that its next unroll may
             begin with.
-          on_weights: function that is called with each snapshot that :meth:`want` asked for.
+          on_weights: function that is called with each snapshot that :meth:`want` asked for, and with the pool's table
+            in self-play.
           on_end: function that is called once, with the reason, when the conversation has ended.
         """
         self._unrolls, self._lanes = unrolls, lanes
@@ -80,19 +81,19 @@ class Link:
             if lane < lanes:
                 on_told(lane, int(arrays[0]))
             else:
-                on_weights(weights.unpack(arrays, device))
+                on_weights(weights.unpack(arrays, device), weights.table(arrays))
 
         threading.Thread(
             target=self._receive, args=(take, on_end), name="replies of the optimizer", daemon=True
         ).start()
 
-    def send(self, lane: int, unroll: Unroll) -> None:
-        """Sends a complete unroll."""
+    def send(self, lane: int, unroll: Unroll, players: NDArray[np.int32] | None = None) -> None:
+        """Sends a complete unroll, and in self-play the versions that play its rows, int32 ``[T, n]``."""
         assert self._unrolls is not None, "open() comes first"
-        self._post(lane, self._unrolls.pack(unroll, None))
+        self._post(lane, self._unrolls.pack(unroll, players=players))
 
     def want(self, version: int) -> None:
-        """Asks for the weights of this version, or of a newer one."""
+        """Asks for the weights of this version, or of a newer one; ``-1 - v`` for version v of the pool."""
         self._post(self._lanes, [version_array(version)])
 
     def _post(self, lane: int, arrays: Sequence[NDArray[Any]]) -> None:
@@ -127,12 +128,14 @@ class ProxiedLane(ServedLane):
         until the optimizer has taken it.
       numbers: number of each of its environments among the environments of all hosts.
       exploration: exploration of its environments.
+      players: int32 ``[n]``, versions that play its rows, of each decision in its open unroll; empty without self-play.
     """
 
     link: Link
     told: int | None
     numbers: Sequence[int]
     exploration: Exploration
+    players: list[NDArray[np.int32]] = field(default_factory=list)
 
 
 class Forwarding(Protocol):
@@ -156,8 +159,8 @@ class Forwarding(Protocol):
     def tell(self, lane: ProxiedLane, version: int) -> None:
         """Tells its thread that the lane's unroll was taken, and the version that the next one begins with."""
 
-    def take(self, link: Link, weights: Weights) -> None:
-        """Hands its thread a snapshot that came over ``link``."""
+    def take(self, link: Link, weights: Weights, table: NDArray[np.float64] | None) -> None:
+        """Hands its thread a snapshot that came over ``link``, with the pool's table in self-play."""
 
     def require_room(self, envs: int, rows: int) -> None:
         """Raises :class:`~seedbed.errors.Refused` if lanes of ``rows`` environments are too large."""
@@ -184,6 +187,7 @@ class Proxy:
       spec: spec of the environments.
       capacity: number of slots of ``forward``.
       device: the JAX device on which weights are put.
+      opponents: most frozen versions in the optimizer's pool; 0 without self-play.
     """
 
     def __init__(
@@ -195,13 +199,15 @@ class Proxy:
         *,
         capacity: int,
         device: Any,
+        opponents: int = 0,
     ) -> None:
         self._connect = connect
         self._forward = forward
         self._agent = agent
         self._spec = spec
         self._device = device
-        self._weights = WeightsCodec(agent)
+        self._opponents = opponents
+        self._weights = WeightsCodec(agent, opponents)
         self._codecs: dict[int, UnrollCodec] = {}
         self._lock = threading.Lock()
         self._free = list(range(capacity))
@@ -271,7 +277,7 @@ class Proxy:
             lanes,
             device=self._device,
             on_told=lambda lane, version: self._forward.tell(joined.lanes[lane], version),
-            on_weights=lambda weights: self._forward.take(joined.link, weights),
+            on_weights=lambda weights, table: self._forward.take(joined.link, weights, table),
             on_end=peer.close,
         )
         for lane in joined.lanes:
@@ -287,7 +293,7 @@ class Proxy:
 
     def _codec(self, rows: int) -> UnrollCodec:
         if rows not in self._codecs:
-            self._codecs[rows] = UnrollCodec(self._agent, self._spec, rows)
+            self._codecs[rows] = UnrollCodec(self._agent, self._spec, rows, players=self._opponents > 0)
         return self._codecs[rows]
 
     def _report(self, joined: _Joined, message: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from seedbed.acting.codec import Introduction, UnrollCodec, WeightsCodec, lanes_
 from seedbed.acting.lag_control import LagControl
 from seedbed.acting.lanes import Lane, Member
 from seedbed.acting.meters import Meters
+from seedbed.acting.opponents import ITSELF, Games, Pool, without_opponents
 from seedbed.acting.unrolls import resets_in
 from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
@@ -44,6 +45,7 @@ class UnrollService(Service[Lane]):
       ledger: ledger in which steps are booked; steps of an actor enter it when their unroll comes.
       meters: meters of acting.
       on_failure: function that is called with the exception that ended the thread.
+      pool: frozen versions that play against the policy, where forward-pass servers act; None without self-play.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class UnrollService(Service[Lane]):
         ledger: Ledger,
         meters: Meters,
         on_failure: Callable[[BaseException], None],
+        pool: Pool | None = None,
     ) -> None:
         super().__init__(lag_control, ledger=ledger, meters=meters, on_failure=on_failure)
         self._agent = agent
@@ -68,7 +71,8 @@ class UnrollService(Service[Lane]):
         self._policy = policy
         self._fetch_steps = fetch_steps
         self._largest = largest
-        self._weights = WeightsCodec(agent)
+        self._pool = pool
+        self._weights = WeightsCodec(agent, 0 if pool is None else pool.settings.size)
         self._codecs: dict[int, UnrollCodec] = {}
         self._told: dict[Lane, tuple[int, int]] = {}  # the version, and the lane's steps when it was new
         self._wanted: dict[Member, int] = {}  # the version that each waiting actor wants
@@ -82,13 +86,18 @@ class UnrollService(Service[Lane]):
 
     def _codec(self, rows: int) -> UnrollCodec:
         if rows not in self._codecs:
-            self._codecs[rows] = UnrollCodec(self._agent, self._assignment.spec, rows)
+            self._codecs[rows] = UnrollCodec(
+                self._agent, self._assignment.spec, rows, players=self._pool is not None
+            )
         return self._codecs[rows]
 
     def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> Lane:
         """See :class:`~seedbed.serving.service.Service`."""
         assert kept is None, "what the policy remembers is with the actors"
-        return Lane(**known)
+        lane = Lane(**known)
+        if self._pool is not None:
+            lane.games = Games(self._pool, [*map(int, lane.slots)], lane.member.epoch)
+        return lane
 
     def require_room(self, envs: int, rows: int) -> None:
         """Raises :class:`Refused` if a lane is larger than the inserts for which the replay was made."""
@@ -145,18 +154,29 @@ class UnrollService(Service[Lane]):
 
     def _give(self, member: Member, wanted: int) -> None:
         """Sends the wanted snapshot, or the newest if it is no longer kept; does nothing while it is still to come."""
-        weights = self._store.exactly(wanted) or self._store.newest()
+        frozen = self._frozen(wanted)
+        weights = frozen or self._store.exactly(wanted) or self._store.newest()
         if weights.version < wanted:
             return
         del self._wanted[member]
+        if self._pool is not None and frozen is None:
+            # Players are with the servers, so no version stays for games that are under way.
+            self._pool.meet(weights, tuple)
         lanes = [lane for lane in self.lanes if lane.member is member]
         for lane in lanes:
             told, since = self._told[lane]
             if wanted <= told < weights.version:  # the version that it was told is gone: it gets this one
                 self._told[lane] = (weights.version, since)
         arrays = self._pack(weights)
+        if self._pool is not None:
+            arrays = [*arrays, self._pool.table()]
         self._meters.travel(down=sum(array.nbytes for array in arrays))
         member.peer.reply(len(lanes), arrays)
+
+    def _frozen(self, wanted: int) -> Weights | None:
+        """Returns a version of the pool, which is wanted as ``-1 - version``; None if it is none, or gone."""
+        params = None if self._pool is None or wanted >= 0 else self._pool.params(-1 - wanted)
+        return None if params is None else Weights(params, -1 - wanted)
 
     def _pack(self, weights: Weights) -> list[NDArray[Any]]:
         """Packs a snapshot; it is fetched from the device once for all actors."""
@@ -173,23 +193,40 @@ class UnrollService(Service[Lane]):
         if not lane.served:
             return
         self._meters.travel(up=sum(array.nbytes for array in arrays))
-        unroll, priorities = self._codec(lane.rows).unpack(arrays)
+        sent, priorities, players = self._codec(lane.rows).unpack(arrays)
+        unroll = sent if players is None else without_opponents(sent)
         begin = self._assignment.overlap if lane.rounds else 0
         new = len(unroll.action) - begin
         self._ledger.decide(new * lane.rows, resets_in(unroll.timestep.first[begin + 1 :]))
-        if (wrong := self._wrong(lane, unroll)) is not None:
+        wrong = self._wrong(lane, sent._replace(version=unroll.version)) or self._wrong_players(players)
+        if wrong is not None:
             self._ledger.drop(open_steps=new * lane.rows)
             self._send_away(lane, wrong)
             return
         lane.outbox, lane.priorities = unroll, priorities
-        for timestep in _new_steps(lane.outbox, begin, first=lane.rounds == 0):
-            lane.finished += lane.meet(timestep)
+        self._meet(lane, sent, begin, players)
         lane.counted = new * lane.rows
         lane.steps += new
         lane.rounds += 1
         lane.arrived = now
         self._complete.append(lane)
         self._ledger.cut(lane.counted)
+
+    def _meet(self, lane: Lane, unroll: Unroll, begin: int, players: NDArray[np.int32] | None) -> None:
+        """Counts the episodes and games of an unroll as it was played, after ``begin`` transitions."""
+        if lane.rounds == 0:
+            lane.finished += lane.meet(_step(unroll, begin))
+        for at in range(begin, len(unroll.action)):
+            if lane.games is not None and players is not None:
+                lane.games.follow(_step(unroll, at), lane.meter.returns, players[at])
+            lane.finished += lane.meet(_step(unroll, at + 1))
+
+    def _wrong_players(self, players: NDArray[np.int32] | None) -> str | None:
+        """Returns the reason for which there can be no such players; None if there can."""
+        newest = self._store.newest().version
+        if players is None or (players.min() >= ITSELF and players.max() <= newest):
+            return None
+        return f"the actor says that versions play that do not exist; the newest version is {newest}"
 
     def _wrong(self, lane: Lane, unroll: Unroll) -> str | None:
         """Returns the reason for which an actor's unroll cannot be trained on; None if it can.
@@ -215,8 +252,7 @@ class UnrollService(Service[Lane]):
         return None if fine.all() else "the actor took actions that do not exist: look at its device"
 
 
-def _new_steps(unroll: Unroll, begin: int, *, first: bool) -> list[TimeStep]:
-    """Returns the time steps ``[n, ...]`` after ``begin`` transitions; of a ``first`` unroll the initial step too."""
-    flags = unroll.timestep._replace(observation={})  # episodes are counted by the other fields
-    steps = range(begin + (not first), len(unroll.action) + 1)
-    return [TimeStep(*(map_leaves(lambda leaf: leaf[at], part) for part in flags)) for at in steps]  # noqa: B023
+def _step(unroll: Unroll, at: int) -> TimeStep:
+    """Returns a time step ``[n, ...]`` of an unroll, without observations: episodes are counted by the other fields."""
+    flags = unroll.timestep._replace(observation={})
+    return TimeStep(*(map_leaves(lambda leaf: leaf[at], part) for part in flags))
