@@ -158,15 +158,19 @@ def test_a_store_that_fails_at_the_end_says_why(tmp_path: Path) -> None:
     copier.close()
 
 
-def test_in_an_outage_the_end_of_a_run_does_not_wait_for_the_next_attempt(tmp_path: Path) -> None:
+def test_in_an_outage_the_end_of_a_run_tries_again_sooner(tmp_path: Path) -> None:
     folder, store, copier = begun(tmp_path, [], retry=(0.01, 10 * PATIENCE))
-    outage = Outage()
-    Faulty.fault = staticmethod(outage)
+    attempts = iter(range(10**6))
+
+    def away(what: str, path: str) -> None:
+        if not copier._hurrying or next(attempts) < 20:
+            raise ConnectionError("no network")
+
+    Faulty.fault = staticmethod(away)
     copier.begin()
-    until(lambda: copier._failure, "a failure")
-    outage.over.set()
     checkpoint(folder, 3)
     copier.offer(3)
+    until(lambda: copier._failure, "a failure")
     assert copier.finish(PATIENCE) is None and steps_in(store)[0] == 3
     copier.close()
 

@@ -108,15 +108,14 @@ def test_a_half_copied_checkpoint_is_never_taken(tmp_path: Path) -> None:
         assert load_latest(second.checkpoints).step == 5
 
 
-@pytest.mark.parametrize("damage", ["changed", "shorter", "longer", "missing", "marker"])
+@pytest.mark.parametrize("damage", ["changed", "shorter", "longer", "missing", "marker", "rows"])
 def test_a_damaged_copy_is_passed_over_aloud(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket", 5, 7)
     place = tmp_path / "bucket/sessions/000000"
-    file = place / (
-        "copies/000001/copy.json" if damage == "marker" else "checkpoints/000000000007/train.safetensors"
-    )
+    names = {"marker": "copies/000001/copy.json", "rows": "copies/000001/metrics.jsonl"}
+    file = place / names.get(damage, "checkpoints/000000000007/train.safetensors")
     content = file.read_bytes()
     if damage == "missing":
         file.unlink()
@@ -200,9 +199,14 @@ def test_an_older_folder_of_the_run_is_moved_aside(
 )
 def test_no_name_in_a_store_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
     store = copied(never_trained(tmp_path / "first"), url := f"file://{tmp_path}/bucket", 5)
-    change(url, MARKER, lambda files: files.update({path: files["config.json"]}))
-    with pytest.raises(StoreError, match="no copy of the run"):
-        came_back(tmp_path / "second", store)
+    for place in (f"sessions/000000/copies/000000/{path}", f"sessions/000000/{path}"):
+        change(
+            url,
+            MARKER,
+            lambda files, place=place: files.update({path: {**files["config.json"], "object": place}}),
+        )
+        with pytest.raises(StoreError, match=r"no copy of the run.* is no file of a run"):
+            came_back(tmp_path / "second", store)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["bucket", "first"]
 
 
@@ -248,6 +252,15 @@ def test_a_folder_from_a_store_is_a_strangers_but_in_the_same_place(tmp_path: Pa
     assert again.config().net.network == "flax.linen:Dense" and again.store() == "faulty://b"
 
 
+def test_a_folder_whose_store_was_changed_is_no_longer_known(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "run", store="faulty://b")
+    assert folder.store() == "faulty://b"
+    config = tmp_path / "run/config.json"
+    config.write_text(config.read_text().replace("faulty://b", "faulty://of/a/stranger"))
+    with pytest.raises(ConfigError, match="--store faulty://of/a/stranger if that is yours"):
+        folder.store()
+
+
 # -- one run, one session ---------------------------------------------------------------------------------
 
 
@@ -263,6 +276,22 @@ def test_a_session_that_was_overtaken_writes_and_removes_nothing(tmp_path: Path)
     assert "number 0, ends" in str(old.keep(first, 7, 1))
     assert steps_in(new) == [6] and before == {path for path in Faulty.store if "sessions/000001" in path}
     assert load_latest(came_back(tmp_path / "third", new).checkpoints).step == 6
+
+
+def test_a_session_that_is_overtaken_while_it_deletes_leaves_the_later_ones_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = never_trained(tmp_path / "first")
+    old = copied(first, "faulty://b", 5)
+    second = came_back(tmp_path / "second", old)
+    new = copied(second, "faulty://b", 6)
+    new.bucket.write("sessions/000001/checkpoints/000000000009/train.safetensors", b"on its way")
+    new.bucket.write("sessions/000001/copies/000009/config.json", b"on its way")
+    checkpoint(first, 7)
+    before = {path for path in Faulty.store if "sessions/000001" in path}
+    monkeypatch.setattr(old, "overtaken", lambda: None)
+    old.keep(first, 7, 1)
+    assert before == {path for path in Faulty.store if "sessions/000001" in path}
 
 
 def test_of_two_sessions_with_one_number_one_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
