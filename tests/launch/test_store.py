@@ -349,6 +349,20 @@ def test_the_newest_checkpoints_stay_and_the_rest_is_removed(tmp_path: Path) -> 
     assert not list((sessions / "000000/checkpoints").iterdir()) and steps_in(again) == [9]
 
 
+def test_a_half_removed_copy_is_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = never_trained(tmp_path / "first")
+    store = copied(folder, "faulty://b", 5)
+    checkpoint(folder, 6)
+
+    def away(self: Bucket, name: str) -> None:
+        raise StoreError("no network")
+
+    monkeypatch.setattr(Bucket, "remove_folder", away)
+    with pytest.raises(StoreError, match="no network"):
+        store.keep(folder, 6, 1)
+    assert steps_in(store) == [6]
+
+
 def test_what_is_half_copied_is_removed_with_the_next_one(tmp_path: Path) -> None:
     folder = never_trained(tmp_path / "first")
     store = copied(folder, f"file://{tmp_path}/bucket", 5)

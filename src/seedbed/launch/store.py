@@ -165,15 +165,13 @@ class Store:
     def overtaken(self) -> str | None:
         """Returns a line that says so if a later session has begun here; None while this one is the newest."""
         newest = max(self._sessions(), default=self._session)
-        if newest > self._session or self.bucket.read(f"{_place(self._session)}/claim") not in (
-            None,
-            self._word,
-        ):
-            return (
-                f"another session of this run has begun in store {self} (number {newest}): this one, number "
-                f"{self._session}, ends and writes nothing more there"
-            )
-        return None
+        claimed = self.bucket.read(f"{_place(self._session)}/claim")
+        if newest <= self._session and claimed in (None, self._word):
+            return None
+        return (
+            f"another session of this run has begun in store {self} (number {newest}): this one, number "
+            f"{self._session}, ends and writes nothing more there"
+        )
 
     def _sessions(self) -> list[int]:
         return _numbers(self.bucket.names(_SESSIONS))
