@@ -11,6 +11,7 @@ import tyro
 
 from seedbed.acting.lag import ExactLag, Lag, lag_of
 from seedbed.config.placement import (
+    BESIDE,
     OF_ENVIRONMENTS,
     EngineSettings,
     HostSettings,
@@ -115,7 +116,7 @@ class RunConfig:
     """Folder of the run; None for a new one under runs/."""
     begin_or_resume: bool = False
     """Go on with the run in --run-dir if there is one, so that the same command may be executed again."""
-    store: str | None = None
+    store: str | None = field(default=None, metadata={BESIDE: "run_dir"})
     """URL of a bucket or folder for copies of the run's state, which goes on from there on any machine."""
     log: tuple[str, ...] = ()
     """Services that the metrics go to as well: wandb, mlflow (extras), or module:NAME of your own."""
