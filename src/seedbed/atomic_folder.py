@@ -51,7 +51,17 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, An
     # Row-major: safetensors writes the bytes of any other order without a word, as if they were.
     safetensors.numpy.save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
     sync(path)
+    return entry_of(path)
+
+
+def entry_of(path: Path) -> dict[str, Any]:
+    """Returns the entry of a file in a manifest, its size and its hash; raises :class:`OSError`."""
     return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def entry(content: bytes) -> dict[str, Any]:
+    """Returns the entry of a file with this content."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def seal(folder: Path, manifest: str, body: Mapping[str, Any]) -> None:
@@ -61,22 +71,36 @@ def seal(folder: Path, manifest: str, body: Mapping[str, Any]) -> None:
       TypeError, ValueError: the body is not made of plain finite JSON values.
       OSError: it cannot be written.
     """
-    text = json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False)
     path = folder / manifest
-    path.write_text(text)
+    path.write_text(sealed(body))
     sync(path)
     sync(folder)
+
+
+def sealed(body: Mapping[str, Any]) -> str:
+    """Returns the text of a manifest, with a hash of itself.
+
+    Raises:
+      TypeError, ValueError: the body is not made of plain finite JSON values.
+    """
+    return json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False)
 
 
 def read(folder: Path, manifest: str) -> dict[str, Any]:
     """The manifest's body; raises :class:`Damaged` if it is not there or not as it was written."""
     try:
-        body = regular_files.read_object(folder / manifest)
+        return unsealed(regular_files.read(folder / manifest), manifest)
+    except OSError as error:
+        raise Damaged(f"{manifest}: {error.strerror}") from error
+
+
+def unsealed(text: bytes, manifest: str) -> dict[str, Any]:
+    """Returns the body of a manifest of that name; raises :class:`Damaged` if it is not as :func:`sealed` made it."""
+    try:
+        body = regular_files.object_of(text)
         if body.pop("sha256") != _digest(body):
             raise Damaged(f"{manifest} was changed")
         return body
-    except OSError as error:
-        raise Damaged(f"{manifest}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{manifest} is not a manifest ({error})") from error
 
@@ -95,7 +119,9 @@ def verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, contents: bo
     if not isinstance(files, Mapping):
         raise Damaged(f"its list of files is {files!r}")
     for name, entry in files.items():
-        _require_entry(name, entry)
+        if not _NAME.fullmatch(name):
+            raise Damaged(f"{name!r} is no name of a file in this folder")
+        require_entry(name, entry)
         try:
             size = regular_files.require(folder / name).st_size
             if size != entry["bytes"]:
@@ -106,10 +132,8 @@ def verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, contents: bo
             raise Damaged(f"{name}: {error.strerror}") from error
 
 
-def _require_entry(name: str, entry: Any) -> None:
-    """Raises :class:`Damaged` unless an entry of a manifest is that of a file in its folder."""
-    if not _NAME.fullmatch(name):
-        raise Damaged(f"{name!r} is no name of a file in this folder")
+def require_entry(name: str, entry: Any) -> None:
+    """Raises :class:`Damaged` unless the entry of a file has its size and its hash."""
     if not isinstance(entry, Mapping) or type(entry.get("bytes")) is not int:
         raise Damaged(f"{name} has no size in the manifest")
     if not (isinstance(entry.get("sha256"), str) and _SHA256.fullmatch(entry["sha256"])):

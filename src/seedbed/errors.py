@@ -6,6 +6,7 @@
     ├── ConfigError           a setting, a name or a file that the user gave is wrong
     │   ├── CheckpointError   a checkpoint cannot be written or read
     │   ├── DatasetError      a data set cannot be written or read, or does not fit
+    │   ├── StoreError        a run's store cannot be written or read, or holds another run
     │   └── Damaged           files differ from the written ones
     ├── SpecError             shapes or dtypes differ from the agreed ones
     ├── EnvironmentFault      an environment raised, hung or broke its contract
@@ -46,6 +47,10 @@ class CheckpointError(ConfigError):
 
 class DatasetError(ConfigError):
     """A data set cannot be written or read, or does not fit the run."""
+
+
+class StoreError(ConfigError):
+    """A run's store cannot be written or read, or holds another run."""
 
 
 class Damaged(ConfigError):

@@ -124,8 +124,13 @@ def read_object(path: str | Path) -> dict[str, Any]:
       OSError: as for :func:`read`.
       ValueError: it is no JSON object, or a name stands twice in one.
     """
+    return object_of(read(path))
+
+
+def object_of(text: bytes) -> dict[str, Any]:
+    """Returns the JSON object in a text; raises :class:`ValueError` as :func:`read_object` does."""
     try:
-        found = json.loads(read(path), object_pairs_hook=_once)
+        found = json.loads(text, object_pairs_hook=_once)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):

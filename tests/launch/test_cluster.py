@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from small_runs import write_catch
 from seedbed.cli.logs import log_of
 from seedbed.cli.status import Status
 from seedbed.errors import ConfigError
-from seedbed.launch.train import train
+from seedbed.launch.train import resume, train
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
@@ -157,6 +158,21 @@ def test_the_cluster_changes_nothing_that_is_computed(
         "the network is encrypted"
     )
     assert not (tmp_path / "here" / "certificate.pem").exists()
+    assert not ours(tmp_path)
+
+
+def test_a_learner_goes_on_from_a_store_with_actors_on_the_cluster(nodes: Nodes, tmp_path: Path) -> None:
+    found = {}
+    for place in ("here", "ray"):
+        store = {"store": f"file://{tmp_path}/bucket", "begin_or_resume": True} if place == "ray" else {}
+        train(tiny("toy:catch", tmp_path / place, deterministic=True, frames=600, on=place, **store))
+        if place == "here":
+            found[place] = resume(str(tmp_path / place), frames=1_200)
+        else:
+            shutil.rmtree(tmp_path / place)
+            found[place] = resume(str(tmp_path / place), store=store["store"], frames=1_200)
+    assert found["ray"].params_sha256 == found["here"].params_sha256
+    assert found["ray"].weights_version == found["here"].weights_version > 0
     assert not ours(tmp_path)
 
 

@@ -258,6 +258,8 @@ def test_a_plan_needs_a_limit_and_possible_numbers(fake: Path) -> None:
         plan(tiny("toy:catch", fake), ["learning_rate=0.01..0.7"])
     with pytest.raises(ConfigError, match="trials is 0"):
         planned(fake, trials=0)
+    with pytest.raises(ConfigError, match="leave --store out of a sweep"):
+        plan(tiny("toy:catch", fake, frames=1, store="memory://b"), ["learning_rate=0.01..0.7"])
     config = tiny("toy:catch", fake, frames=16_000)
     unnamed = [
         plan(module.resolve.replace(config, run_dir=None), [f"learning_rate=0.01..{high}"])

@@ -37,6 +37,8 @@ class Resume:
     """Number of this host, if the run has several."""
     coordinator: str | Kept | None = "kept"
     """HOST:PORT of host 0; None: all hosts are started on this machine."""
+    store: str | Kept | None = "kept"
+    """URL that the run's state is copied to, and fetched from where there is no run folder; None: nowhere."""
     log: tuple[str, ...] | Kept = "kept"
     """Services that the metrics go to as well: wandb, mlflow, trackio, or module:NAME of your own."""
     rotate_token: bool = False

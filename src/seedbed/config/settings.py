@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import tyro
 
 from seedbed.acting.lag import ExactLag, Lag, lag_of
 from seedbed.config.placement import (
+    BESIDE,
     OF_ENVIRONMENTS,
     EngineSettings,
     HostSettings,
@@ -26,6 +28,9 @@ from seedbed.nets.network import Network
 from seedbed.registry import AGENTS, ARCHITECTURES
 from seedbed.seeding import MOST_SEED
 
+_URL = re.compile(r"[a-z][a-z0-9+.-]*(::[a-z][a-z0-9+.-]*)*://.", re.IGNORECASE)
+_PASSWORD = re.compile(r"[^/]*://[^/@]*:[^/@]*@")
+
 
 def _require_finite(settings: object) -> None:
     """Refuses nan and inf in any section; None is no limit."""
@@ -35,6 +40,19 @@ def _require_finite(settings: object) -> None:
             _require_finite(value)
         elif isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{part.name} is {value}, and has to be a finite number")
+
+
+def require_store(url: str) -> None:
+    """Refuses what is no URL, and passwords, which would stand in the run's record; raises :class:`ConfigError`."""
+    if not _URL.match(url):
+        raise ConfigError(
+            f"store is {url!r}, and has to be a URL: s3://BUCKET/RUN, gs://BUCKET/RUN, or file:///FOLDER for a folder"
+        )
+    if _PASSWORD.match(url):
+        raise ConfigError(
+            f"store is {url.partition('://')[0]}://…, with a password that would stand in config.json: give it to the "
+            "store's package by its own variables or files"
+        )
 
 
 @dataclass(frozen=True)
@@ -100,6 +118,8 @@ class RunConfig:
     """Folder of the run; None for a new one under runs/."""
     begin_or_resume: bool = False
     """Go on with the run in --run-dir if there is one, so that the same command may be executed again."""
+    store: str | None = field(default=None, metadata={BESIDE: "run_dir"})
+    """URL of a bucket or folder for copies of the run's state, which goes on from there on any machine."""
     log: tuple[str, ...] = ()
     """Services that metrics go to as well: wandb, mlflow, trackio (extras), or module:NAME of your own."""
     json: bool = False
@@ -122,6 +142,8 @@ class RunConfig:
             )
         if self.begin_or_resume and self.run_dir is None:
             raise ConfigError("begin_or_resume needs the folder that may hold the run: give --run-dir")
+        if self.store is not None:
+            require_store(self.store)
         for section, registry, name in (
             ("placement", ARCHITECTURES, self.arch),
             ("settings", AGENTS, self.agent),
@@ -143,6 +165,11 @@ class RunConfig:
                 "--listen out, or --deterministic, and give --lag free (a preset may have set another)"
             )
 
+        if self.store is not None and self.cluster.hosts > 1:
+            raise ConfigError(
+                f"store is {self.store} and hosts is {self.cluster.hosts}: the state of several hosts is not copied "
+                "there; leave --store out, and give a --run-dir on a disk that all machines share"
+            )
         if isinstance(self.placement, PlaceSettings) and self.placement.on != "here":
             self._require_places(self.placement.on)
 

@@ -35,6 +35,7 @@ _TOO_SHORT = 0.5
 _BESIDE = {
     *("seed", "seeds", "sweep", "run_dir", "json", "video", "begin_or_resume", "preset", "init_from"),
     *("frames", "minutes", "until_return", "checkpoint_minutes", "keep_checkpoints", "env_timeout"),
+    "store",
 }
 """Settings in which runs of one group may differ without a word."""
 

@@ -68,7 +68,9 @@ class RunFolder:
         self._addresses = path / ADDRESSES
         self._session = path / SESSION
         self._spec = path / "spec.json"
+        self._identity_word = path / "identity"
         self._own_session = ""
+        self._overtaken: str | None = None
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
@@ -177,11 +179,48 @@ class RunFolder:
 
         Runs of version 0.1 did not count their sessions; their next session is number 1.
         """
+        return self.last_session + 1 if resumed else 0
+
+    @property
+    def last_session(self) -> int:
+        """Number of the session that began last; 0 if none is known."""
         try:
-            before = int(regular_files.read(self._session).split()[0])
+            return int(regular_files.read(self._session).split()[0])
         except (OSError, ValueError, IndexError):
-            before = 0
-        return before + 1 if resumed else 0
+            return 0
+
+    def identity(self) -> str | None:
+        """Returns the word by which the run is known in its store; None if it was never copied to one."""
+        try:
+            return regular_files.read(self._identity_word).decode().strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {self._identity_word}: {error}") from error
+
+    def keep_identity(self, word: str) -> None:
+        """Writes the word by which the run is known in its store."""
+        self._write(self._identity_word, f"{word}\n")
+
+    def state(self) -> Iterator[tuple[str, bytes]]:
+        """Yields path and content of the files from which the run goes on elsewhere, beside its checkpoints.
+
+        Of rows, whole ones only; no secret is among them.
+
+        Raises:
+          OSError: a file cannot be read, or is no regular file.
+        """
+        small = (self._config, self._spec, self.program, self._signature, self.summary)
+        variants = [
+            path for name in ("variants", "members") for path in self.path.glob(f"{name}/*/metrics.jsonl")
+        ]
+        for path in (*small, self.metrics, *sorted(variants)):
+            try:
+                content = regular_files.read(path, most=None)
+            except FileNotFoundError:
+                continue
+            whole = content[: content.rfind(b"\n") + 1] if path.name == self.metrics.name else content
+            yield str(path.relative_to(self.path)), whole
 
     def keep_session(self, number: int) -> None:
         """Writes the number of the session that has begun, with a word of its own; it stays if the session fails."""
@@ -193,6 +232,8 @@ class RunFolder:
 
         The lock keeps a second session out on one machine; not every network file system has locks that hold.
         """
+        if self._overtaken is not None:
+            return self._overtaken
         try:
             found = regular_files.read(self._session).decode().strip()
         except (OSError, UnicodeDecodeError):  # the folder is gone, or its disk fails: nobody has begun
@@ -203,6 +244,10 @@ class RunFolder:
             f"another session of this run has begun in {self.path} (number {found.partition(' ')[0]}): this one, "
             f"number {self._own_session.partition(' ')[0]}, ends and writes nothing more there"
         )
+
+    def give_up(self, reason: str) -> None:
+        """Has :meth:`overtaken` return a line: another session was seen elsewhere. May be called from any thread."""
+        self._overtaken = reason
 
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
         """Writes a small file atomically."""
@@ -232,6 +277,21 @@ class RunFolder:
                     f"place, on this machine: if you know what that does, add --trust {unknown}"
                 )
         return resolve.from_json(record)
+
+    def store(self) -> str | None:
+        """Returns the URL that the run's state is copied to; None if it is copied nowhere, or no run is here.
+
+        Raises:
+          ConfigError: there is one in a run that this user did not begin here.
+        """
+        record = self.record() if self.begun else {}
+        url = record.get("store")
+        if url is not None and not self._is_signed(record):
+            raise ConfigError(
+                f"{self.path} has its state copied to {url}, and is not known as a run that this user began in this "
+                f"place, on this machine: add --store {url} if that is yours, or --store None"
+            )
+        return url
 
     def own_names(self) -> set[str]:
         """Returns the names ``module:name`` in the configuration; none in a run that this user did not begin here."""
@@ -399,6 +459,7 @@ class RunFolder:
             self._addresses,
             self._session,
             self._spec,
+            self._identity_word,
             self.live,
             self.program,
         )

@@ -57,6 +57,7 @@ EXTRAS = {
     "muzero": Extra("mctx"),
     "onnx": Extra("jax2onnx"),
     "ray": Extra("ray"),
+    "store": Extra("fsspec"),
     "minari": Extra("minari"),
     "onednn": Extra("onednn-cpu-gomp"),
     "sweep": Extra("optuna"),

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from seedbed.errors import CheckpointError, RunFailed
@@ -35,6 +35,8 @@ class Saver:
       saved_version: version of the newest checkpoint; -1 if there is none.
       note: callback for a line with the reason why a checkpoint could not be written; called from any thread.
       overtaken: function that returns the reason why nothing may be written any more; None while it may.
+      saved: callback for the version of each checkpoint that was written; called from any thread.
+      spared: function that returns versions of old checkpoints that stay, since they are being copied.
 
     Attributes:
       saved_version: version of the newest checkpoint on the disk.
@@ -50,9 +52,13 @@ class Saver:
         saved_version: int,
         note: Callable[[str], None],
         overtaken: Callable[[], str | None] = lambda: None,
+        saved: Callable[[int], None] = lambda version: None,
+        spared: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self._root = root
         self._overtaken = overtaken
+        self._saved = saved
+        self._spared = spared
         self._keep = keep
         self._beside = beside
         self._note = note
@@ -109,7 +115,7 @@ class Saver:
                 raise RunFailed(reason)
             begun = time.monotonic()
             try:
-                save(self._root, version, contents, keep=self._keep)
+                save(self._root, version, contents, keep=self._keep, spared=self._spared())
             except CheckpointError as error:
                 # The run goes on: the disk may have room again by the next one, and the earlier ones are intact.
                 self._note(str(error))
@@ -117,6 +123,7 @@ class Saver:
             self._measured["checkpoint_seconds"] = time.monotonic() - begun
             _log.info("checkpoint %d: written in %.3f s", version, time.monotonic() - begun)
             self.saved_version = version
+            self._saved(version)
             return None
 
     def wait(self) -> None:

@@ -24,6 +24,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
 from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
 from seedbed.launch.build import build_agent
+from seedbed.launch.copier import LATE_SECONDS, SOON_SECONDS, Copier
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
 from seedbed.launch.launcher import Launch, launcher_on
@@ -36,6 +37,7 @@ from seedbed.launch.saver import Saver
 from seedbed.launch.services import makers, sinks
 from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.launch.stopping import Stopping
+from seedbed.launch.store import Store
 from seedbed.launch.supervisor import Supervisor
 from seedbed.launch.surroundings import require_files
 from seedbed.learning.checkpoint import Checkpoint, Contents
@@ -66,6 +68,7 @@ class Session:
       resumed: whether the run was begun before, also if it has no checkpoint.
       hosts: the hosts of the run, as this one sees them; None if it is alone.
       launch: function that makes the launcher of the run's instances; None for the one in the settings.
+      store: store that the run's state is copied to; None for none.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Session:
         resumed: bool = False,
         hosts: Hosts | None = None,
         launch: Launch | None = None,
+        store: Store | None = None,
     ) -> None:
         self.config = config
         self.hosts = hosts or Hosts()
@@ -95,6 +99,8 @@ class Session:
         # A run that was stopped before its first update leaves a checkpoint too. In deterministic mode it begins anew
         # instead, with the same result, since actors that have not joined yet cannot be paused.
         nothing = 0 if config.deterministic else -1
+        self.store = store
+        self.copier = self._copier(store) if store else None
         self.saver = Saver(
             folder.checkpoints,
             keep=config.safety.keep_checkpoints,
@@ -102,6 +108,8 @@ class Session:
             saved_version=checkpoint.step if checkpoint else nothing,
             note=self._note,
             overtaken=folder.overtaken,
+            saved=self.copier.offer if self.copier else lambda version: None,
+            spared=self.copier.spared if self.copier else tuple,
         )
         self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
         self.session = 0
@@ -151,6 +159,8 @@ class Session:
                 contextlib.ExitStack() as stack,
             ):
                 self._announce()
+                if self.copier is not None:
+                    stack.callback(self.copier.close)
                 self.session = self._count_session()
                 self.recorder = stack.enter_context(contextlib.closing(self._recorder(record)))
                 self.hosts.watch(self._end_without)
@@ -177,10 +187,21 @@ class Session:
             more=lambda: {**self.saver.meters(), "actor_restarts": self._restarts},
         )
 
+    def _copier(self, store: Store) -> Copier:
+        return Copier(
+            self.folder,
+            store,
+            step=self.checkpoint.step if self.checkpoint else None,
+            keep=self.config.safety.keep_checkpoints,
+            note=self._note,
+        )
+
     def _count_session(self) -> int:
         """Returns the number of this session: the largest one that any host has counted."""
         told = self.hosts.agree({"session": self.folder.session(self.resumed)})
         number = max(int(each["session"]) for each in told)
+        if self.store is not None:
+            number = self.store.claim(self.folder, number)
         self.folder.keep_session(number)
         self.folder.keep_spec(self.spec)
         self.folder.keep_program(self.program.to_json())
@@ -242,7 +263,10 @@ class Session:
         finally:
             self.back.set()
         with self.ending:
-            return self._end(arch, reason, standing, taken, failure)
+            try:
+                return self._end(arch, reason, standing, taken, failure)
+            finally:
+                self._copy_the_end(reason)
 
     def _rest(self, arch: Run) -> bool:
         """Ends learning in other threads and processes, so that checkpoint and summary are of one moment.
@@ -315,6 +339,17 @@ class Session:
             _log.error("no last checkpoint", exc_info=error)
             return cause_of(error)
 
+    def _copy_the_end(self, reason: str) -> None:
+        """Has the last checkpoint, rows and summary copied to the store, if there is one; says so if they are not."""
+        if self.copier is None or self.folder.overtaken() is not None:
+            return
+        soon = reason.startswith(("interrupted", "failed"))
+        if (missing := self.copier.finish(SOON_SECONDS if soon else LATE_SECONDS)) is not None:
+            self.display.note(
+                f"the end of this run is not in store {self.store} ({missing}), but in {self.folder.path} only: "
+                f"'seedbed resume {self.folder.given}' goes on there"
+            )
+
     def _end_without(self, lost: str) -> None:
         """Ends the process if another host is lost and the run's own thread stays blocked on it.
 
@@ -362,6 +397,8 @@ class Session:
         self._meet()
         addresses = self._open(arch, supervisor.start(self.program.before))
         self.folder.keep(self.config)
+        if self.copier is not None:
+            self.copier.begin()
         # Actors make their environments while this process compiles; threads that decide themselves start afterwards.
         supervisor.start([role for role in self.program.after if role.entry], addresses)
         arch.begin()

@@ -1,8 +1,9 @@
 """The user's key, by which a run folder is known again as one that this user has begun in this place.
 
 The key is outside of every run folder: ``~/.config/seedbed/key`` (or ``$XDG_CONFIG_HOME/seedbed/key``), for its owner
-only, made with the first run. A signature is an HMAC with it over the folder's path and the settings that have modules
-imported. So it is worth nothing for another user, on another machine, in another place, or for other settings.
+only, made with the first run. A signature is an HMAC with it over the folder's path, the settings that have modules
+imported, and the store. So it is worth nothing for another user, on another machine, in another place, or for other
+settings.
 
 Alternatives weighed: the owner of the files (an unpacked archive belongs to the user); a list of
 folders in the home (runs come and go by the thousand, and begin at the same moment); a number in the folder instead of
@@ -24,7 +25,8 @@ from typing import Any
 from seedbed import regular_files
 from seedbed.errors import ConfigError
 
-_IMPORTED = ("env", "env_options", "arch", "agent", "network")
+_SIGNED = ("env", "env_options", "arch", "agent", "network", "store")
+"""Settings that are imported, and the place that the run is copied to."""
 _DEFINED = ("arch", "agent")
 _KEY_BYTES = 32
 
@@ -55,7 +57,7 @@ def _signature(key: bytes, folder: Path, record: Mapping[str, Any]) -> str:
     # An agent or architecture of somebody else's may import what its own settings name.
     whole = any(":" in str(record.get(name)) for name in _DEFINED)
     settings = {
-        name: value for name, value in record.items() if name in _IMPORTED or (whole and name != "run_dir")
+        name: value for name, value in record.items() if name in _SIGNED or (whole and name != "run_dir")
     }
     signed = {"folder": os.fsencode(folder.resolve()).hex(), "settings": settings}
     return hmac.digest(key, json.dumps(signed, sort_keys=True).encode(), "sha256").hex()

@@ -18,8 +18,10 @@ from seedbed.launch.folder import GOING_ON, RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
 from seedbed.launch.launcher import Launch
 from seedbed.launch.rendezvous import only_here
+from seedbed.launch.retrieval import bring_back
 from seedbed.launch.session import Session
 from seedbed.launch.shares import require_equal_shares
+from seedbed.launch.store import Store
 from seedbed.launch.surroundings import held, keep_no_programs, require_files
 from seedbed.launch.warm_start import warm_started
 from seedbed.learning.checkpoint import any_saved
@@ -33,8 +35,8 @@ from seedbed.types import Agent, EnvSpec
 def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
 
-    With ``begin_or_resume`` a run that is in the folder already is resumed, with the limits of ``config``. If it is
-    over, its summary is returned.
+    With ``begin_or_resume`` a run that is in the folder, or in the store, already is resumed, with the limits of
+    ``config``. If it is over, its summary is returned.
 
     Args:
       config: settings of the run.
@@ -51,8 +53,12 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
             "a host that is not the first has to be told where that is"
         )
         return take_part(config.cluster.coordinator, config.cluster.host, config)
-    if config.begin_or_resume and (again := _begun(config)) is not None:
-        return _again(again, config)
+    store = Store.open(config.store) if config.store else None
+    if config.begin_or_resume:
+        if (again := _begun(config, store)) is not None:
+            return _again(again, config)
+    elif store is not None:
+        store.require_empty()
     if config.cluster.hosts > 1:
         folder = RunFolder.create(config)
         try:
@@ -64,7 +70,7 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
     folder = RunFolder.create(config)
     try:
         with folder.held():
-            return Session(config, spec, agent, folder, launch=launch).run()
+            return Session(config, spec, agent, folder, launch=launch, store=store).run()
     except ConfigError:
         folder.discard()
         raise
@@ -76,6 +82,8 @@ def resume(
 ) -> Summary:
     """Resumes a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 
+    With a ``store`` the run is fetched from there if it is not in the folder.
+
     Args:
       path: run folder.
       rotate_token: whether the run gets a new token, so that remote actors and hosts need the new one to join.
@@ -83,14 +91,15 @@ def resume(
       **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
 
     Raises:
-      ConfigError: there is no such run, none of its checkpoints is intact, or it names a module that is not trusted.
+      ConfigError: there is no such run, none of its checkpoints is intact, it names a module that is not trusted, or
+        its store cannot be read and written.
       RunFailed: the run failed, as for :func:`train`.
     """
     require_files()
     if changes.get("host"):
         address, insecure = _coordinator(path, changes, trust)
         return take_part(address, changes["host"], path=Path(path), insecure=insecure, trust=trust)
-    folder = RunFolder.open(path)
+    folder, store = _at_hand(path, changes)
     before = folder.config(trust)
     if before.cluster.host:
         run = folder.path.parent.parent
@@ -112,22 +121,34 @@ def resume(
     with folder.held():
         checkpoint = folder.newest(*GOING_ON) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config, resumed=checkpoint is not None)
-        return Session(config, spec, agent, folder, checkpoint, resumed=True).run()
+        return Session(config, spec, agent, folder, checkpoint, resumed=True, store=store).run()
 
 
 CHANGEABLE = frozenset(
-    {"frames", "minutes", "until_return", "actors", "on", "listen", "host", "coordinator", "log"}
+    {"frames", "minutes", "until_return", "actors", "on", "listen", "host", "coordinator", "store", "log"}
 )
 """Settings that may be others when a run is resumed."""
 _OF_THE_COMMAND = frozenset({"run_dir", "json", "video", "begin_or_resume"})
 """Settings of a command and not of what is computed."""
 
 
-def _begun(config: RunConfig) -> RunFolder | None:
-    """Returns the folder of the run that the configuration names, if there is a run in it."""
+def _begun(config: RunConfig, store: Store | None) -> RunFolder | None:
+    """Returns the folder of the run that the configuration names, if there is a run in it, or in the store."""
     assert config.run_dir is not None
     folder = RunFolder(Path(config.run_dir))
+    if store is not None:
+        bring_back(folder, store)
     return folder if folder.begun else None
+
+
+def _at_hand(path: str, changes: Mapping[str, Any]) -> tuple[RunFolder, Store | None]:
+    """Returns a run's folder, fetched from the store where it is missing or old, and the store."""
+    folder = RunFolder(Path(path))
+    url = changes["store"] if "store" in changes else folder.store()
+    store = Store.open(url) if url is not None else None
+    if store is not None:
+        bring_back(folder, store)
+    return RunFolder.open(path), store
 
 
 def _again(folder: RunFolder, config: RunConfig) -> Summary:
@@ -151,6 +172,8 @@ def _again(folder: RunFolder, config: RunConfig) -> Summary:
     if not changes and (summary := _of_one_that_is_over(folder)) is not None:
         say(f"the run in {folder.given} is over: {summary.stopped_because}")
         return summary
+    if config.store is not None:
+        changes["store"] = config.store  # also one that the folder names: this command means it
     return resume(str(folder.given), trust=trust, **changes)
 
 
@@ -158,7 +181,8 @@ def _of_one_that_is_over(folder: RunFolder) -> Summary | None:
     """Returns the summary of a run that has reached one of its limits; None for any other."""
     if not folder.summary.exists():
         return None
-    summary = summary_from(read_summary(folder.summary))
+    # In the place where it is now: it may have been fetched from a store, or moved.
+    summary = summary_from({**read_summary(folder.summary), "run_dir": str(folder.path)})
     return None if summary.stopped_because.startswith(("interrupted", "failed")) else summary
 
 

@@ -27,7 +27,7 @@ import json
 import logging
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -135,7 +135,7 @@ def _arrays(named: Mapping[str, Any]) -> dict[str, Array]:
 # -- writing ----------------------------------------------------------------------------------------------
 
 
-def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
+def save(root: Path, step: int, contents: Contents, *, keep: int = 3, spared: Collection[int] = ()) -> Path:
     """Writes a checkpoint; when this returns it is complete on the disk and survives a power failure.
 
     One process writes at a time. A checkpoint of the same step is replaced.
@@ -145,6 +145,7 @@ def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
       step: number that orders the checkpoints (a run uses the version of the weights), 0 or more.
       contents: contents of the checkpoint.
       keep: number of checkpoints up to ``step`` that stay; older ones are removed.
+      spared: steps of older ones that stay all the same, since they are being read.
 
     Returns:
       The checkpoint's folder.
@@ -171,7 +172,7 @@ def save(root: Path, step: int, contents: Contents, *, keep: int = 3) -> Path:
             regular_files.remove(draft)  # a full disk needs its space back
             raise
         _put(draft, final)
-        _prune(root, step, keep)
+        _prune(root, step, keep, spared)
     return final
 
 
@@ -245,9 +246,11 @@ def _clean(root: Path) -> None:
                 path.rename(final)
 
 
-def _prune(root: Path, step: int, keep: int) -> None:
+def _prune(root: Path, step: int, keep: int, spared: Collection[int]) -> None:
     # Later checkpoints stay and are not counted: a run that resumed from an earlier one found them damaged.
-    for _, path in [found for found in _candidates(root) if found[0] <= step][keep:]:
+    for old, path in [found for found in _candidates(root) if found[0] <= step][keep:]:
+        if old in spared:
+            continue
         # Renamed first, so that a half-removed checkpoint is never taken for a damaged one.
         doomed = path.with_name(f".pruned-{path.name}")
         path.rename(doomed)
@@ -452,6 +455,21 @@ def _extract(content: bytes, folder: Path) -> None:
     except (zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: it wants a password
         raise CheckpointError(f"a checkpoint came damaged from another host: {error}") from error
     atomic_folder.sync(folder)
+
+
+def files_of(root: Path, step: int) -> dict[str, dict[str, Any]]:
+    """Returns the entries of all files of a checkpoint by name, its manifest last; only sizes are compared.
+
+    Raises:
+      CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    path = root / f"{step:012d}"
+    try:
+        files = atomic_folder.read(path, _MANIFEST)["files"]
+        atomic_folder.verify(path, files, contents=False)
+        return {**files, _MANIFEST: atomic_folder.entry_of(path / _MANIFEST)}
+    except (Damaged, KeyError, OSError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be copied: {error}") from error
 
 
 def any_saved(root: Path) -> bool:

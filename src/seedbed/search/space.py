@@ -23,7 +23,9 @@ from seedbed.errors import ConfigError
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-FIXED = frozenset({"env", "arch", "agent", "preset", "run_dir", "json", "video", "begin_or_resume", "host"})
+FIXED = frozenset(
+    {"env", "arch", "agent", "preset", "run_dir", "json", "video", "begin_or_resume", "store", "host"}
+)
 """Settings that are the same in all runs of a sweep."""
 _MOST = 1000
 """Combinations of which all are tried."""

@@ -152,6 +152,8 @@ def plan(
     for name, number in (("trials", trials), ("at_once", at_once)):
         if number is not None and number < 1:
             raise ConfigError(f"{name} is {number}, and has to be 1 or more")
+    if config.store is not None:
+        raise ConfigError(f"store is {config.store}, which takes one run: leave --store out of a sweep")
     if config.stop.frames is None and config.stop.minutes is None:
         raise ConfigError(
             "the runs of a sweep need a limit, of which they may spend a part: give --frames or --minutes"

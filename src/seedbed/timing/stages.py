@@ -301,7 +301,7 @@ def finished_run(config: RunConfig) -> tuple[dict[str, Any], list[dict[str, floa
     """A run to its end, in a process of its own: its summary and its metrics."""
     settings = to_json(config)
     with tempfile.TemporaryDirectory(prefix="seedbed-bench-") as folder:
-        settings.update(run_dir=f"{folder}/run", json=True, video=False)
+        settings.update(run_dir=f"{folder}/run", store=None, json=True, video=False)
         with children() as started:
             run = started.start("seedbed.timing.train_once", settings, stderr=subprocess.PIPE)
             _, said = run.communicate()

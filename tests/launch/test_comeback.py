@@ -1,0 +1,182 @@
+"""Whole runs with a store: killed, preempted, and gone on with where no run folder is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_stores import Faulty, no_fault, steps_in
+from harness import Command, balanced, checkpoints, flags, rows, summary, tiny, until
+
+from seedbed.cli.status import Status
+from seedbed.config.resolve import replace
+from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch import session, train
+from seedbed.launch.bucket import Bucket
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.store import Copy, Store
+
+ALONE = {"transport": "inproc", "actors": 1}
+
+
+@pytest.fixture(autouse=True)
+def _mended() -> Iterator[None]:
+    Faulty.reset()
+    yield
+    Faulty.reset()
+
+
+def test_a_run_goes_on_from_memory(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}"
+    config = tiny("toy:catch", tmp_path / "run", **ALONE, frames=400, store=url, begin_or_resume=True)
+    first = train.train(config)
+    shutil.rmtree(tmp_path / "run")
+    assert train.train(config) == first, "what is over is fetched, and not trained again"
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    longer = train.train(replace(config, frames=1_200))
+    assert longer.env_frames >= 1_200 and longer.weights_version > first.weights_version
+    values = summary(tmp_path / "run")
+    assert balanced(values) and rows(tmp_path / "run")[0] == rows(tmp_path / "elsewhere")[0]
+    assert {row["session"] for row in rows(tmp_path / "run")} == {0, 1}
+    assert steps_in(Store(Bucket(url)))[0] == longer.weights_version
+    over = train.resume(str(tmp_path / "third"), store=url)
+    assert over.weights_version == longer.weights_version and summary(tmp_path / "third")["run_dir"].endswith(
+        "third"
+    )
+
+
+def test_a_run_of_ones_own_goes_on_copying_without_a_word(tmp_path: Path) -> None:
+    config = tiny("toy:catch", tmp_path / "run", **ALONE, frames=200, store="faulty://b")
+    first = train.train(config)
+    second = train.resume(str(tmp_path / "run"), frames=600)
+    store = Store(Bucket("faulty://b"))
+    assert steps_in(store)[0] == second.weights_version > first.weights_version
+    third = train.resume(str(tmp_path / "run"), frames=900, store=None)
+    assert third.weights_version > second.weights_version == steps_in(store)[0]
+    assert RunFolder(tmp_path / "run").store() is None
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train.train(replace(config, run_dir=str(tmp_path / "other")))
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_store_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    def broken(what: str, path: str) -> None:
+        raise PermissionError("no rights")
+
+    Faulty.fault = staticmethod(broken)
+    with pytest.raises(ConfigError, match=r"cannot write trial-.*no rights"):
+        train.train(tiny("no:such", tmp_path / "run", store="faulty://b"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_store_that_fails_at_the_end_leaves_the_run_as_it_is(
+    interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = {False: "LATE_SECONDS", True: "SOON_SECONDS"}
+    monkeypatch.setattr(session, limits[interrupted], 0.2)
+    begun: list[str] = []
+
+    def away(what: str, path: str) -> None:
+        if what == "write" and path.endswith("copy.json"):
+            begun.append(path)
+            if len(begun) == 1 and interrupted:
+                os.kill(os.getpid(), signal.SIGTERM)
+            raise ConnectionError("no network")
+
+    Faulty.fault = staticmethod(away)
+    frames = {"frames": None} if interrupted else {"frames": 400}
+    found = train.train(tiny("toy:catch", tmp_path / "run", **ALONE, **frames, store="faulty://b"))
+    assert found.stopped_because == ("interrupted" if interrupted else "400 frames spent")
+    assert checkpoints(tmp_path / "run") and summary(tmp_path / "run")
+    said = capsys.readouterr().out
+    assert "no network); training goes on" in said
+    assert "the end of this run is not in store faulty://b (store faulty://b: cannot write" in said
+    assert f"but in {tmp_path / 'run'} only: 'seedbed resume" in said
+
+
+def test_a_learner_that_was_replaced_elsewhere_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seedbed.launch.copier._LOOK_SECONDS", 0.01)
+
+    def replaced(what: str, path: str) -> None:
+        if what == "write" and path.endswith("config.json"):
+            Faulty.fault = staticmethod(no_fault)
+            Bucket("faulty://b").write("sessions/000003/claim", b"of another machine")
+
+    Faulty.fault = staticmethod(replaced)
+    with pytest.raises(
+        RunFailed, match=r"another session of this run has begun in store faulty://b \(number 3\)"
+    ):
+        train.train(tiny("toy:catch", tmp_path / "run", **ALONE, frames=None, store="faulty://b"))
+    assert steps_in(Store(Bucket("faulty://b"))) == []
+
+
+def newest(store: Store) -> Copy | None:
+    """The newest whole copy, if it has a checkpoint and rows."""
+    found = next((copy for copy in store.copies() if isinstance(copy, Copy)), None)
+    return found if found and found.checkpoint and "metrics.jsonl" in found.files else None
+
+
+@pytest.mark.slow
+def test_a_killed_run_comes_back_bit_for_bit_without_its_folder(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    settings: dict[str, Any] = {"deterministic": True, "keep_checkpoints": 99, "checkpoint_minutes": 1e-3}
+    store = Store(Bucket(url))
+    with Command(*flags("toy:catch", "run", **settings, frames=10**7, store=url), cwd=tmp_path) as first:
+        copy = until(lambda: newest(store), "a checkpoint and rows in the store")
+        first.process.kill()
+        first.wait()
+    step = f"{(newest(store) or copy).checkpoint:012d}"
+    (tmp_path / "run").rename(tmp_path / "kept")
+    for later in checkpoints(tmp_path / "kept"):
+        if later.name > step:  # as it was when this checkpoint was the newest one
+            shutil.rmtree(later)
+    frames = str(int(rows(tmp_path / "kept")[-1]["env_frames"]) + 5_000)
+    outcomes = []
+    for folder, place in (("kept", "None"), ("back", url)):
+        words = ("resume", folder, "--store", place, "--frames", frames, "--no-video")
+        with Command(*words, cwd=tmp_path) as again:
+            assert again.wait() == Status.OVER, again.output
+            assert f"/{folder}/checkpoints/{step}: weights version" in again.output
+            assert ("fetched copy" in again.output) == (folder == "back")
+        outcomes.append(summary(tmp_path / folder))
+    same = ("params_sha256", "weights_version", "agent_steps", "episodes", "mean_return", "steps_received")
+    assert [outcomes[0][name] for name in same] == [outcomes[1][name] for name in same]
+    assert outcomes[0]["weights_version"] > int(step) and balanced(outcomes[1])
+    # Rows until the copy was made, and then, in both folders, from the checkpoint on.
+    before = [row for row in rows(tmp_path / "back") if row["session"] == 0]
+    assert before and before == rows(tmp_path / "kept")[: len(before)]
+    begins = [next(row for row in rows(tmp_path / name) if row["session"] == 1) for name in ("kept", "back")]
+    assert begins[0] == begins[1]
+
+
+@pytest.mark.slow
+def test_a_preempted_run_goes_on_on_another_machine(tmp_path: Path) -> None:
+    """Another machine has another home, and so another key, and another folder."""
+    url = f"file://{tmp_path}/bucket"
+    store = Store(Bucket(url))
+
+    def words(folder: str) -> list[str]:
+        return flags("toy:catch", folder, frames=40_000, begin_or_resume=True, store=url)
+
+    with Command(*words("here"), cwd=tmp_path) as first:
+        until(lambda: rows(tmp_path / "here"), "a row")
+        first.process.send_signal(signal.SIGTERM)
+        assert first.wait() == Status.EXECUTE_AGAIN, first.output
+    left = summary(tmp_path / "here")
+    assert newest(store).checkpoint == left["weights_version"], "the last checkpoint is there"  # type: ignore[union-attr]
+    (tmp_path / "home").mkdir()
+    with Command(*words("there"), cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path / "home")) as last:
+        assert last.wait() == Status.OVER, last.output
+        assert "fetched copy" in last.output and f"weights version {left['weights_version']}," in last.output
+    assert summary(tmp_path / "there")["env_frames"] >= 40_000
+    there = rows(tmp_path / "there")
+    assert there[: len(rows(tmp_path / "here"))] == rows(tmp_path / "here"), "rows of both machines"
+    with Command(*words("here"), cwd=tmp_path) as again:
+        assert again.wait() == Status.OVER, again.output
+        assert "went on elsewhere" in again.output and "is over: 40000 frames spent" in again.output

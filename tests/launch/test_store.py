@@ -1,0 +1,426 @@
+"""The store of a run: what is copied there, what comes back, and what does not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_stores import Faulty, checkpoint, copied, never_trained, no_fault, steps_in
+from harness import placed
+
+from seedbed import atomic_folder
+from seedbed.config.resolve import configure, replace
+from seedbed.errors import ConfigError, Damaged, StoreError
+from seedbed.launch.bucket import Bucket
+from seedbed.launch.folder import RunFolder
+from seedbed.launch.retrieval import bring_back
+from seedbed.launch.store import Copy, Store
+from seedbed.learning.checkpoint import load_latest
+
+MARKER = "sessions/000000/copies/000000/copy.json"
+
+
+@pytest.fixture(autouse=True)
+def _mended() -> Iterator[None]:
+    Faulty.reset()
+    yield
+    Faulty.reset()
+
+
+def came_back(path: Path, store: Store) -> RunFolder:
+    folder = RunFolder(path)
+    bring_back(folder, Store(store.bucket))
+    return folder
+
+
+def change(url: str, name: str, change: Any) -> None:
+    """Changes the marker of a copy, and seals it anew, as whoever may write there can."""
+    bucket = Bucket(url)
+    body = atomic_folder.unsealed(bucket.read(name) or b"", "copy.json")
+    change(body["files"])
+    bucket.write(name, atomic_folder.sealed(body).encode())
+
+
+# -- what comes back --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory", "faulty"])
+def test_what_was_copied_comes_back(scheme: str, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket" if scheme == "file" else f"{scheme}://{tmp_path.name}/bucket"
+    first = never_trained(tmp_path / "first", actors=3)
+    first.metrics_of(4).parent.mkdir(parents=True)
+    first.metrics_of(4).write_text("{}\n")
+    first.summary.write_text("{}")
+    first.token()
+    second = came_back(tmp_path / "second", copied(first, url, 5, 7))
+    assert second.config() == first.config() and second.identity() == first.identity()
+    assert second.metrics.read_text() == '{"agent_steps": 1}\n', "rows that are whole"
+    assert second.metrics_of(4).read_text() == "{}\n" and second.summary.read_text() == "{}"
+    assert [path.name for path in second.checkpoints.iterdir()] == [f"{7:012d}"]
+    for file in (second.checkpoints / f"{7:012d}").iterdir():
+        assert file.read_bytes() == (first.checkpoints / f"{7:012d}" / file.name).read_bytes()
+    assert not {"token", "key.pem", "addresses.json"} & {path.name for path in second.path.iterdir()}
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "bucket") == ["first", "second"]
+    before = sorted(second.path.rglob("*"))
+    bring_back(second, Store.open(url))
+    assert sorted(second.path.rglob("*")) == before, "it is there already"
+
+
+def test_a_run_without_a_checkpoint_comes_back_too_and_an_empty_store_brings_nothing(tmp_path: Path) -> None:
+    bring_back(RunFolder(tmp_path / "none"), Store.open("faulty://empty"))
+    assert not (tmp_path / "none").exists()
+    first = never_trained(tmp_path / "first", seed=3)
+    store = copied(first, "faulty://b")
+    assert store.keep(first, None, 3) is None
+    assert came_back(tmp_path / "second", store).config().seed == 3
+
+
+def test_a_half_copied_checkpoint_is_never_taken(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "first")
+    store = copied(folder, "faulty://b", 5)
+    checkpoint(folder, 7)
+    written: list[str] = []
+
+    def killed(what: str, path: str) -> None:
+        if what == "write":
+            written.append(path)
+            if len(written) > killed_after:
+                raise ConnectionError("no network")
+
+    killed_after = 99
+    Faulty.fault = staticmethod(killed)
+    assert store.keep(folder, 7, 9) is None
+    needed = len(written)
+    assert written[-1].endswith("copy.json"), "it is written last"
+    for killed_after in range(needed):
+        Faulty.reset()
+        again = copied(folder, "faulty://b", 5)
+        written.clear()
+        Faulty.fault = staticmethod(killed)
+        with pytest.raises(StoreError, match=r"store faulty://b: cannot write .*no network"):
+            again.keep(folder, 7, 9)
+        Faulty.fault = staticmethod(no_fault)
+        assert steps_in(again) == [5]
+        second = came_back(tmp_path / f"second{killed_after}", again)
+        assert load_latest(second.checkpoints).step == 5
+
+
+@pytest.mark.parametrize("damage", ["changed", "shorter", "longer", "missing", "marker", "rows"])
+def test_a_damaged_copy_is_passed_over_aloud(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket", 5, 7)
+    place = tmp_path / "bucket/sessions/000000"
+    names = {"marker": "copies/000001/copy.json", "rows": "copies/000001/metrics.jsonl"}
+    file = place / names.get(damage, "checkpoints/000000000007/train.safetensors")
+    content = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        changed = {"shorter": content[:-1], "longer": content + b"x"}
+        file.write_bytes(changed.get(damage, content[:-3] + b"abc"))
+    second = came_back(tmp_path / "second", store)
+    assert load_latest(second.checkpoints).step == 5
+    assert "passed over" in (said := capsys.readouterr().out) and "fetched copy 0 of session 0" in said
+
+
+def test_if_none_is_intact_nothing_is_begun(tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket", 5)
+    (tmp_path / "bucket/sessions/000000/checkpoints/000000000005/train.safetensors").unlink()
+    with pytest.raises(
+        StoreError, match=r"no copy of the run in store .* is intact: .*train\.safetensors is missing"
+    ):
+        came_back(tmp_path / "second", store)
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_store_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b", 5, 7)
+
+    def away(what: str, path: str) -> None:
+        if "000000000007" in path:
+            raise ConnectionError("no network")
+
+    Faulty.fault = staticmethod(away)
+    with pytest.raises(StoreError, match="no network"):
+        came_back(tmp_path / "second", store)
+    assert not (tmp_path / "second").exists(), "the newest one would be forgotten"
+    Faulty.fault = staticmethod(no_fault)
+    assert load_latest(came_back(tmp_path / "second", store).checkpoints).step == 7, (
+        "what is left of it is removed"
+    )
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b", 5)
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second/mine").touch()
+    with pytest.raises(ConfigError, match="does not exist or is empty"):
+        came_back(tmp_path / "second", store)
+    (tmp_path / "second/mine").unlink()
+    assert came_back(tmp_path / "second", store).begun
+
+
+def test_an_older_folder_of_the_run_is_moved_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = never_trained(tmp_path / "first")
+    second = came_back(tmp_path / "second", copied(first, "faulty://b", 5))
+    store = copied(second, "faulty://b", 6)
+    bring_back(first, store)
+    assert load_latest(first.checkpoints).step == 6
+    assert load_latest(tmp_path / "first.session-0/checkpoints").step == 5
+    assert "session 1 of this run went on elsewhere" in capsys.readouterr().out
+    first.keep_session(9)
+    bring_back(first, store)
+    assert first.last_session == 9, "a folder that is newer stays"
+
+
+# -- strangers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../mine",
+        "/etc/passwd",
+        "checkpoints/../../mine",
+        "checkpoints/000000000005/../../../mine",
+        "checkpoints/000000000005/.hidden",
+        "checkpoints/5/train.safetensors",
+        "variants/../metrics.jsonl",
+        "token",
+        "lock",
+        "logs/learner.log",
+    ],
+)
+def test_no_name_in_a_store_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), url := f"file://{tmp_path}/bucket", 5)
+    for place in (f"sessions/000000/copies/000000/{path}", f"sessions/000000/{path}"):
+        change(
+            url,
+            MARKER,
+            lambda files, place=place: files.update({path: {**files["config.json"], "object": place}}),
+        )
+        with pytest.raises(StoreError, match=r"no copy of the run.* is no file of a run"):
+            came_back(tmp_path / "second", store)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["bucket", "first"]
+
+
+@pytest.mark.parametrize(
+    "name", ["../first/token", "/etc/passwd", "sessions/000000/../../identity", "identity", 3]
+)
+def test_no_object_of_a_copy_is_outside_of_its_store(name: Any, tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), url := f"file://{tmp_path}/bucket", 5)
+    for path in ("config.json", f"checkpoints/{5:012d}/train.safetensors"):
+        change(url, MARKER, lambda files, path=path: files[path].update(object=name))
+        found = next(store.copies())
+        assert isinstance(found, Damaged) and "no object for it" in str(found)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+@pytest.mark.parametrize("name", ["copies/000000/config.json", "copies/000000/copy.json"])
+def test_only_regular_files_are_read(kind: str, name: str, tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket", 5)
+    placed(kind, tmp_path / "bucket/sessions/000000" / name)
+    with pytest.raises(StoreError, match=r"is a link|is something else"):
+        came_back(tmp_path / "second", store)
+
+
+def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket/sessions").symlink_to("../elsewhere")
+    with pytest.raises(ConfigError, match="is a link"):
+        copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_folder_from_a_store_is_a_strangers_but_in_the_same_place(tmp_path: Path) -> None:
+    first = never_trained(tmp_path / "first", store="faulty://b", network="flax.linen:Dense")
+    store = copied(first, "faulty://b", 5)
+    second = came_back(tmp_path / "second", store)
+    with pytest.raises(ConfigError, match=r"add --trust flax\.linen:Dense"):
+        second.config()
+    with pytest.raises(ConfigError, match="--store faulty://b if that is yours, or --store None"):
+        second.store()
+    first.path.rename(tmp_path / "gone")
+    again = came_back(tmp_path / "first", store)
+    assert again.config().net.network == "flax.linen:Dense" and again.store() == "faulty://b"
+
+
+def test_a_folder_whose_store_was_changed_is_no_longer_known(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "run", store="faulty://b")
+    assert folder.store() == "faulty://b"
+    config = tmp_path / "run/config.json"
+    config.write_text(config.read_text().replace("faulty://b", "faulty://of/a/stranger"))
+    with pytest.raises(ConfigError, match="--store faulty://of/a/stranger if that is yours"):
+        folder.store()
+
+
+# -- one run, one session ---------------------------------------------------------------------------------
+
+
+def test_a_session_that_was_overtaken_writes_and_removes_nothing(tmp_path: Path) -> None:
+    first = never_trained(tmp_path / "first")
+    old = copied(first, "faulty://b", 5)
+    second = came_back(tmp_path / "second", old)
+    assert old.overtaken() is None
+    new = copied(second, "faulty://b", 6, keep=1)
+    assert "another session of this run has begun in store faulty://b (number 1)" in str(old.overtaken())
+    checkpoint(first, 7)
+    before = {path for path in Faulty.store if "sessions/000001" in path}
+    assert "number 0, ends" in str(old.keep(first, 7, 1))
+    assert steps_in(new) == [6] and before == {path for path in Faulty.store if "sessions/000001" in path}
+    assert load_latest(came_back(tmp_path / "third", new).checkpoints).step == 6
+
+
+def test_a_session_that_is_overtaken_while_it_deletes_leaves_the_later_ones_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = never_trained(tmp_path / "first")
+    old = copied(first, "faulty://b", 5)
+    second = came_back(tmp_path / "second", old)
+    new = copied(second, "faulty://b", 6)
+    new.bucket.write("sessions/000001/checkpoints/000000000009/train.safetensors", b"on its way")
+    new.bucket.write("sessions/000001/copies/000009/config.json", b"on its way")
+    checkpoint(first, 7)
+    before = {path for path in Faulty.store if "sessions/000001" in path}
+    monkeypatch.setattr(old, "overtaken", lambda: None)
+    old.keep(first, 7, 1)
+    assert before == {path for path in Faulty.store if "sessions/000001" in path}
+
+
+def test_of_two_sessions_with_one_number_one_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = never_trained(tmp_path / "first")
+    store = copied(first, "faulty://b", 5)
+    others = [came_back(tmp_path / name, store) for name in ("second", "third")]
+    monkeypatch.setattr(Store, "_sessions", lambda self: [0])  # both have looked before the other one began
+    assert [Store.open("faulty://b").claim(each, 1) for each in others] == [1, 2]
+
+
+def test_a_store_without_conditional_writing_tells_the_one_that_came_first(tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b", 5)
+    store.bucket.write("sessions/000000/claim", b"another")
+    assert "another session" in str(store.overtaken())
+
+
+def test_a_store_holds_one_run(tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b")
+    store.require_empty()
+    adopted = never_trained(tmp_path / "adopted")
+    assert store.claim(adopted, 0) == 1, "what began there has copied nothing"
+    store.keep(adopted, None, 3)
+    with pytest.raises(StoreError, match="already holds a run: go on with it by --begin-or-resume"):
+        Store.open("faulty://b").require_empty()
+    other = never_trained(tmp_path / "other")
+    for refused in (lambda: Store.open("faulty://b").claim(other, 0), lambda: bring_back(other, store)):
+        with pytest.raises(StoreError, match=f"holds another run than {tmp_path / 'other'}"):
+            refused()
+    Bucket("faulty://c").write("identity", b"mine")
+    with pytest.raises(StoreError, match="not Seedbed's"):
+        Store.open("faulty://c").claim(other, 0)
+
+
+# -- the rule of deletion ---------------------------------------------------------------------------------
+
+
+def test_the_newest_checkpoints_stay_and_the_rest_is_removed(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "first")
+    store = copied(folder, f"file://{tmp_path}/bucket", 5, 6, 7, 8, keep=2)
+    sessions = tmp_path / "bucket/sessions"
+    kept = [path.name for path in sorted((sessions / "000000/checkpoints").iterdir())]
+    assert kept == [f"{7:012d}", f"{8:012d}"] and steps_in(store) == [8, 7]
+    assert store.keep(folder, 8, 2) is None
+    assert steps_in(store) == [8, 7], "one copy of each"
+    second = came_back(tmp_path / "second", store)
+    again = Store.open(f"file://{tmp_path}/bucket")
+    second.keep_session(again.claim(second, 1))
+    assert again.keep(second, 8, 1) is None
+    assert not (sessions / "000001/checkpoints").exists(), "the checkpoint of the session before is there"
+    assert [path.name for path in (sessions / "000000/checkpoints").iterdir()] == [f"{8:012d}"]
+    assert not list((sessions / "000000/copies").iterdir())
+    assert load_latest(came_back(tmp_path / "third", again).checkpoints).step == 8
+    checkpoint(second, 9)
+    assert again.keep(second, 9, 1) is None
+    assert not list((sessions / "000000/checkpoints").iterdir()) and steps_in(again) == [9]
+
+
+def test_a_half_removed_copy_is_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = never_trained(tmp_path / "first")
+    store = copied(folder, "faulty://b", 5)
+    checkpoint(folder, 6)
+
+    def away(self: Bucket, name: str) -> None:
+        raise StoreError("no network")
+
+    monkeypatch.setattr(Bucket, "remove_folder", away)
+    with pytest.raises(StoreError, match="no network"):
+        store.keep(folder, 6, 1)
+    assert steps_in(store) == [6]
+
+
+def test_what_is_half_copied_is_removed_with_the_next_one(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "first")
+    store = copied(folder, f"file://{tmp_path}/bucket", 5)
+    copies = tmp_path / "bucket/sessions/000000/copies"
+    (copies / "000000/copy.json").unlink()
+    checkpoint(folder, 6)
+    store.keep(folder, 6, 3)
+    assert [path.name for path in copies.iterdir()] == ["000001"]
+    assert [path.name for path in (copies.parent / "checkpoints").iterdir()] == [f"{6:012d}"]
+
+
+# -- refusals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://bucket/run", r"needs a package of its own beside fsspec.*s3fs"),
+        ("foo://bucket/run", r"Protocol not known: foo\): give s3://"),
+        ("bucket/run", r"has to be a URL"),
+        ("/bucket/run", r"has to be a URL.*file:///FOLDER"),
+        ("file://", r"has to be a URL"),
+        ("ftp://me:secret@host/run", r"store is ftp://…, with a password"),
+        ("file:///proc/run", r"store file:///proc/run: cannot write trial-.*give a URL that can be written"),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused(url: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refusal:
+        Store.open(url)
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_store_is_tried_out(tmp_path: Path) -> None:
+    Store.open("faulty://b")
+    assert not Faulty.store
+
+    def silent(what: str, path: str) -> None:
+        if what == "read":
+            Faulty.store[path].write(b"something else")
+
+    Faulty.fault = staticmethod(silent)
+    with pytest.raises(StoreError, match="what was written is not what is read"):
+        Store.open("faulty://b")
+
+
+def test_several_hosts_have_no_store() -> None:
+    with pytest.raises(
+        ConfigError, match="leave --store out, and give a --run-dir on a disk that all machines share"
+    ):
+        replace(configure("toy:catch", hosts=2), store="memory://b")
+
+
+def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(StoreError, match=r"needs the package fsspec: .*\[store\]"):
+        Store.open("memory://b")
+
+
+def test_a_copy_tells_what_it_is() -> None:
+    assert str(Copy(1, 2, {}, 5)) == "copy 2 of session 1 (checkpoint 000000000005)"
+    assert str(Copy(1, 2, {}, None)) == "copy 2 of session 1 (no checkpoint)"
