@@ -68,14 +68,14 @@ def test_the_others_end_with_the_reason_and_a_checkpoint(arch: str, host: int, t
         processes = [learner.process, other_host(learner)]
         family = learner.family()
         processes[host].kill()
-        said = f"seedbed: host {host} is gone: the connection was closed (log: "
+        said = f": host {host} is gone: the connection was closed (log: "
         if host == 1:
             assert learner.wait() == 1
-            assert learner.last_line.startswith(said)
+            assert learner.last_line.startswith(f"seedbed{said}")
         until(lambda: not any(map(alive, family)), "everything to end", 20)
     if host == 0:
         last = (folders[0] / "logs/host-1.log").read_text().rstrip().rsplit("\n", 1)[-1]
-        assert last.startswith(said)
+        assert last.startswith(f"RunFailed{said}")
     left = folders[1 - host]
     before = summary(left)
     assert before["stopped_because"].startswith(f"failed: host {host} is gone")
