@@ -80,7 +80,7 @@ def test_a_replay_ratio_that_does_not_come_out_even_is_refused_before_anything_i
         ({"on": "ray", "actors": 0}, None),
         (
             {"on": "here"},
-            "guests is 3, and on is here: guests come to the machines of a cluster: give --on ray",
+            "guests is 3, and on is here, where no machines come and go: give --on ray, or --guests 0",
         ),
         (
             {"on": "ray", "hosts": 2},

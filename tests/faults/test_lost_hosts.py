@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,14 @@ def two_hosts(cwd: Path, arch: str, **settings: Any) -> Command:
     )
 
 
+def hosts_of(learner: Command) -> list[psutil.Process]:
+    """The processes of the other hosts."""
+    named = ((each, " ".join(words_of(each))) for each in learner.family())
+    return [each for each, words in named if "launch.entry" in words and words.endswith("host-1.json")]
+
+
 def other_host(learner: Command) -> psutil.Process:
-    (found,) = (each for each in learner.family() if words_of(each)[-1].endswith("host-1.json"))
+    (found,) = hosts_of(learner)
     return found
 
 
@@ -118,6 +125,18 @@ def test_ctrl_c_ends_all_hosts_after_the_same_update(arch: str, tmp_path: Path) 
     assert [each["stopped_because"] for each in told] == ["interrupted"] * 2
     assert told[0]["params_sha256"] == told[1]["params_sha256"]
     resumed(tmp_path, told[0]["agent_steps"] + 500)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_hosts_that_have_not_joined_yet_are_not_waited_for(number: int, tmp_path: Path) -> None:
+    with two_hosts(tmp_path, "sebulba") as learner:
+        other = until(lambda: next(iter(hosts_of(learner)), None), "the other host")
+        began = time.monotonic()
+        learner.process.send_signal(number)
+        assert learner.wait() == 130, learner.output
+        assert time.monotonic() - began < 30, "one that has joined may save for a minute"
+        until(lambda: not alive(other), "the other host to end", 20)
+    assert not (tmp_path / "run/config.json").exists()
 
 
 def test_sigterm_to_one_host_ends_all(tmp_path: Path) -> None:

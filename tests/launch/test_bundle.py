@@ -17,7 +17,7 @@ import psutil
 import pytest
 from harness import alive, at_once, until
 
-from seedbed.architectures.program import Edge, Role, Task
+from seedbed.architectures.program import Edge, Resources, Role, Task
 from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS
 from seedbed.launch import bundle as module
@@ -335,6 +335,56 @@ def test_a_guest_asks_for_a_core_alone_after_the_others_and_is_forgotten_at_the_
         at_once(partial(instance.finish, 86_400.0))  # nobody waits for what is on no machine
     driver.close()
     assert len(engine.forgotten) == 4
+
+
+@pytest.mark.parametrize(
+    ("head", "platforms", "each"),
+    [
+        ({"CPU": 4.0, "GPU": 2.0}, None, {"CPU": 3.0, "GPU": 2.0}),
+        ({"CPU": 4.0, "GPU": 2.0}, "cpu", {"CPU": 3.0}),
+        ({"CPU": 2.0}, None, {"CPU": 2.0}),
+        ({}, None, {"CPU": 3.0}),
+    ],
+)
+def test_hosts_ask_for_machines_like_the_heads_together_and_for_none_that_is_the_heads(
+    head: dict[str, float],
+    platforms: str | None,
+    each: dict[str, float],
+    launcher: tuple[ClusterLauncher, Seekers],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver, engine = launcher
+    asked: list[Any] = []
+    removed: list[Any] = []
+    options: list[dict[str, Any]] = []
+
+    def ask(bundles: list[dict[str, float]], **how: Any) -> str:
+        asked.append((bundles, how))
+        return "group"
+
+    def remote(plan: Plan) -> Engine:
+        assert plan.trains and plan.grace == 60.0 and plan.variables["JAX_PLATFORMS"] == platforms
+        return Engine()
+
+    engine.util = SimpleNamespace(placement_group=ask, remove_placement_group=removed.append)  # type: ignore[attr-defined]
+    engine.nodes = lambda: [{"NodeID": "node of the head", "Resources": head}]  # type: ignore[method-assign]
+    engine.options = lambda **given: options.append(given) or SimpleNamespace(remote=remote)  # type: ignore[method-assign]
+    placed = SimpleNamespace(PlacementGroupSchedulingStrategy=lambda group, **where: (group, where))
+    monkeypatch.setattr(cluster, "import_module", lambda name: placed)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms) if platforms else monkeypatch.delenv(
+        "JAX_PLATFORMS", raising=False
+    )
+    role = Role("host", 2, needs=Resources(3.0), dials=(Edge("learner"),), grace=60.0, has_machine=True)
+    for index in (1, 2):
+        driver.start(role, task(index))
+    elsewhere = {"bundle_label_selector": [{"ray.io/node-id": "!node of the head"}] * 2}
+    assert asked == [([each, each], {"strategy": "STRICT_SPREAD", **elsewhere})]
+    wanted = {"num_cpus": each["CPU"], "num_gpus": each.get("GPU", 0.0)}
+    for number, given in enumerate(options):
+        assert given["scheduling_strategy"] == ("group", {"placement_group_bundle_index": number})
+        assert given["max_restarts"] == 0 and given | wanted == given
+    driver.close()
+    assert removed == ["group"]
 
 
 def test_every_place_has_a_launcher_that_is_loaded_when_it_is_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -16,12 +17,14 @@ import jax
 import numpy as np
 import pytest
 
+from seedbed.architectures.program import Role, Task
 from seedbed.config.resolve import configure, to_json
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.hosts import Hosts, _difference, common_checkpoint, follow, lead
+from seedbed.launch.hosts import HOST_0, Hosts, _difference, _Others, common_checkpoint, follow, lead
 from seedbed.launch.rendezvous import free_port
 from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, save
+from seedbed.transport.admission import Invitation
 
 PATIENCE = 20.0
 
@@ -111,6 +114,49 @@ def test_a_host_whose_jax_does_not_come_is_told_of_by_its_own_reason(
             theirs.result(PATIENCE)
         with pytest.raises(RunFailed, match=r"^host 1 failed: JAX did not come .*no device is left"):
             ours.result(PATIENCE)
+
+
+class Standing:
+    """Stands for an instance and for its launcher: notes what is asked of it."""
+
+    listens = ()
+    log = "host-1.log"
+
+    def __init__(self) -> None:
+        self.looked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.patience: list[float] = []
+
+    def meet(self, *_: Any) -> None: ...
+
+    def reach_head(self, *_: Any) -> None: ...
+
+    def start(self, role: Role, task: Task) -> Standing:
+        assert task.dials == {HOST_0: ["127.0.0.1:7"]}
+        return self
+
+    def look_after(self) -> list[str]:
+        self.looked.put(None)
+        return []
+
+    def finish(self, seconds: float) -> None:
+        self.patience.append(seconds)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_hosts_that_have_joined_are_looked_after_and_may_save_at_the_end(
+    joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seedbed.launch.hosts._KEEP_SECONDS", 0.01)
+    standing = Standing()
+    others = _Others(standing, configure("toy:catch", preset="none", hosts=3), "127.0.0.1:7")  # type: ignore[arg-type]
+    others.start(Invitation("token" * 5))
+    if joined:
+        others.keep()
+        for _ in range(3):
+            standing.looked.get(timeout=PATIENCE)
+    others.end()
+    assert [seconds > 10 for seconds in standing.patience] == [joined] * 2
+    assert not any(thread.name == "others" for thread in threading.enumerate())
 
 
 def test_a_run_without_checkpoints_begins_anew(agreed: Callable[..., Any]) -> None:

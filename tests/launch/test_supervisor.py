@@ -308,6 +308,7 @@ def test_a_guest_that_ends_comes_again_and_again_and_later_each_time(clock: list
     for pause in (1, 2, 4, 8, 16, 32, 60, 60):
         begun[1][-1].fault = Fault("killed by signal 9")
         starts = look(1.0)
+        assert [each["state"] == "away" for each in watch.standing()] == [False, True, False]
         assert look(pause - 0.1) == starts, "it does not come at once"
         assert look(0.2) == [1, starts[1] + 1, 1]
         assert watch._watched["actor"][1].pause == pause

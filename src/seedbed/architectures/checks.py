@@ -126,7 +126,9 @@ def guests_elsewhere(config: RunConfig) -> str | None:
     if config.cluster.hosts > 1:
         return f"guests is {guests}, and hosts is {config.cluster.hosts}: each host has its own actors; leave one out"
     if config.on == "here":
-        return f"guests is {guests}, and on is here: guests come to the machines of a cluster: give --on ray"
+        return (
+            f"guests is {guests}, and on is here, where no machines come and go: give --on ray, or --guests 0"
+        )
     if config.lag.exact:
         return (
             f"guests is {guests}, and the lag is exact ({config.lag}), which needs the same actors at every moment: "

@@ -50,7 +50,7 @@ _MISSED_SECONDS = 3.0
 _DEATHS = 3
 """Answers in a row that a bundle is dead, after which it is: one that is begun anew has none meanwhile."""
 _CALLS_AT_ONCE = 4
-_AS_HERE = ("OMP_NUM_THREADS", "XLA_FLAGS")
+_AS_HERE = ("OMP_NUM_THREADS", "XLA_FLAGS", "JAX_PLATFORMS")
 """Environment variables on which results may depend, and of which Ray sets some."""
 
 
@@ -382,12 +382,13 @@ class ClusterLauncher:
     def _machines_for(self, role: Role) -> tuple[Any, Mapping[str, float]]:
         """Returns machines for all instances of a role, each another one than the head's, and what is taken of each.
 
-        They are found together or not at all. All accelerators of a machine are taken, as many as the head's has.
+        They are found together or not at all. All accelerators of a machine are taken, as many as the head's has,
+        unless JAX is told to use none.
         """
         here = next(node["Resources"] for node in self._ray.nodes() if node["NodeID"] == self._node)
         each = {
             "CPU": min(role.needs.cores, here.get("CPU") or role.needs.cores),
-            "GPU": here.get("GPU", 0.0),
+            "GPU": 0.0 if os.environ.get("JAX_PLATFORMS") == "cpu" else here.get("GPU", 0.0),
         }
         if role.name not in self._groups:
             elsewhere = {"ray.io/node-id": f"!{self._node}"}

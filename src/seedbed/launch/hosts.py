@@ -40,6 +40,12 @@ _PATIENCE_SECONDS = 600.0
 _JAX_PATIENCE_SECONDS = 120
 _FAREWELL_SECONDS = 60.0
 _LOOK_SECONDS, _DIAL_SECONDS = 0.05, 0.2
+_KEEP_SECONDS = 1.0
+_ADVICE = {
+    "here": "the logs of the run show what they wait for",
+    "ray": "each needs a machine other than this one: see 'ray status' and 'seedbed doctor --on ray'",
+}
+"""Remedies if hosts do not join, by the place where host 0 starts them."""
 _ITS_OWN = ("host", "coordinator", "on", "run_dir", "listen", "json", "video", "tls_cert")
 """Settings in which the hosts of a run may differ."""
 HOST_0 = "host 0"
@@ -143,7 +149,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
       RunFailed: a host did not join in time.
     """
     cluster = config.cluster
-    look, for_jax = _nothing, ""
+    others, for_jax = None, ""
     if cluster.coordinator is not None:
         address = cluster.coordinator
         gate = folder.gate(cluster, [address])
@@ -153,7 +159,9 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         here = launcher.listens[0].rpartition(":")[0].strip("[]") if launcher.listens else "127.0.0.1"
         address = joined(here, free_port(here))
         gate = folder.gate(cluster, [address])
-        look = stack.enter_context(_started(launcher, _role(config), address, gate.invitation(address)))
+        others = _Others(launcher, config, address)
+        stack.callback(others.end)
+        others.start(gate.invitation(address))
 
     def welcome() -> dict[str, Any]:
         nonlocal for_jax
@@ -162,6 +170,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         return {"settings": mine, "run_dir": str(folder.given), "resumed": resumed, "jax": for_jax}
 
     mine = resolve.to_json(config)
+    waiting: dict[str, Any] = {} if others is None else {"look": others.look, "advice": _ADVICE[cluster.on]}
     rendezvous = receive_hosts(
         address,
         cluster.hosts,
@@ -170,8 +179,10 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         patience=_PATIENCE_SECONDS,
         judge=lambda hello: _difference(mine, hello.get("settings")),
         welcome=welcome,
-        look=look,
+        **waiting,
     )
+    if others is not None:
+        others.keep()
     hosts = Hosts(0, cluster.hosts, rendezvous)
     stack.enter_context(failing_together(hosts))
     _join_jax(hosts, for_jax, for_jax, cluster.host_timeout)
@@ -256,8 +267,60 @@ def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> st
     return None
 
 
-def _nothing() -> None:
-    """Returns at once: hosts that somebody else starts are looked after there."""
+class _Others:
+    """The other hosts, which host 0 starts by a launcher.
+
+    Args:
+      launcher: the launcher, which stays the caller's.
+      config: settings of the run.
+      address: address of host 0.
+    """
+
+    def __init__(self, launcher: Launcher, config: RunConfig, address: str) -> None:
+        self._launcher = launcher
+        self._role = _role(config)
+        self._address = address
+        self._instances: dict[int, Instance] = {}
+        self._over = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    def start(self, invitation: Invitation) -> None:
+        """Starts all of them, which join by this invitation."""
+        role = self._role
+        assert role.entry is not None
+        self._launcher.meet(invitation, secrets.token_hex(16), ())
+        self._launcher.reach_head([self._address])
+        for index in range(1, role.count + 1):
+            task = Task(role.name, index, role.entry, {}, {}, {HOST_0: [self._address]})
+            self._instances[index] = self._launcher.start(role, task)
+
+    def look(self) -> None:
+        """Does what is due until all have joined; raises :class:`RunFailed` if one has ended before."""
+        for line in self._launcher.look_after():
+            say(line)
+        for index, instance in self._instances.items():
+            if (fault := instance.ended()) is not None:
+                raise RunFailed(f"host {index} ended before it began: {fault} (log: {instance.log})")
+
+    def keep(self) -> None:
+        """Does what is due from then on, when all have joined, in a thread; losses are the rendezvous's to notice."""
+        self._keeper = threading.Thread(target=self._keep, name="others", daemon=True)
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        while not self._over.wait(_KEEP_SECONDS):
+            for line in self._launcher.look_after():
+                say(line)
+
+    def end(self) -> None:
+        """Waits for their ends, and kills those that hang, and all that have not joined."""
+        over = time.monotonic()
+        if self._keeper is not None:
+            self._over.set()
+            self._keeper.join()
+            over += _FAREWELL_SECONDS  # hosts end when host 0 leaves, with a checkpoint
+        for instance in self._instances.values():
+            instance.finish(max(0.0, over - time.monotonic()))
 
 
 def _role(config: RunConfig) -> Role:
@@ -273,39 +336,6 @@ def _role(config: RunConfig) -> Role:
         grace=_FAREWELL_SECONDS,
         has_machine=True,
     )
-
-
-@contextlib.contextmanager
-def _started(
-    launcher: Launcher, role: Role, address: str, invitation: Invitation
-) -> Iterator[Callable[[], None]]:
-    """Starts the other hosts, and waits for their ends, or kills them, when the block ends.
-
-    Yields:
-      A function to call now and then until all have joined, which raises :class:`RunFailed` if one has ended before.
-    """
-    assert role.entry is not None
-    launcher.meet(invitation, secrets.token_hex(16), ())
-    launcher.reach_head([address])
-    started: dict[int, Instance] = {}
-
-    def look() -> None:
-        for line in launcher.look_after():
-            say(line)
-        for index, instance in started.items():
-            if (fault := instance.ended()) is not None:
-                raise RunFailed(f"host {index} ended before it began: {fault} (log: {instance.log})")
-
-    try:
-        for index in range(1, role.count + 1):
-            task = Task(role.name, index, role.entry, {}, {}, {HOST_0: [address]})
-            started[index] = launcher.start(role, task)
-        yield look
-    finally:
-        # Hosts end when host 0 leaves; one that hangs is killed.
-        over = time.monotonic() + _FAREWELL_SECONDS
-        for instance in started.values():
-            instance.finish(max(0.0, over - time.monotonic()))
 
 
 def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None:

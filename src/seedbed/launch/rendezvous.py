@@ -503,6 +503,7 @@ def receive_hosts(
     judge: Callable[[Mapping[str, Any]], str | None],
     welcome: Callable[[], Mapping[str, Any]],
     look: Callable[[], None] = lambda: None,
+    advice: str = "start the same command there with its --host",
 ) -> Rendezvous:
     """Waits, as host 0, until all other hosts have joined, and starts the rendezvous.
 
@@ -515,6 +516,7 @@ def receive_hosts(
       judge: function that takes a host's hello and returns the reason to refuse it, or None.
       welcome: function that returns the JSON values for all hosts, called once they are complete.
       look: function that is called now and then during the wait, and may end it by raising.
+      advice: remedy for the user if a host does not join.
 
     Raises:
       ConfigError: the address cannot be listened at.
@@ -530,10 +532,7 @@ def receive_hosts(
     try:
         if missing := center.wait_for_hosts(patience, look):
             named = ", ".join(map(str, missing))
-            raise RunFailed(
-                f"host {named} did not come to {address} within {patience:g} s: start the same command "
-                "there with its --host"
-            )
+            raise RunFailed(f"host {named} did not come to {address} within {patience:g} s: {advice}")
         told = json.dumps({**welcome(), "timeout": timeout}).encode()
     except BaseException:
         center.dismiss()

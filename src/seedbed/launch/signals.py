@@ -1,8 +1,8 @@
 """Handling of Ctrl-C, SIGTERM and a closed terminal.
 
-The first of these signals ends a run in an orderly way, the second one at once; a benchmark ends at the first. A closed
-terminal is heard at most once, and is never the second: a shell passes SIGHUP on to its jobs, the kernel sends it again
-as the shell ends, and engines send it beside SIGTERM.
+The first of these signals ends a run in an orderly way, a second Ctrl-C or SIGTERM at once; a benchmark ends at the
+first. A closed terminal is heard as the first only, and does not count: a shell passes SIGHUP on to its jobs, the
+kernel sends it again as the shell ends, and engines send it beside SIGTERM, before or after.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_COUNTED = (signal.SIGINT, signal.SIGTERM)
+_ENDING = (*_COUNTED, signal.SIGHUP)
 _HURRY_SECONDS = 3.0
 
 
@@ -35,17 +36,15 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def heeding_signals(interrupted: Interruption) -> Iterator[None]:
-    """Handles signals while the block runs: the first sets ``interrupted``, a second raises :class:`KeyboardInterrupt`.
+    """Handles signals while the block runs: the first sets ``interrupted``; Ctrl-C or SIGTERM again raise an exception.
 
-    Outside the main thread nothing is handled.
+    It is :class:`KeyboardInterrupt`. Outside the main thread nothing is handled.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: Any) -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
         interrupted.by = signal.Signals(number).name
         interrupted.set()
 
@@ -72,15 +71,18 @@ def ending_as_by_ctrl_c() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
+    """Calls ``handle`` for the first signal, and raises :class:`KeyboardInterrupt` for the second that counts."""
     # A process that was started to ignore its terminal (nohup) goes on ignoring it.
     heeded = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
-    heard = 0
+    begun, counted = False, 0
 
     def hear(number: int, frame: Any) -> None:
-        nonlocal heard
-        before, heard = heard, _with(heard, number)
-        if heard > before:
+        nonlocal begun, counted
+        first, begun, counted = not begun, True, _with(counted, number)
+        if first:
             handle(number, frame)
+        elif number in _COUNTED and counted > 1:
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, hear) for number in heeded}
     try:
@@ -90,9 +92,9 @@ def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _with(heard: int, number: int) -> int:
-    """Returns the count of ending signals with one more; a closed terminal counts as the first only."""
-    return heard + (number in _ENDING and not (heard and number == signal.SIGHUP))
+def _with(counted: int, number: int) -> int:
+    """Returns the number of signals that count, after one more signal."""
+    return counted + (number in _COUNTED)
 
 
 def _ignored(number: int) -> bool:
@@ -112,11 +114,11 @@ def _hurrying() -> Iterator[None]:
     over = threading.Event()
 
     def listen() -> None:
-        heard = 0
+        counted = 0
         with ear:
             while data := ear.recv(1):
-                heard = _with(heard, data[0])
-                if heard == 2:
+                counted = _with(counted, data[0])
+                if counted == 2:
                     if not over.wait(_HURRY_SECONDS):
                         os._exit(128 + signal.SIGINT)
                     return

@@ -72,6 +72,13 @@ class _Watched:
         """True if the head has heard of it since it was started: it has compiled, and has made its environments."""
         return self.heard > self.begun
 
+    @property
+    def state(self) -> str:
+        """See :meth:`Supervisor.standing`."""
+        if self.returns is not None:
+            return "away"
+        return "starting" if self.role.silent_after and not self.there else "running"
+
     def silent(self, owes: Mapping[int, float | None], now: float) -> float:
         """Returns the seconds for which it has owed something, or has not become ready."""
         if self.index not in owes:
@@ -191,13 +198,14 @@ class Supervisor:
     def standing(self) -> list[dict[str, Any]]:
         """Returns the instances as JSON values: role, index, state, restarts, last fault, log; from any thread.
 
-        The state is ``starting`` until the head has heard of an instance, where it knows its debts; else ``running``.
+        The state is ``away`` for a guest that has ended, ``starting`` until the head has heard of an instance, where it
+        knows its debts, and else ``running``.
         """
         return [
             {
                 "role": each.role.name,
                 "index": each.index,
-                "state": "starting" if each.role.silent_after and not each.there else "running",
+                "state": each.state,
                 "restarts": len(each.restarts),
                 "fault": None if each.fault is None else str(each.fault),
                 "log": each.instance.log,

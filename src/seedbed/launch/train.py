@@ -21,6 +21,7 @@ from seedbed.launch.rendezvous import only_here
 from seedbed.launch.retrieval import bring_back
 from seedbed.launch.session import Session
 from seedbed.launch.shares import require_equal_shares
+from seedbed.launch.signals import ending_as_by_ctrl_c
 from seedbed.launch.store import Store
 from seedbed.launch.surroundings import held, keep_no_programs, require_files
 from seedbed.launch.warm_start import warm_started
@@ -125,7 +126,19 @@ def resume(
 
 
 CHANGEABLE = frozenset(
-    {"frames", "minutes", "until_return", "actors", "on", "listen", "host", "coordinator", "store", "log"}
+    {
+        "frames",
+        "minutes",
+        "until_return",
+        "actors",
+        "guests",
+        "on",
+        "listen",
+        "host",
+        "coordinator",
+        "store",
+        "log",
+    }
 )
 """Settings that may be others when a run is resumed."""
 _OF_THE_COMMAND = frozenset({"run_dir", "json", "video", "begin_or_resume"})
@@ -202,19 +215,24 @@ def _built(config: RunConfig, *, resumed: bool) -> tuple[EnvSpec, Agent]:
 def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
     """Runs host 0's part of a run of several hosts."""
     keep_no_programs()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(folder.held())
-        if config.cluster.coordinator is not None:
-            say(f"host 0 waits at {config.cluster.coordinator} for hosts 1 to {config.cluster.hosts - 1}")
-            if (reason := only_here(config.cluster.coordinator)) is not None:
-                say(reason)
+    begun = resumed
+    with folder.held():
         try:
-            hosts = lead(config, folder, stack, resumed=resumed)
+            with contextlib.ExitStack() as stack:
+                if config.cluster.coordinator is not None:
+                    say(
+                        f"host 0 waits at {config.cluster.coordinator} for hosts 1 to {config.cluster.hosts - 1}"
+                    )
+                    if (reason := only_here(config.cluster.coordinator)) is not None:
+                        say(reason)
+                with ending_as_by_ctrl_c():
+                    hosts = lead(config, folder, stack, resumed=resumed)
+                begun = True
+                return _with_others(hosts, config, folder, resumed)
         except BaseException:
-            if not resumed:
+            if not begun:  # the other hosts have ended by now, and their logs stay
                 folder.discard()
             raise
-        return _with_others(hosts, config, folder, resumed)
 
 
 def take_part(
