@@ -383,6 +383,9 @@ def test_hosts_ask_for_machines_like_the_heads_together_and_for_none_that_is_the
     for number, given in enumerate(options):
         assert given["scheduling_strategy"] == ("group", {"placement_group_bundle_index": number})
         assert given["max_restarts"] == 0 and given | wanted == given
+    for held in driver._bundles:
+        held.placed = True
+    assert driver._placed(role) == (2, 0), "none is a guest, though hosts count from 1"
     driver.close()
     assert removed == ["group"]
 

@@ -193,6 +193,10 @@ class Role:
     acts: Acts | None = None
     trains: Trains | None = None
 
+    def is_guest(self, index: int) -> bool:
+        """Returns whether the instance with this index comes and goes."""
+        return self.count <= index < self.count + self.guests
+
 
 @dataclass(frozen=True)
 class Program:

@@ -356,7 +356,7 @@ class ClusterLauncher:
 
         A host has a machine to itself, and a guest is alone, so that it finds room wherever there is any.
         """
-        if role.has_machine or index >= role.count:
+        if role.has_machine or role.is_guest(index):
             return 1
         if (size := self._sizes.get(role.name)) is None:
             cores = max(
@@ -428,7 +428,7 @@ class ClusterLauncher:
     def _placed(self, role: Role) -> tuple[int, int]:
         """Returns the numbers of instances that have a machine: those that are no guests, and guests."""
         placed = [held for held in self._bundles if held.placed and held.role.name == role.name]
-        guests = sum(index >= role.count for held in placed for index in held.tasks)
+        guests = sum(role.is_guest(index) for held in placed for index in held.tasks)
         return sum(len(held.tasks) for held in placed) - guests, guests
 
     def _keep_log(self, held: _Held, index: int) -> None:

@@ -65,7 +65,7 @@ class _Watched:
     @property
     def guest(self) -> bool:
         """True if it comes and goes: see :class:`~seedbed.architectures.program.Role`."""
-        return self.index >= self.role.count
+        return self.role.is_guest(self.index)
 
     @property
     def there(self) -> bool:
