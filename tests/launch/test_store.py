@@ -221,6 +221,14 @@ def test_no_object_of_a_copy_is_outside_of_its_store(name: Any, tmp_path: Path) 
         assert isinstance(found, Damaged) and "no object for it" in str(found)
 
 
+@pytest.mark.parametrize("size", [-1, -2, True, 1.0, "1", None])
+def test_no_size_in_a_store_lifts_the_limit_of_what_is_fetched(size: Any, tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), url := f"file://{tmp_path}/bucket", 5)
+    change(url, MARKER, lambda files: files["config.json"].update(bytes=size))
+    found = next(store.copies())
+    assert isinstance(found, Damaged) and "config.json has no size" in str(found)
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 @pytest.mark.parametrize("name", ["copies/000000/config.json", "copies/000000/copy.json"])
 def test_only_regular_files_are_read(kind: str, name: str, tmp_path: Path) -> None:
