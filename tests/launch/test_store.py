@@ -164,6 +164,21 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
     assert came_back(tmp_path / "second", store).begun
 
 
+def test_a_full_disk_is_not_blamed_on_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b", 5)
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", *given: Any, **more: Any) -> Any:
+        if mode == "xb":
+            return opened(Path("/dev/full"), "wb", buffering=0)
+        return opened(path, mode, *given, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ConfigError, match=r"^cannot write .*second\.fetched \(No space left on device\)"):
+        came_back(tmp_path / "second", store)
+    assert [path.name for path in tmp_path.iterdir()] == ["first"], "nothing half-fetched fills the disk"
+
+
 def test_an_older_folder_of_the_run_is_moved_aside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

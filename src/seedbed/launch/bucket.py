@@ -84,19 +84,21 @@ class Bucket:
 
         Raises:
           Damaged: there is no such object, or something else in its place.
-          StoreError: it cannot be read, or the file not be written.
+          StoreError: it cannot be read.
+          OSError: the file cannot be written.
         """
         digest, left = hashlib.sha256(), size + 1
-        with self._told(f"read {name}"):
-            try:
-                source = self._reading(name)
-            except FileNotFoundError as error:
-                raise Damaged(f"store {self}: {name} is missing") from error
-            with source, to.open("xb") as file:
-                while left and (block := source.read(min(_BLOCK, left))):
-                    digest.update(block)
-                    file.write(block)
-                    left -= len(block)
+        with contextlib.ExitStack() as opened:
+            with self._told(f"read {name}"):
+                try:
+                    source = opened.enter_context(self._reading(name))
+                except FileNotFoundError as error:
+                    raise Damaged(f"store {self}: {name} is missing") from error
+            file = opened.enter_context(to.open("xb"))
+            while block := self._block(name, source, min(_BLOCK, left)):
+                digest.update(block)
+                file.write(block)
+                left -= len(block)
         return digest.hexdigest()
 
     def write(self, name: str, content: bytes) -> None:
@@ -150,6 +152,12 @@ class Bucket:
         if info["type"] != "file":
             raise Damaged(f"store {self}: {name} has to be a file, and is something else ({info['type']})")
         return self._files.open(self._path(name), "rb")
+
+    def _block(self, name: str, source: Any, size: int) -> bytes:
+        """Returns the next bytes of an object, at most ``size``; none at its end, or if none are wanted."""
+        with self._told(f"read {name}"):
+            block: bytes = source.read(size)
+            return block
 
     def _require_no_link(self, name: str) -> None:
         """Refuses links in a folder that stands in for a bucket: they lead to files of somebody else's choice."""

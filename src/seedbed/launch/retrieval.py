@@ -80,10 +80,14 @@ def _fetch(folder: RunFolder, store: Store) -> None:
 def _fetch_copy(copy: Copy, draft: RunFolder, folder: RunFolder, store: Store) -> None:
     draft.path.mkdir(parents=True, exist_ok=True)
     with draft.held():
-        for left in draft.path.iterdir():  # by one that was killed
-            if left.name not in ("lock", "logs"):
-                regular_files.remove(left)
-        store.fetch(copy, draft.path)
-        draft.keep_identity(store.identity() or "")
-        draft.keep_session(copy.session)
-        draft.path.rename(folder.path)
+        try:
+            for left in draft.path.iterdir():  # by one that was killed
+                if left.name not in ("lock", "logs"):
+                    regular_files.remove(left)
+            store.fetch(copy, draft.path)
+            draft.keep_identity(store.identity() or "")
+            draft.keep_session(copy.session)
+            draft.path.rename(folder.path)
+        except BaseException:
+            regular_files.remove(draft.path)
+            raise
