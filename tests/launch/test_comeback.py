@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_stores import Faulty, no_fault, steps_in
+from faulty_stores import Faulty, never_trained, no_fault, steps_in
 from harness import Command, balanced, checkpoints, flags, rows, summary, tiny, until
 
+from seedbed.cli.main import main
 from seedbed.cli.status import Status
 from seedbed.config.resolve import replace
-from seedbed.errors import ConfigError, RunFailed
+from seedbed.errors import ConfigError, RunFailed, StoreUnreachable
 from seedbed.launch import session, train
 from seedbed.launch.bucket import Bucket
 from seedbed.launch.folder import RunFolder
@@ -66,12 +67,63 @@ def test_a_run_of_ones_own_goes_on_copying_without_a_word(tmp_path: Path) -> Non
 
 def test_a_store_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
     def broken(what: str, path: str) -> None:
-        raise PermissionError("no rights")
+        raise FileNotFoundError("no such bucket")
 
     Faulty.fault = staticmethod(broken)
-    with pytest.raises(ConfigError, match=r"cannot write trial-.*no rights"):
+    with pytest.raises(ConfigError, match=r"cannot write trial-.*no such bucket"):
         train.train(tiny("no:such", tmp_path / "run", store="faulty://b"))
     assert not (tmp_path / "run").exists()
+
+
+class Away:
+    """A fault of all objects whose name has a word in it, for some attempts."""
+
+    def __init__(self, word: str, attempts: int) -> None:
+        self.word, self.attempts = word, attempts
+
+    def __call__(self, what: str, path: str) -> None:
+        if self.word in path and self.attempts:
+            self.attempts -= 1
+            raise ConnectionError("no network")
+
+
+@pytest.mark.parametrize("word", ["trial-", "claim"])
+def test_a_short_outage_does_not_keep_a_run_from_beginning(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("seedbed.launch.store._WAITS", (0.0, 0.0))
+    Faulty.fault = staticmethod(Away(word, 2))
+    train.train(tiny("toy:catch", tmp_path / "run", **ALONE, frames=200, store="faulty://b"))
+    assert steps_in(Store(Bucket("faulty://b"))) and summary(tmp_path / "run")
+    assert capsys.readouterr().out.count("tried again for") == 1
+
+
+@pytest.mark.parametrize("word", ["trial-", "identity", "claim"])
+def test_a_run_that_cannot_reach_its_store_begins_nothing(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seedbed.launch.store._WAITS", (0.0, 0.0))
+    Faulty.fault = staticmethod(Away(word, 99))
+    with pytest.raises(StoreUnreachable, match="no network.*execute the command again"):
+        train.train(tiny("toy:catch", tmp_path / "run", **ALONE, store="faulty://b"))
+    assert not (tmp_path / "run").exists()
+    begun = never_trained(tmp_path / "begun", store="faulty://b")
+    with pytest.raises(StoreUnreachable):
+        train.resume(str(begun.path))
+    assert begun.begun and begun.last_session == 0
+
+
+@pytest.mark.parametrize(("denied", "status"), [(False, Status.EXECUTE_AGAIN), (True, Status.FAILED)])
+def test_an_engine_begins_a_command_again_whose_store_was_away(
+    denied: bool, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(arguments: list[str]) -> int:
+        raise StoreUnreachable("no network", denied=denied)
+
+    monkeypatch.setattr("seedbed.cli.train.run", away)
+    with pytest.raises(SystemExit) as end:
+        main(["train"])
+    assert end.value.code == status
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

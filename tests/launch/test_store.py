@@ -13,11 +13,11 @@ from harness import placed
 
 from seedbed import atomic_folder
 from seedbed.config.resolve import configure, replace
-from seedbed.errors import ConfigError, Damaged, StoreError
+from seedbed.errors import ConfigError, Damaged, StoreError, StoreUnreachable
 from seedbed.launch.bucket import Bucket
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.retrieval import bring_back
-from seedbed.launch.store import Copy, Store
+from seedbed.launch.store import Copy, Store, patiently
 from seedbed.learning.checkpoint import load_latest
 
 MARKER = "sessions/000000/copies/000000/copy.json"
@@ -100,7 +100,7 @@ def test_a_half_copied_checkpoint_is_never_taken(tmp_path: Path) -> None:
         again = copied(folder, "faulty://b", 5)
         written.clear()
         Faulty.fault = staticmethod(killed)
-        with pytest.raises(StoreError, match=r"store faulty://b: cannot write .*no network"):
+        with pytest.raises(StoreUnreachable, match=r"store faulty://b: cannot write .*no network"):
             again.keep(folder, 7, 9)
         Faulty.fault = staticmethod(no_fault)
         assert steps_in(again) == [5]
@@ -145,7 +145,7 @@ def test_a_store_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
             raise ConnectionError("no network")
 
     Faulty.fault = staticmethod(away)
-    with pytest.raises(StoreError, match="no network"):
+    with pytest.raises(StoreUnreachable, match="no network"):
         came_back(tmp_path / "second", store)
     assert not (tmp_path / "second").exists(), "the newest one would be forgotten"
     Faulty.fault = staticmethod(no_fault)
@@ -395,6 +395,70 @@ def test_what_is_half_copied_is_removed_with_the_next_one(tmp_path: Path) -> Non
     store.keep(folder, 6, 3)
     assert [path.name for path in copies.iterdir()] == ["000001"]
     assert [path.name for path in (copies.parent / "checkpoints").iterdir()] == [f"{6:012d}"]
+
+
+# -- outages ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 5, 6])
+def test_a_short_outage_is_waited_for_with_one_line(attempts: int) -> None:
+    failures = [StoreUnreachable("no network")] * (attempts - 1)
+    lines: list[str] = []
+    waited: list[float] = []
+
+    def attempt() -> str:
+        if failures:
+            raise failures.pop()
+        return "reached"
+
+    assert patiently(attempt, note=lines.append, wait=waited.append) == "reached"
+    assert lines == ["no network; tried again for 60 s"] * (attempts > 1) and len(waited) == attempts - 1
+
+
+@pytest.mark.parametrize("denied", [False, True])
+def test_a_long_outage_ends_the_command_after_a_minute(denied: bool) -> None:
+    def attempt() -> None:
+        raise StoreUnreachable("no word", denied=denied)
+
+    waited: list[float] = []
+    with pytest.raises(StoreUnreachable, match="no word; tried for 60 s: execute the command again") as end:
+        patiently(attempt, note=lambda line: None, wait=waited.append)
+    assert sum(waited) == 60 and end.value.denied is denied
+
+
+def test_nobody_who_interrupts_waits_for_a_store() -> None:
+    attempts: list[None] = []
+
+    def attempt() -> None:
+        attempts.append(None)
+        raise StoreUnreachable("no network")
+
+    with pytest.raises(StoreUnreachable):
+        patiently(attempt, note=lambda line: None, wait=lambda seconds: True)
+    assert len(attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "denied"),
+    [
+        (ConnectionError("no network"), StoreUnreachable, False),
+        (OSError(16, "503 Slow Down"), StoreUnreachable, False),
+        (TimeoutError(), StoreUnreachable, False),
+        (RuntimeError("no word of it"), StoreUnreachable, False),
+        (PermissionError("the token has expired"), StoreUnreachable, True),
+        (FileNotFoundError("no such bucket"), StoreError, False),
+        (ValueError("invalid name of a bucket"), StoreError, False),
+    ],
+)
+def test_only_what_fails_again_is_a_wrong_setting(error: Exception, kind: type, denied: bool) -> None:
+    def broken(what: str, path: str) -> None:
+        raise error
+
+    Faulty.fault = staticmethod(broken)
+    with pytest.raises(kind, match="give a URL that can be written") as refusal:
+        Store.open("faulty://b")
+    assert isinstance(refusal.value, ConfigError) == (kind is StoreError)
+    assert getattr(refusal.value, "denied", False) is denied
 
 
 # -- refusals ---------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""A bucket behind a URL: objects with names, by fsspec; every error is a :class:`~seedbed.errors.StoreError`.
+"""A bucket behind a URL: objects with names, by fsspec.
+
+An error of a library is a :class:`~seedbed.errors.StoreError` if the same call fails again, since there is no such
+bucket, and else a :class:`~seedbed.errors.StoreUnreachable`.
 
 A bucket has no rename, no lock and no links, and an object is there whole or not at all. A plain folder (``file:///…``)
 has all of these and lacks the last, so no reader may rely on either. A folder may also be a stranger's: links in it are
@@ -15,10 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import regular_files
-from seedbed.errors import Damaged, StoreError, cause_of
+from seedbed.errors import Damaged, SeedbedError, StoreError, StoreUnreachable, cause_of
 from seedbed.installation import extra_line
 
 _BLOCK = 1 << 20
+_WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, NotImplementedError, TypeError, ValueError)
+"""Exceptions of libraries that come again with every attempt: there is no such bucket, or no such name."""
+_ADVICE = (
+    "give a URL that can be written, read and deleted from here (credentials are given to the store's package, by its "
+    "own variables or files)"
+)
 
 
 class Bucket:
@@ -40,7 +49,11 @@ class Bucket:
         return self.url
 
     def try_out(self) -> None:
-        """Writes, reads and removes a small object; raises :class:`StoreError` if one of them fails."""
+        """Writes, reads and removes a small object.
+
+        Raises:
+          StoreError, StoreUnreachable: one of them fails.
+        """
         name, word = f"trial-{secrets.token_hex(8)}", secrets.token_bytes(8)
         try:
             self.write(name, word)
@@ -48,10 +61,9 @@ class Bucket:
                 raise StoreError(f"store {self}: what was written is not what is read")
             self.remove(name)
         except StoreError as error:
-            raise StoreError(
-                f"{error}: give a URL that can be written, read and deleted from here (credentials are given to the "
-                "store's package, by its own variables or files)"
-            ) from error
+            raise StoreError(f"{error}: {_ADVICE}") from error
+        except StoreUnreachable as error:
+            raise StoreUnreachable(f"{error}: {_ADVICE}", denied=error.denied) from error
 
     def names(self, folder: str) -> list[str]:
         """Returns the names of all that is directly in a folder, in order; empty if there is no such folder."""
@@ -84,7 +96,7 @@ class Bucket:
 
         Raises:
           Damaged: there is no such object, or something else in its place.
-          StoreError: it cannot be read.
+          StoreError, StoreUnreachable: it cannot be read.
           OSError: the file cannot be written.
         """
         digest, left = hashlib.sha256(), size + 1
@@ -173,10 +185,13 @@ class Bucket:
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (StoreError, Damaged):
+        except SeedbedError:
             raise
         except Exception as error:  # of any library of any bucket
-            raise StoreError(f"store {self}: cannot {what} ({cause_of(error)})") from error
+            line = f"store {self}: cannot {what} ({cause_of(error)})"
+            if isinstance(error, _WRONG):
+                raise StoreError(line) from error
+            raise StoreUnreachable(line, denied=isinstance(error, PermissionError)) from error
 
 
 def _opened(url: str) -> tuple[Any, str]:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from seedbed.errors import StoreError, cause_of
+from seedbed.errors import StoreError, StoreUnreachable, cause_of
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.store import Store
 
@@ -154,7 +154,8 @@ class Copier:
 
     def _failed(self, error: Exception) -> None:
         _log.warning("not copied", exc_info=error)
-        cause = str(error) if isinstance(error, StoreError) else f"store {self._store}: {cause_of(error)}"
+        told = isinstance(error, StoreError | StoreUnreachable)
+        cause = str(error) if told else f"store {self._store}: {cause_of(error)}"
         with self._changed:
             self._failure, self._copying = cause, None
             self._changed.notify_all()

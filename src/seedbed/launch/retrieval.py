@@ -23,6 +23,7 @@ def bring_back(folder: RunFolder, store: Store) -> None:
 
     Raises:
       ConfigError: another run is in the store or in the folder, no copy is intact, or the folder cannot be written.
+      StoreUnreachable: the store cannot be read; the same call goes on.
     """
     if not folder.begun:
         _fetch(folder, store)

@@ -37,7 +37,7 @@ from seedbed.launch.saver import Saver
 from seedbed.launch.services import makers, sinks
 from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.launch.stopping import Stopping
-from seedbed.launch.store import Store
+from seedbed.launch.store import Store, patiently
 from seedbed.launch.supervisor import Supervisor
 from seedbed.launch.surroundings import require_files
 from seedbed.learning.checkpoint import Checkpoint, Contents
@@ -137,6 +137,7 @@ class Session:
 
         Raises:
           ConfigError: a setting does not fit; nothing was started.
+          StoreUnreachable: the store cannot be read and written; nothing was started.
           RunFailed: the run failed; the message names the component, the cause and the log.
         """
         config, folder = self.config, self.folder
@@ -201,7 +202,11 @@ class Session:
         told = self.hosts.agree({"session": self.folder.session(self.resumed)})
         number = max(int(each["session"]) for each in told)
         if self.store is not None:
-            number = self.store.claim(self.folder, number)
+            number = patiently(
+                partial(self.store.claim, self.folder, number),
+                note=self.display.note,
+                wait=self.interrupted.wait,
+            )
         self.folder.keep_session(number)
         self.folder.keep_spec(self.spec)
         self.folder.keep_program(self.program.to_json())

@@ -26,17 +26,23 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from seedbed import atomic_folder
 from seedbed.config.settings import require_store
-from seedbed.errors import Damaged, StoreError
+from seedbed.errors import Damaged, StoreError, StoreUnreachable
 from seedbed.launch.bucket import Bucket
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.checkpoint import files_of, load
+from seedbed.metrics.say import say
+
+_Found = TypeVar("_Found")
+_WAITS = (2.0, 4.0, 8.0, 16.0, 30.0)
+"""Seconds between the attempts to reach a store with which a run begins."""
 
 _IDENTITY, _SESSIONS, _MARKER = "identity", "sessions", "copy.json"
 _NUMBER = re.compile(r"\d{6}", re.ASCII)
@@ -96,7 +102,12 @@ class Store:
 
     @staticmethod
     def open(url: str) -> Store:
-        """Returns the store at a URL; raises :class:`ConfigError` if it is none, or nothing can be written there."""
+        """Returns the store at a URL.
+
+        Raises:
+          ConfigError: it is none, or nothing can be written there.
+          StoreUnreachable: it does not answer, or says no.
+        """
         require_store(url)
         bucket = Bucket(url)
         bucket.try_out()
@@ -145,7 +156,8 @@ class Store:
           The number of the session, larger than that of every other one here.
 
         Raises:
-          StoreError: another run is in the store, or it cannot be written.
+          StoreError: another run is in the store.
+          StoreUnreachable: it cannot be read and written.
         """
         self.require_same(folder)
         word = self.identity()
@@ -210,7 +222,7 @@ class Store:
           A line that says so if another session has begun meanwhile: nothing was copied then; None otherwise.
 
         Raises:
-          StoreError: the store cannot be written.
+          StoreError, StoreUnreachable: the store cannot be written.
           CheckpointError: there is no such checkpoint.
           OSError: a file of the folder cannot be read.
         """
@@ -267,7 +279,7 @@ class Store:
 
         Raises:
           Damaged: a file differs from the one that was copied.
-          StoreError: the store cannot be read.
+          StoreError, StoreUnreachable: the store cannot be read.
           CheckpointError: the checkpoint in it is damaged.
           OSError: the folder cannot be written.
         """
@@ -278,6 +290,40 @@ class Store:
                 raise Damaged(f"{file['object']} does not have the SHA-256 that it was copied with")
         if copy.checkpoint is not None:
             load(folder / "checkpoints", copy.checkpoint)
+
+
+def patiently(
+    attempt: Callable[[], _Found],
+    *,
+    note: Callable[[str], None] = say,
+    wait: Callable[[float], object] = time.sleep,
+) -> _Found:
+    """Returns the result of an attempt, which is made again for about a minute while the store cannot be reached.
+
+    Args:
+      attempt: function that may be called again after it has failed.
+      note: callback for the line that says so.
+      wait: function that waits for some seconds, and returns a true value if there is no time to wait any longer.
+
+    Raises:
+      StoreUnreachable: the store could not be reached all the time.
+    """
+    waits = iter(_WAITS)
+    told = False
+    while True:
+        try:
+            return attempt()
+        except StoreUnreachable as error:
+            seconds = next(waits, None)
+            if seconds is None:
+                raise StoreUnreachable(
+                    f"{error}; tried for {sum(_WAITS):.0f} s: execute the command again", denied=error.denied
+                ) from error
+            if not told:
+                note(f"{error}; tried again for {sum(_WAITS):.0f} s")
+                told = True
+            if wait(seconds):
+                raise
 
 
 def _place(session: int) -> str:
