@@ -104,13 +104,26 @@ def test_a_run_that_cannot_reach_its_store_begins_nothing(
 ) -> None:
     monkeypatch.setattr("seedbed.launch.store._WAITS", (0.0, 0.0))
     Faulty.fault = staticmethod(Away(word, 99))
-    with pytest.raises(StoreUnreachable, match="no network.*execute the command again"):
+    with pytest.raises(StoreUnreachable, match=r"no network.*execute the command again"):
         train.train(tiny("toy:catch", tmp_path / "run", **ALONE, store="faulty://b"))
     assert not (tmp_path / "run").exists()
     begun = never_trained(tmp_path / "begun", store="faulty://b")
     with pytest.raises(StoreUnreachable):
         train.resume(str(begun.path))
     assert begun.begun and begun.last_session == 0
+
+
+def test_a_run_that_could_not_start_leaves_its_store_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unfit(self: session.Session) -> None:
+        raise ConfigError("does not fit")
+
+    monkeypatch.setattr(session.Session, "_build", unfit)
+    with pytest.raises(ConfigError, match="does not fit"):
+        train.train(tiny("toy:catch", tmp_path / "run", **ALONE, store="faulty://b"))
+    assert not (tmp_path / "run").exists()
+    Store(Bucket("faulty://b")).require_empty()
 
 
 @pytest.mark.parametrize(("denied", "status"), [(False, Status.EXECUTE_AGAIN), (True, Status.FAILED)])
@@ -135,7 +148,7 @@ def test_a_store_that_fails_at_the_end_leaves_the_run_as_it_is(
     begun: list[str] = []
 
     def away(what: str, path: str) -> None:
-        if what == "write" and path.endswith("copy.json"):
+        if what == "write" and path.endswith("copy.json") and "copies/000000" not in path:
             begun.append(path)
             if len(begun) == 1 and interrupted:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -156,7 +169,7 @@ def test_a_learner_that_was_replaced_elsewhere_ends(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("seedbed.launch.copier._LOOK_SECONDS", 0.01)
 
     def replaced(what: str, path: str) -> None:
-        if what == "write" and path.endswith("config.json"):
+        if what == "write" and path.endswith("copies/000001/config.json"):
             Faulty.fault = staticmethod(no_fault)
             Bucket("faulty://b").write("sessions/000003/claim", b"of another machine")
 
@@ -165,7 +178,7 @@ def test_a_learner_that_was_replaced_elsewhere_ends(tmp_path: Path, monkeypatch:
         RunFailed, match=r"another session of this run has begun in store faulty://b \(number 3\)"
     ):
         train.train(tiny("toy:catch", tmp_path / "run", **ALONE, frames=None, store="faulty://b"))
-    assert steps_in(Store(Bucket("faulty://b"))) == []
+    assert steps_in(Store(Bucket("faulty://b"))) == [None], "its settings alone, from when it began"
 
 
 def newest(store: Store) -> Copy | None:

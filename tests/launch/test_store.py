@@ -20,7 +20,7 @@ from seedbed.launch.retrieval import bring_back
 from seedbed.launch.store import Copy, Store, patiently
 from seedbed.learning.checkpoint import load_latest
 
-MARKER = "sessions/000000/copies/000000/copy.json"
+MARKER = "sessions/000000/copies/000001/copy.json"
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_a_damaged_copy_is_passed_over_aloud(
 ) -> None:
     store = copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket", 5, 7)
     place = tmp_path / "bucket/sessions/000000"
-    names = {"marker": "copies/000001/copy.json", "rows": "copies/000001/metrics.jsonl"}
+    names = {"marker": "copies/000002/copy.json", "rows": "copies/000002/metrics.jsonl"}
     file = place / names.get(damage, "checkpoints/000000000007/train.safetensors")
     content = file.read_bytes()
     if damage == "missing":
@@ -124,7 +124,7 @@ def test_a_damaged_copy_is_passed_over_aloud(
         file.write_bytes(changed.get(damage, content[:-3] + b"abc"))
     second = came_back(tmp_path / "second", store)
     assert load_latest(second.checkpoints).step == 5
-    assert "passed over" in (said := capsys.readouterr().out) and "fetched copy 0 of session 0" in said
+    assert "passed over" in (said := capsys.readouterr().out) and "fetched copy 1 of session 0" in said
 
 
 def test_if_none_is_intact_nothing_is_begun(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_an_older_folder_of_the_run_is_moved_aside(
 )
 def test_no_name_in_a_store_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
     store = copied(never_trained(tmp_path / "first"), url := f"file://{tmp_path}/bucket", 5)
-    for place in (f"sessions/000000/copies/000000/{path}", f"sessions/000000/{path}"):
+    for place in (f"sessions/000000/copies/000001/{path}", f"sessions/000000/{path}"):
         change(
             url,
             MARKER,
@@ -245,7 +245,7 @@ def test_no_size_in_a_store_lifts_the_limit_of_what_is_fetched(size: Any, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-@pytest.mark.parametrize("name", ["copies/000000/config.json", "copies/000000/copy.json"])
+@pytest.mark.parametrize("name", ["copies/000001/config.json", "copies/000001/copy.json"])
 def test_only_regular_files_are_read(kind: str, name: str, tmp_path: Path) -> None:
     store = copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket", 5)
     placed(kind, tmp_path / "bucket/sessions/000000" / name)
@@ -332,11 +332,10 @@ def test_a_store_without_conditional_writing_tells_the_one_that_came_first(tmp_p
 
 
 def test_a_store_holds_one_run(tmp_path: Path) -> None:
-    store = copied(never_trained(tmp_path / "first"), "faulty://b")
+    first = never_trained(tmp_path / "first")
+    store = Store.open("faulty://b")
     store.require_empty()
-    adopted = never_trained(tmp_path / "adopted")
-    assert store.claim(adopted, 0) == 1, "what began there has copied nothing"
-    store.keep(adopted, None, 3)
+    assert store.claim(first, 0) == 0
     with pytest.raises(StoreError, match="already holds a run: go on with it by --begin-or-resume"):
         Store.open("faulty://b").require_empty()
     other = never_trained(tmp_path / "other")
@@ -346,6 +345,79 @@ def test_a_store_holds_one_run(tmp_path: Path) -> None:
     Bucket("faulty://c").write("identity", b"mine")
     with pytest.raises(StoreError, match="not Seedbed's"):
         Store.open("faulty://c").claim(other, 0)
+
+
+@pytest.mark.parametrize("killed_at", range(5))
+def test_a_store_where_a_session_ended_as_it_began_is_free(killed_at: int, tmp_path: Path) -> None:
+    written: list[str] = []
+
+    def killed(what: str, path: str) -> None:
+        if what == "write":
+            written.append(path)
+            if len(written) > killed_at:
+                raise ConnectionError("no network")
+
+    Faulty.fault = staticmethod(killed)
+    store = Store(Bucket("faulty://b"))
+    with pytest.raises(StoreUnreachable):
+        store.claim(never_trained(tmp_path / "first"), 0)
+    assert written[-1].endswith(("identity", "claim", "config.json", "signature", "copy.json")[killed_at])
+    Faulty.fault = staticmethod(no_fault)
+    store.require_empty()
+    second = never_trained(tmp_path / "second")
+    store.claim(second, 0)
+    store.keep(second, None, 3)
+    assert store.identity() == second.identity() and store.overtaken() is None
+
+
+@pytest.mark.parametrize("moment", range(9))
+def test_of_two_runs_that_begin_at_once_one_goes_on_at_most(moment: int, tmp_path: Path) -> None:
+    runs = [never_trained(tmp_path / name) for name in ("one", "other", "third")]
+    stores = [Store(Bucket("faulty://b")) for _ in runs]
+    seen: list[str] = []
+    began: list[int] = []
+
+    def begin(number: int) -> None:
+        try:
+            stores[number].claim(runs[number], 0)
+            began.append(number)
+        except StoreError as error:
+            assert "another run" in str(error)
+
+    def meanwhile(what: str, path: str) -> None:
+        seen.append(path)
+        if len(seen) == moment + 1:
+            Faulty.fault = staticmethod(no_fault)
+            begin(1)
+
+    Faulty.fault = staticmethod(meanwhile)
+    begin(0)
+    assert len(seen) > moment, "this moment is in the claim"
+    Faulty.fault = staticmethod(no_fault)
+    begin(2)
+    assert len(began) == 1
+    assert stores[began[0]].overtaken() is None
+    assert stores[0].identity() == runs[began[0]].identity()
+    for folder in (run for number, run in enumerate(runs) if number not in began):
+        with pytest.raises(StoreError, match="holds another run"):
+            stores[0].require_same(folder)
+
+
+def test_a_run_that_could_not_start_is_taken_out_of_its_store(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "first")
+    store = Store.open("faulty://b")
+    store.claim(folder, 0)
+    store.withdraw()
+    store.require_empty()
+    store.claim(folder, 0)
+    checkpoint(folder, 5)
+    store.keep(folder, 5, 3)
+    store.withdraw()
+    assert steps_in(store) == [5], "it was trained"
+    again = Store.open("faulty://b")
+    again.claim(folder, 1)
+    again.withdraw()
+    assert steps_in(store) == [5], "it was begun by another session"
 
 
 # -- the rule of deletion ---------------------------------------------------------------------------------
@@ -390,10 +462,10 @@ def test_what_is_half_copied_is_removed_with_the_next_one(tmp_path: Path) -> Non
     folder = never_trained(tmp_path / "first")
     store = copied(folder, f"file://{tmp_path}/bucket", 5)
     copies = tmp_path / "bucket/sessions/000000/copies"
-    (copies / "000000/copy.json").unlink()
+    (copies / "000001/copy.json").unlink()
     checkpoint(folder, 6)
     store.keep(folder, 6, 3)
-    assert [path.name for path in copies.iterdir()] == ["000001"]
+    assert [path.name for path in copies.iterdir()] == ["000002"]
     assert [path.name for path in (copies.parent / "checkpoints").iterdir()] == [f"{6:012d}"]
 
 

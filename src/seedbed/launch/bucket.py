@@ -22,7 +22,14 @@ from seedbed.errors import Damaged, SeedbedError, StoreError, StoreUnreachable, 
 from seedbed.installation import extra_line
 
 _BLOCK = 1 << 20
-_WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, NotImplementedError, TypeError, ValueError)
+_WRONG = (
+    FileNotFoundError,
+    NotADirectoryError,
+    IsADirectoryError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
 """Exceptions of libraries that come again with every attempt: there is no such bucket, or no such name."""
 _ADVICE = (
     "give a URL that can be written, read and deleted from here (credentials are given to the store's package, by its "

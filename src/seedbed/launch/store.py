@@ -24,10 +24,11 @@ the copy is damaged.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +46,7 @@ _WAITS = (2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds between the attempts to reach a store with which a run begins."""
 
 _IDENTITY, _SESSIONS, _MARKER = "identity", "sessions", "copy.json"
+_SETTINGS = ("config.json", "signature")
 _NUMBER = re.compile(r"\d{6}", re.ASCII)
 _WORD = re.compile(r"[0-9a-f]{32}")
 _CHECKPOINT = re.compile(r"checkpoints/(\d{12})/\w[\w.-]*", re.ASCII)
@@ -99,6 +101,7 @@ class Store:
         self._session = -1
         self._word = b""
         self._copies = 0
+        self._began = False
 
     @staticmethod
     def open(url: str) -> Store:
@@ -120,10 +123,14 @@ class Store:
 
     def require_empty(self) -> None:
         """Raises :class:`StoreError` if a run is in the store."""
-        if next(self._places(), None) is not None:
+        if not self._is_empty():
             raise StoreError(
                 f"store {self} already holds a run: go on with it by --begin-or-resume, or give another --store"
             )
+
+    def _is_empty(self) -> bool:
+        """Returns whether no session has got as far as its first copy; a run is in the store from then on."""
+        return next(self.copies(), None) is None
 
     def identity(self) -> str | None:
         """Returns the word by which the run is known; None if there is no run yet."""
@@ -137,16 +144,18 @@ class Store:
     def require_same(self, folder: RunFolder) -> None:
         """Raises :class:`StoreError` if another run than the one in the folder is in the store."""
         known = self.identity()
-        if known is None or known == folder.identity():
+        if known is None or known == folder.identity() or self._is_empty():
             return
-        if folder.identity() is None and next(self._places(), None) is None:
-            return  # a session began there, and copied nothing
         raise StoreError(
             f"store {self} holds another run than {folder.path}: give the one of this run, or a new one"
         )
 
     def claim(self, folder: RunFolder, least: int) -> int:
-        """Begins a session; from then on no earlier one writes here.
+        """Begins a session; from then on no earlier one writes here, and no other run can begin here.
+
+        A store that is empty gets a first copy, of the settings alone. Of several runs that begin here in the same
+        moment one goes on at most: each looks for the first copies of others after its claim, and for their claims
+        after its own first copy.
 
         Args:
           folder: the run folder; it gets the store's word for the run.
@@ -156,23 +165,59 @@ class Store:
           The number of the session, larger than that of every other one here.
 
         Raises:
-          StoreError: another run is in the store.
+          StoreError: another run is in the store, or begins there at this moment.
           StoreUnreachable: it cannot be read and written.
         """
         self.require_same(folder)
-        word = self.identity()
-        if word is None:
-            word = folder.identity() or secrets.token_hex(16)
-            if not self.bucket.create(_IDENTITY, word.encode()):
-                raise StoreError(
-                    f"another run has begun in store {self} at this moment: give another --store"
-                )
+        self._began = self._is_empty()
+        word = self._named(folder)
         folder.keep_identity(word)
         self._word = secrets.token_hex(16).encode()
         self._session = max([least, *(number + 1 for number in self._sessions())])
         while not self.bucket.create(f"{_place(self._session)}/claim", self._word):
             self._session += 1
+        if self._began:
+            self._copy_settings(folder, word)
         return self._session
+
+    def _named(self, folder: RunFolder) -> str:
+        """Returns the word of the run in the folder, which is the store's from now on."""
+        known = self.identity()
+        word = folder.identity() or secrets.token_hex(16)
+        if known is None and not self.bucket.create(_IDENTITY, word.encode()):
+            raise self._another()
+        if known not in (None, word):  # of a session that began there, and copied nothing
+            self.bucket.write(_IDENTITY, word.encode())
+        return word
+
+    def _copy_settings(self, folder: RunFolder, word: str) -> None:
+        """Writes the first copy of a run; raises :class:`StoreError` if another one begins at this moment."""
+        if not self._is_empty():
+            self.bucket.remove(f"{_place(self._session)}/claim")  # or it would end the other one
+            raise self._another()
+        place = self._next_place()
+        settings = [(path, content) for path, content in folder.state() if path in _SETTINGS]
+        self._complete(place, self._small(place, settings))
+        if self.identity() != word or self.overtaken() is not None:
+            self.bucket.remove(f"{place}/{_MARKER}")
+            raise self._another()
+
+    def _another(self) -> StoreError:
+        return StoreError(f"another run has begun in store {self} at this moment: give another --store")
+
+    def withdraw(self) -> None:
+        """Takes a run that could not start out of the store again, as far as that can be done.
+
+        Nothing is removed if this session did not begin the run, or if anything was trained.
+        """
+        if not self._began:
+            return
+        with contextlib.suppress(StoreError, StoreUnreachable):
+            found = list(self.copies())
+            own = [copy for copy in found if isinstance(copy, Copy) and copy.session == self._session]
+            if len(own) == len(found) and all(copy.checkpoint is None for copy in own):
+                for copy in own:
+                    self.bucket.remove(f"{_place(copy.session)}/copies/{copy.number:06d}/{_MARKER}")
 
     def overtaken(self) -> str | None:
         """Returns a line that says so if a later session has begun here; None while this one is the newest."""
@@ -227,17 +272,29 @@ class Store:
           OSError: a file of the folder cannot be read.
         """
         known = [copy for copy in self.copies() if isinstance(copy, Copy)]
-        place = f"{_place(self._session)}/copies/{self._copies:06d}"
-        self._copies += 1
+        place = self._next_place()
         files = {} if step is None else self._checkpoint(folder, step, known)
-        for path, content in folder.state():
-            self.bucket.write(f"{place}/{path}", content)
-            files[path] = {"object": f"{place}/{path}", **atomic_folder.entry(content)}
+        files |= self._small(place, folder.state())
         if (overtaken := self.overtaken()) is not None:  # copying takes its time
             return overtaken
-        self.bucket.write(f"{place}/{_MARKER}", atomic_folder.sealed({"files": files}).encode())
+        self._complete(place, files)
         self._prune([Copy(self._session, self._copies - 1, files, step), *known], keep)
         return None
+
+    def _next_place(self) -> str:
+        self._copies += 1
+        return f"{_place(self._session)}/copies/{self._copies - 1:06d}"
+
+    def _small(self, place: str, state: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
+        """Copies small files of a run; returns their entries."""
+        files = {}
+        for path, content in state:
+            self.bucket.write(f"{place}/{path}", content)
+            files[path] = {"object": f"{place}/{path}", **atomic_folder.entry(content)}
+        return files
+
+    def _complete(self, place: str, files: Mapping[str, Any]) -> None:
+        self.bucket.write(f"{place}/{_MARKER}", atomic_folder.sealed({"files": files}).encode())
 
     def _checkpoint(self, folder: RunFolder, step: int, known: list[Copy]) -> dict[str, Any]:
         """Copies the files of a checkpoint, unless a copy has them; returns their entries."""
@@ -253,10 +310,13 @@ class Store:
         }
 
     def _prune(self, copies: list[Copy], keep: int) -> None:
-        """Removes all copies but the newest of each of the newest checkpoints, and files that no copy has."""
+        """Removes all copies but the newest of each of the newest checkpoints, and files that no copy has.
+
+        A copy without a checkpoint stays only while it is the newest one.
+        """
         kept: dict[frozenset[str], Copy] = {}
         for copy in copies:
-            if copy.contents not in kept and len(kept) < keep:
+            if copy.contents not in kept and len(kept) < keep and (copy.contents or not kept):
                 kept[copy.contents] = copy
         stays = {(copy.session, copy.number) for copy in kept.values()}
         for session, number in list(self._places()):
@@ -295,7 +355,7 @@ class Store:
 def patiently(
     attempt: Callable[[], _Found],
     *,
-    note: Callable[[str], None] = say,
+    note: Callable[[str], object] = say,
     wait: Callable[[float], object] = time.sleep,
 ) -> _Found:
     """Returns the result of an attempt, which is made again for about a minute while the store cannot be reached.

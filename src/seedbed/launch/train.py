@@ -75,6 +75,8 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
             return Session(config, spec, agent, folder, launch=launch, store=store).run()
     except (ConfigError, StoreUnreachable):
         folder.discard()
+        if store is not None and not folder.begun:
+            store.withdraw()
         raise
 
 
