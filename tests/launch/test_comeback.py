@@ -51,6 +51,17 @@ def test_a_run_goes_on_from_memory(tmp_path: Path) -> None:
     )
 
 
+def test_a_command_that_goes_on_looks_once_for_what_is_in_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Store] = []
+    monkeypatch.setattr(train, "bring_back", lambda folder, store: looked.append(store))
+    monkeypatch.setattr(session.Session, "run", lambda self: self.store)
+    begun = never_trained(tmp_path / "run", store="faulty://b")
+    again = replace(begun.config(), begin_or_resume=True)
+    assert train.train(again) is looked[0] and len(looked) == 1  # type: ignore[comparison-overlap]
+
+
 def test_a_run_of_ones_own_goes_on_copying_without_a_word(tmp_path: Path) -> None:
     config = tiny("toy:catch", tmp_path / "run", **ALONE, frames=200, store="faulty://b")
     first = train.train(config)

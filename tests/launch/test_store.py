@@ -194,6 +194,36 @@ def test_an_older_folder_of_the_run_is_moved_aside(
     assert first.last_session == 9, "a folder that is newer stays"
 
 
+def test_a_damaged_newest_copy_does_not_have_the_run_fetched_twice(tmp_path: Path) -> None:
+    first = never_trained(tmp_path / "first")
+    second = came_back(tmp_path / "second", copied(first, "faulty://b", 5))
+    store = copied(second, "faulty://b", 6)
+    store.bucket.write(f"sessions/000001/checkpoints/{6:012d}/train.safetensors", b"damaged")
+    third = came_back(tmp_path / "third", store)
+    assert load_latest(third.checkpoints).step == 5 and third.last_session == 1
+    bring_back(third, store)
+    assert not (tmp_path / "third.session-0").exists() and not (tmp_path / "third.session-1").exists()
+    assert store.claim(third, third.session(resumed=True)) == 2
+
+
+def test_a_copy_that_an_old_learner_removes_meanwhile_leads_to_the_newer_one(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "first")
+    old = copied(folder, "faulty://b", 5)
+    steps = iter((6, 7))
+
+    def meanwhile(what: str, path: str) -> None:
+        if what == "read" and path.endswith("train.safetensors"):
+            Faulty.fault = staticmethod(no_fault)
+            if (step := next(steps, None)) is not None:
+                checkpoint(folder, step)
+                assert old.keep(folder, step, 1) is None
+                Faulty.fault = staticmethod(meanwhile)
+                raise FileNotFoundError(path)
+
+    Faulty.fault = staticmethod(meanwhile)
+    assert load_latest(came_back(tmp_path / "second", old).checkpoints).step == 7
+
+
 # -- strangers --------------------------------------------------------------------------------------------
 
 

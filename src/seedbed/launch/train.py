@@ -58,7 +58,7 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
     store = _opened(config.store)
     if config.begin_or_resume:
         if (again := _begun(config, store)) is not None:
-            return _again(again, config)
+            return _again(again, config, store)
     elif store is not None:
         patiently(store.require_empty)
     if config.cluster.hosts > 1:
@@ -105,11 +105,23 @@ def resume(
         address, insecure = _coordinator(path, changes, trust)
         return take_part(address, changes["host"], path=Path(path), insecure=insecure, trust=trust)
     folder, store = _at_hand(path, changes)
+    return _go_on(folder, store, trust, changes, rotate_token=rotate_token)
+
+
+def _go_on(
+    folder: RunFolder,
+    store: Store | None,
+    trust: Collection[str] | None,
+    changes: Mapping[str, Any],
+    *,
+    rotate_token: bool = False,
+) -> Summary:
+    """Goes on with the run in a folder, as :func:`resume` does."""
     before = folder.config(trust)
     if before.cluster.host:
         run = folder.path.parent.parent
         raise ConfigError(
-            f"{path} is one host's part of a run: seedbed resume {run} --host {before.cluster.host}"
+            f"{folder.given} is one host's part of a run: seedbed resume {run} --host {before.cluster.host}"
         )
     config = resolve.replace(before, **{**changes, "run_dir": str(folder.given)})
     for name, was, now in (
@@ -160,7 +172,7 @@ def _at_hand(path: str, changes: Mapping[str, Any]) -> tuple[RunFolder, Store | 
     return RunFolder.open(path), store
 
 
-def _again(folder: RunFolder, config: RunConfig) -> Summary:
+def _again(folder: RunFolder, config: RunConfig, store: Store | None) -> Summary:
     """Goes on with a run whose command is executed again; returns the summary of one that is over.
 
     Raises:
@@ -183,7 +195,7 @@ def _again(folder: RunFolder, config: RunConfig) -> Summary:
         return summary
     if config.store is not None:
         changes["store"] = config.store  # also one that the folder names: this command means it
-    return resume(str(folder.given), trust=trust, **changes)
+    return _go_on(folder, store, trust, changes)
 
 
 def _of_one_that_is_over(folder: RunFolder) -> Summary | None:
