@@ -157,6 +157,15 @@ def test_a_store_that_fails_at_the_end_leaves_the_run_as_it_is(
     limits = {False: "LATE_SECONDS", True: "SOON_SECONDS"}
     monkeypatch.setattr(session, limits[interrupted], 0.2)
     begun: list[str] = []
+    order: list[str] = []
+    for kind, name in ((session.Session, "_stop"), (session.Copier, "finish")):
+        inner = getattr(kind, name)
+
+        def spied(*given: Any, inner: Any = inner, name: str = name) -> Any:
+            order.append(name)
+            return inner(*given)
+
+        monkeypatch.setattr(kind, name, spied)
 
     def away(what: str, path: str) -> None:
         if what == "write" and path.endswith("copy.json") and "copies/000000" not in path:
@@ -170,6 +179,7 @@ def test_a_store_that_fails_at_the_end_leaves_the_run_as_it_is(
     found = train.train(tiny("toy:catch", tmp_path / "run", **ALONE, **frames, store="faulty://b"))
     assert found.stopped_because == ("interrupted" if interrupted else "400 frames spent")
     assert checkpoints(tmp_path / "run") and summary(tmp_path / "run")
+    assert order == ["_stop", "finish"], "nobody acts while a store is waited for"
     said = capsys.readouterr().out
     assert "no network); training goes on" in said
     assert "the end of this run is not in store faulty://b (store faulty://b: cannot write" in said
