@@ -170,9 +170,7 @@ def test_an_interruption_is_heard_while_the_last_copy_is_waited_for(
     copier.offer(3)
     assert copier.finish(PATIENCE, interrupted, 0.05) == "not done within 0.05 s"
     assert notes == ["interrupted: the last copy has 0 s left; Ctrl-C again quits at once"]
-    assert copier.finish(PATIENCE, interrupted, 0.05) == "not done within 0.05 s", (
-        "before it is asked, too"
-    )
+    assert copier.finish(PATIENCE, interrupted, 0.05) == "not done within 0.05 s", "before it is asked, too"
     gate.open.set()
     assert copier.finish(PATIENCE, interrupted, PATIENCE) is None and steps_in(store)[0] == 3
     copier.close()
