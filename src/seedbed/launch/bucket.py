@@ -196,9 +196,10 @@ class Bucket:
             raise
         except Exception as error:  # of any library of any bucket
             line = f"store {self}: cannot {what} ({cause_of(error)})"
-            if isinstance(error, _WRONG):
+            denied = isinstance(error, PermissionError)
+            if isinstance(error, _WRONG) or (denied and _is_folder(self._files)):
                 raise StoreError(line) from error
-            raise StoreUnreachable(line, denied=isinstance(error, PermissionError)) from error
+            raise StoreUnreachable(line, denied=denied) from error
 
 
 def _opened(url: str) -> tuple[Any, str]:

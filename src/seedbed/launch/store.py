@@ -212,7 +212,7 @@ class Store:
         """
         if not self._began:
             return
-        with contextlib.suppress(StoreError, StoreUnreachable):
+        with contextlib.suppress(StoreError, StoreUnreachable, Damaged):
             found = list(self.copies())
             own = [copy for copy in found if isinstance(copy, Copy) and copy.session == self._session]
             if len(own) == len(found) and all(copy.checkpoint is None for copy in own):
@@ -376,8 +376,9 @@ def patiently(
         except StoreUnreachable as error:
             seconds = next(waits, None)
             if seconds is None:
+                remedy = "give credentials that hold there" if error.denied else "execute the command again"
                 raise StoreUnreachable(
-                    f"{error}; tried for {sum(_WAITS):.0f} s: execute the command again", denied=error.denied
+                    f"{error}; tried for {sum(_WAITS):.0f} s: {remedy}", denied=error.denied
                 ) from error
             if not told:
                 note(f"{error}; tried again for {sum(_WAITS):.0f} s")
