@@ -563,6 +563,22 @@ def test_only_what_fails_again_is_a_wrong_setting(error: Exception, kind: type, 
     assert getattr(refusal.value, "denied", False) is denied
 
 
+@pytest.mark.parametrize(
+    ("error", "denied"),
+    [(ConnectionRefusedError(), False), (PermissionError(), True), (RuntimeError("no credentials"), True)],
+)
+def test_a_store_that_connects_as_it_is_opened_may_be_away_too(
+    error: Exception, denied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(url: str) -> None:
+        raise error
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", away)
+    with pytest.raises(StoreUnreachable, match="store is ftp://host/run, and cannot be opened") as refusal:
+        Store.open("ftp://host/run")
+    assert refusal.value.denied is denied
+
+
 def test_rights_in_a_plain_folder_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = Bucket(f"file://{tmp_path}/bucket")
 

@@ -45,6 +45,7 @@ class Bucket:
 
     Raises:
       StoreError: fsspec does not know such URLs, or a package is missing.
+      StoreUnreachable: the store does not answer, or says no.
     """
 
     def __init__(self, url: str) -> None:
@@ -216,9 +217,12 @@ def _opened(url: str) -> tuple[Any, str]:
             "the run is started)"
         ) from error
     except Exception as error:
+        line = f"store is {url}, and cannot be opened ({cause_of(error)})"
+        if not isinstance(error, _WRONG):  # some connect here already, or look for credentials
+            denied = isinstance(error, PermissionError) or not isinstance(error, OSError)
+            raise StoreUnreachable(line, denied=denied) from error
         raise StoreError(
-            f"store is {url}, and cannot be opened ({cause_of(error)}): give s3://BUCKET/RUN, gs://BUCKET/RUN, "
-            "file:///FOLDER or another URL that fsspec knows"
+            f"{line}: give s3://BUCKET/RUN, gs://BUCKET/RUN, file:///FOLDER or another URL that fsspec knows"
         ) from error
     return files, path
 
