@@ -391,7 +391,7 @@ def test_a_store_where_a_session_ended_as_it_began_is_free(killed_at: int, tmp_p
     store = Store(Bucket("faulty://b"))
     with pytest.raises(StoreUnreachable):
         store.claim(never_trained(tmp_path / "first"), 0)
-    assert written[-1].endswith(("identity", "claim", "config.json", "signature", "copy.json")[killed_at])
+    assert written[-1].endswith(("claim", "identity", "config.json", "signature", "copy.json")[killed_at])
     Faulty.fault = staticmethod(no_fault)
     store.require_empty()
     second = never_trained(tmp_path / "second")
@@ -431,6 +431,18 @@ def test_of_two_runs_that_begin_at_once_one_goes_on_at_most(moment: int, tmp_pat
     for folder in (run for number, run in enumerate(runs) if number not in began):
         with pytest.raises(StoreError, match="holds another run"):
             stores[0].require_same(folder)
+
+
+def test_a_run_that_is_refused_as_it_begins_does_not_end_the_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, late = Store(Bucket("faulty://b")), Store(Bucket("faulty://b"))
+    first.claim(never_trained(tmp_path / "first"), 0)
+    looks = iter([True, True, False])  # it has looked before the other one began
+    monkeypatch.setattr(late, "_is_empty", lambda: next(looks))
+    with pytest.raises(StoreError, match="another run has begun in store faulty://b at this moment"):
+        late.claim(never_trained(tmp_path / "late"), 0)
+    assert first.overtaken() is None
 
 
 def test_a_run_that_could_not_start_is_taken_out_of_its_store(tmp_path: Path) -> None:

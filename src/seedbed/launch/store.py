@@ -170,15 +170,28 @@ class Store:
         """
         self.require_same(folder)
         self._began = self._is_empty()
-        word = self._named(folder)
-        folder.keep_identity(word)
         self._word = secrets.token_hex(16).encode()
         self._session = max([least, *(number + 1 for number in self._sessions())])
         while not self.bucket.create(f"{_place(self._session)}/claim", self._word):
             self._session += 1
-        if self._began:
-            self._copy_settings(folder, word)
+        try:
+            if self._began and not self._is_empty():
+                raise self._another()
+            word = self._named(folder)
+            folder.keep_identity(word)
+            if self._began:
+                self._copy_settings(folder, word)
+        except StoreError:
+            self._leave()
+            raise
         return self._session
+
+    def _leave(self) -> None:
+        """Removes this session, or its number would end the run that goes on."""
+        self.bucket.remove(f"{_place(self._session)}/claim")
+        if all(isinstance(copy, Damaged) or copy.session != self._session for copy in self.copies()):
+            # Not so where a bucket writes without a condition, and both have the same number.
+            self.bucket.remove_folder(_place(self._session))
 
     def _named(self, folder: RunFolder) -> str:
         """Returns the word of the run in the folder, which is the store's from now on."""
@@ -192,9 +205,6 @@ class Store:
 
     def _copy_settings(self, folder: RunFolder, word: str) -> None:
         """Writes the first copy of a run; raises :class:`StoreError` if another one begins at this moment."""
-        if not self._is_empty():
-            self.bucket.remove(f"{_place(self._session)}/claim")  # or it would end the other one
-            raise self._another()
         place = self._next_place()
         settings = [(path, content) for path, content in folder.state() if path in _SETTINGS]
         self._complete(place, self._small(place, settings))
