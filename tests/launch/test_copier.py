@@ -53,6 +53,15 @@ class Outage:
             raise ConnectionError("no network")
 
 
+class SetLater(threading.Event):
+    """An event that is set once it was looked at."""
+
+    def is_set(self) -> bool:
+        before = super().is_set()
+        self.set()
+        return before
+
+
 def begun(tmp_path: Path, notes: list[str], **given: Any) -> tuple[RunFolder, Store, Copier]:
     folder = never_trained(tmp_path / "run")
     store = copied(folder, "faulty://b")
@@ -158,14 +167,8 @@ def test_an_interruption_is_heard_while_the_last_copy_is_waited_for(
 ) -> None:
     monkeypatch.setattr(module, "_HEED_SECONDS", 0.01)
     folder, store, copier = begun(tmp_path, notes := [])
-    gate, interrupted = Gate(), threading.Event()
-
-    def meanwhile(what: str, path: str) -> None:
-        if what == "write" and "/checkpoints/" in path:
-            interrupted.set()
-        gate(what, path)
-
-    Faulty.fault = staticmethod(meanwhile)
+    gate, interrupted = Gate(), SetLater()
+    Faulty.fault = staticmethod(gate)
     checkpoint(folder, 3)
     copier.offer(3)
     assert copier.finish(PATIENCE, interrupted, 0.05) == "not done within 0.05 s"
