@@ -134,7 +134,7 @@ def verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, contents: bo
 
 def require_entry(name: str, entry: Any) -> None:
     """Raises :class:`Damaged` unless the entry of a file has its size and its hash."""
-    if not isinstance(entry, Mapping) or type(entry.get("bytes")) is not int:
+    if not isinstance(entry, Mapping) or type(size := entry.get("bytes")) is not int or size < 0:
         raise Damaged(f"{name} has no size in the manifest")
     if not (isinstance(entry.get("sha256"), str) and _SHA256.fullmatch(entry["sha256"])):
         raise Damaged(f"{name} has no SHA-256 in the manifest")

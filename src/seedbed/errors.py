@@ -6,7 +6,7 @@
     ├── ConfigError           a setting, a name or a file that the user gave is wrong
     │   ├── CheckpointError   a checkpoint cannot be written or read
     │   ├── DatasetError      a data set cannot be written or read, or does not fit
-    │   ├── StoreError        a run's store cannot be written or read, or holds another run
+    │   ├── StoreError        a run's store is none, holds another run or no intact copy
     │   └── Damaged           files differ from the written ones
     ├── SpecError             shapes or dtypes differ from the agreed ones
     ├── EnvironmentFault      an environment raised, hung or broke its contract
@@ -15,6 +15,7 @@
     │   ├── Refused           the other side said no, and why
     │   │   └── NotNow        it said: not now, come again later
     │   └── ConnectionLost    the other side is gone
+    ├── StoreUnreachable      a run's store cannot be written or read now
     └── RunFailed             a run cannot go on; names the component, the cause and the log
 
 Each message names the given value, the needed one and the remedy. Errors of the operating system and of gRPC
@@ -50,7 +51,7 @@ class DatasetError(ConfigError):
 
 
 class StoreError(ConfigError):
-    """A run's store cannot be written or read, or holds another run."""
+    """A run's store is none, holds another run, or holds no intact copy: the same command fails again."""
 
 
 class Damaged(ConfigError):
@@ -102,6 +103,18 @@ class ConnectionLost(TransportError):
     def __init__(self, message: str, said: str | None = None) -> None:
         super().__init__(message)
         self.said = said
+
+
+class StoreUnreachable(SeedbedError):
+    """A run's store cannot be written or read now: no network, an outage, or credentials that have expired.
+
+    Attributes:
+      denied: whether the store answered, and said no.
+    """
+
+    def __init__(self, message: str, *, denied: bool = False) -> None:
+        super().__init__(message)
+        self.denied = denied
 
 
 class RunFailed(SeedbedError):

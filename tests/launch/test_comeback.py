@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_stores import Faulty, no_fault, steps_in
+from faulty_stores import Faulty, never_trained, no_fault, steps_in
 from harness import Command, balanced, checkpoints, flags, rows, summary, tiny, until
 
+from seedbed.cli.main import main
 from seedbed.cli.status import Status
 from seedbed.config.resolve import replace
-from seedbed.errors import ConfigError, RunFailed
+from seedbed.errors import ConfigError, RunFailed, StoreUnreachable
 from seedbed.launch import session, train
 from seedbed.launch.bucket import Bucket
 from seedbed.launch.folder import RunFolder
@@ -50,6 +51,17 @@ def test_a_run_goes_on_from_memory(tmp_path: Path) -> None:
     )
 
 
+def test_a_command_that_goes_on_looks_once_for_what_is_in_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Store] = []
+    monkeypatch.setattr(train, "bring_back", lambda folder, store: looked.append(store))
+    monkeypatch.setattr(session.Session, "run", lambda self: self.store)
+    begun = never_trained(tmp_path / "run", store="faulty://b")
+    again = replace(begun.config(), begin_or_resume=True)
+    assert train.train(again) is looked[0] and len(looked) == 1  # type: ignore[comparison-overlap]
+
+
 def test_a_run_of_ones_own_goes_on_copying_without_a_word(tmp_path: Path) -> None:
     config = tiny("toy:catch", tmp_path / "run", **ALONE, frames=200, store="faulty://b")
     first = train.train(config)
@@ -66,12 +78,76 @@ def test_a_run_of_ones_own_goes_on_copying_without_a_word(tmp_path: Path) -> Non
 
 def test_a_store_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
     def broken(what: str, path: str) -> None:
-        raise PermissionError("no rights")
+        raise FileNotFoundError("no such bucket")
 
     Faulty.fault = staticmethod(broken)
-    with pytest.raises(ConfigError, match=r"cannot write trial-.*no rights"):
+    with pytest.raises(ConfigError, match=r"cannot write trial-.*no such bucket"):
         train.train(tiny("no:such", tmp_path / "run", store="faulty://b"))
     assert not (tmp_path / "run").exists()
+
+
+class Away:
+    """A fault of all objects whose name has a word in it, for some attempts."""
+
+    def __init__(self, word: str, attempts: int) -> None:
+        self.word, self.attempts = word, attempts
+
+    def __call__(self, what: str, path: str) -> None:
+        if self.word in path and self.attempts:
+            self.attempts -= 1
+            raise ConnectionError("no network")
+
+
+@pytest.mark.parametrize("word", ["trial-", "claim"])
+def test_a_short_outage_does_not_keep_a_run_from_beginning(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("seedbed.launch.store._WAITS", (0.0, 0.0))
+    Faulty.fault = staticmethod(Away(word, 2))
+    train.train(tiny("toy:catch", tmp_path / "run", **ALONE, frames=200, store="faulty://b"))
+    assert steps_in(Store(Bucket("faulty://b"))) and summary(tmp_path / "run")
+    assert capsys.readouterr().out.count("tried again for") == 1
+
+
+@pytest.mark.parametrize("word", ["trial-", "identity", "claim"])
+def test_a_run_that_cannot_reach_its_store_begins_nothing(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seedbed.launch.store._WAITS", (0.0, 0.0))
+    Faulty.fault = staticmethod(Away(word, 99))
+    with pytest.raises(StoreUnreachable, match=r"no network.*execute the command again"):
+        train.train(tiny("toy:catch", tmp_path / "run", **ALONE, store="faulty://b"))
+    assert not (tmp_path / "run").exists()
+    begun = never_trained(tmp_path / "begun", store="faulty://b")
+    with pytest.raises(StoreUnreachable):
+        train.resume(str(begun.path))
+    assert begun.begun and begun.last_session == 0
+
+
+def test_a_run_that_could_not_start_leaves_its_store_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unfit(self: session.Session) -> None:
+        raise ConfigError("does not fit")
+
+    monkeypatch.setattr(session.Session, "_build", unfit)
+    with pytest.raises(ConfigError, match="does not fit"):
+        train.train(tiny("toy:catch", tmp_path / "run", **ALONE, store="faulty://b"))
+    assert not (tmp_path / "run").exists()
+    Store(Bucket("faulty://b")).require_empty()
+
+
+@pytest.mark.parametrize(("denied", "status"), [(False, Status.EXECUTE_AGAIN), (True, Status.FAILED)])
+def test_an_engine_begins_a_command_again_whose_store_was_away(
+    denied: bool, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(arguments: list[str]) -> int:
+        raise StoreUnreachable("no network", denied=denied)
+
+    monkeypatch.setattr("seedbed.cli.train.run", away)
+    with pytest.raises(SystemExit) as end:
+        main(["train"])
+    assert end.value.code == status
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
@@ -81,9 +157,18 @@ def test_a_store_that_fails_at_the_end_leaves_the_run_as_it_is(
     limits = {False: "LATE_SECONDS", True: "SOON_SECONDS"}
     monkeypatch.setattr(session, limits[interrupted], 0.2)
     begun: list[str] = []
+    order: list[str] = []
+    for kind, name in ((session.Session, "_stop"), (session.Copier, "finish")):
+        inner = getattr(kind, name)
+
+        def spied(*given: Any, inner: Any = inner, name: str = name) -> Any:
+            order.append(name)
+            return inner(*given)
+
+        monkeypatch.setattr(kind, name, spied)
 
     def away(what: str, path: str) -> None:
-        if what == "write" and path.endswith("copy.json"):
+        if what == "write" and path.endswith("copy.json") and "copies/000000" not in path:
             begun.append(path)
             if len(begun) == 1 and interrupted:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -94,6 +179,7 @@ def test_a_store_that_fails_at_the_end_leaves_the_run_as_it_is(
     found = train.train(tiny("toy:catch", tmp_path / "run", **ALONE, **frames, store="faulty://b"))
     assert found.stopped_because == ("interrupted" if interrupted else "400 frames spent")
     assert checkpoints(tmp_path / "run") and summary(tmp_path / "run")
+    assert order == ["_stop", "finish"], "nobody acts while a store is waited for"
     said = capsys.readouterr().out
     assert "no network); training goes on" in said
     assert "the end of this run is not in store faulty://b (store faulty://b: cannot write" in said
@@ -104,7 +190,7 @@ def test_a_learner_that_was_replaced_elsewhere_ends(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("seedbed.launch.copier._LOOK_SECONDS", 0.01)
 
     def replaced(what: str, path: str) -> None:
-        if what == "write" and path.endswith("config.json"):
+        if what == "write" and path.endswith("copies/000001/config.json"):
             Faulty.fault = staticmethod(no_fault)
             Bucket("faulty://b").write("sessions/000003/claim", b"of another machine")
 
@@ -113,7 +199,7 @@ def test_a_learner_that_was_replaced_elsewhere_ends(tmp_path: Path, monkeypatch:
         RunFailed, match=r"another session of this run has begun in store faulty://b \(number 3\)"
     ):
         train.train(tiny("toy:catch", tmp_path / "run", **ALONE, frames=None, store="faulty://b"))
-    assert steps_in(Store(Bucket("faulty://b"))) == []
+    assert steps_in(Store(Bucket("faulty://b"))) == [None], "its settings alone, from when it began"
 
 
 def newest(store: Store) -> Copy | None:

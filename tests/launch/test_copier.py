@@ -53,11 +53,24 @@ class Outage:
             raise ConnectionError("no network")
 
 
+class SetLater(threading.Event):
+    """An event that is set once it was looked at."""
+
+    def is_set(self) -> bool:
+        before = super().is_set()
+        self.set()
+        return before
+
+
 def begun(tmp_path: Path, notes: list[str], **given: Any) -> tuple[RunFolder, Store, Copier]:
     folder = never_trained(tmp_path / "run")
     store = copied(folder, "faulty://b")
     copier = Copier(folder, store, step=None, keep=9, note=notes.append, **{"retry": (0.01, 0.02), **given})
     return folder, store, copier
+
+
+def finished(copier: Copier, seconds: float = PATIENCE) -> str | None:
+    return copier.finish(seconds, threading.Event(), seconds)
 
 
 def test_a_slow_store_holds_nobody_up_and_gets_the_newest_checkpoint(tmp_path: Path) -> None:
@@ -77,7 +90,7 @@ def test_a_slow_store_holds_nobody_up_and_gets_the_newest_checkpoint(tmp_path: P
     assert copier.spared() == {1, 4}
     assert sorted(int(path.name) for path in folder.checkpoints.iterdir()) == [1, 3, 4], "1 is not cut off"
     gate.open.set()
-    assert copier.finish(PATIENCE) is None
+    assert finished(copier) is None
     assert steps_in(store)[0] == 4 and set(steps_in(store)) <= {4, 1, None}
     assert notes == ["store faulty://b is slower than checkpoints come: 2 checkpoints were left out"]
     copier.close()
@@ -126,7 +139,7 @@ def test_the_end_of_a_run_waits_for_its_last_copy_within_bounds(tmp_path: Path) 
     checkpoint(folder, 3)
     copier.offer(3)
     folder.summary.write_text("{}")
-    assert copier.finish(PATIENCE) is None
+    assert finished(copier) is None
     newest = next(store.copies())
     assert newest.checkpoint == 3 and "summary.json" in newest.files  # type: ignore[union-attr]
     copier.close()
@@ -142,11 +155,28 @@ def test_a_store_that_hangs_at_the_end_is_left(tmp_path: Path, monkeypatch: pyte
     checkpoint(folder, 3)
     copier.offer(3)
     assert gate.held.wait(PATIENCE)
-    assert copier.finish(0.05) == "not done within 0.05 s"
+    assert finished(copier, 0.05) == "not done within 0.05 s"
     copier.close()
     gate.open.set()
     copier._thread.join(PATIENCE)
     assert not copier._thread.is_alive() and notes == []
+
+
+def test_an_interruption_is_heard_while_the_last_copy_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_HEED_SECONDS", 0.01)
+    folder, store, copier = begun(tmp_path, notes := [])
+    gate, interrupted = Gate(), SetLater()
+    Faulty.fault = staticmethod(gate)
+    checkpoint(folder, 3)
+    copier.offer(3)
+    assert copier.finish(PATIENCE, interrupted, 0.05) == "not done within 0.05 s"
+    assert notes == ["interrupted: the last copy has 0 s left; Ctrl-C again quits at once"]
+    assert copier.finish(PATIENCE, interrupted, 0.05) == "not done within 0.05 s", "before it is asked, too"
+    gate.open.set()
+    assert copier.finish(PATIENCE, interrupted, PATIENCE) is None and steps_in(store)[0] == 3
+    copier.close()
 
 
 def test_a_store_that_fails_at_the_end_says_why(tmp_path: Path) -> None:
@@ -154,7 +184,7 @@ def test_a_store_that_fails_at_the_end_says_why(tmp_path: Path) -> None:
     Faulty.fault = staticmethod(Outage())
     checkpoint(folder, 3)
     copier.offer(3)
-    assert "no network" in str(copier.finish(0.2))
+    assert "no network" in str(finished(copier, 0.2))
     copier.close()
 
 
@@ -171,7 +201,7 @@ def test_in_an_outage_the_end_of_a_run_tries_again_sooner(tmp_path: Path) -> Non
     checkpoint(folder, 3)
     copier.offer(3)
     until(lambda: copier._failure, "a failure")
-    assert copier.finish(PATIENCE) is None and steps_in(store)[0] == 3
+    assert finished(copier) is None and steps_in(store)[0] == 3
     copier.close()
 
 
@@ -186,7 +216,7 @@ def test_another_session_ends_this_one(tmp_path: Path, monkeypatch: pytest.Monke
     assert said.startswith(
         "another session of this run has begun in store faulty://b (number 7): this one, number 0"
     )
-    assert copier.finish(PATIENCE) == said and notes == []
+    assert finished(copier) == said and notes == []
     copier._thread.join(PATIENCE)
     assert not copier._thread.is_alive()
 
@@ -195,5 +225,5 @@ def test_a_run_that_goes_on_keeps_its_checkpoint_until_the_next_one(tmp_path: Pa
     folder, store, _ = begun(tmp_path, [])
     checkpoint(folder, 5)
     copier = Copier(folder, store, step=5, keep=9, note=print)
-    assert copier.finish(PATIENCE) is None and steps_in(store) == [5]
+    assert finished(copier) is None and steps_in(store) == [5]
     copier.close()

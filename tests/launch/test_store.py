@@ -13,14 +13,14 @@ from harness import placed
 
 from seedbed import atomic_folder
 from seedbed.config.resolve import configure, replace
-from seedbed.errors import ConfigError, Damaged, StoreError
+from seedbed.errors import ConfigError, Damaged, StoreError, StoreUnreachable
 from seedbed.launch.bucket import Bucket
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.retrieval import bring_back
-from seedbed.launch.store import Copy, Store
+from seedbed.launch.store import Copy, Store, patiently
 from seedbed.learning.checkpoint import load_latest
 
-MARKER = "sessions/000000/copies/000000/copy.json"
+MARKER = "sessions/000000/copies/000001/copy.json"
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_a_half_copied_checkpoint_is_never_taken(tmp_path: Path) -> None:
         again = copied(folder, "faulty://b", 5)
         written.clear()
         Faulty.fault = staticmethod(killed)
-        with pytest.raises(StoreError, match=r"store faulty://b: cannot write .*no network"):
+        with pytest.raises(StoreUnreachable, match=r"store faulty://b: cannot write .*no network"):
             again.keep(folder, 7, 9)
         Faulty.fault = staticmethod(no_fault)
         assert steps_in(again) == [5]
@@ -114,7 +114,7 @@ def test_a_damaged_copy_is_passed_over_aloud(
 ) -> None:
     store = copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket", 5, 7)
     place = tmp_path / "bucket/sessions/000000"
-    names = {"marker": "copies/000001/copy.json", "rows": "copies/000001/metrics.jsonl"}
+    names = {"marker": "copies/000002/copy.json", "rows": "copies/000002/metrics.jsonl"}
     file = place / names.get(damage, "checkpoints/000000000007/train.safetensors")
     content = file.read_bytes()
     if damage == "missing":
@@ -124,7 +124,7 @@ def test_a_damaged_copy_is_passed_over_aloud(
         file.write_bytes(changed.get(damage, content[:-3] + b"abc"))
     second = came_back(tmp_path / "second", store)
     assert load_latest(second.checkpoints).step == 5
-    assert "passed over" in (said := capsys.readouterr().out) and "fetched copy 0 of session 0" in said
+    assert "passed over" in (said := capsys.readouterr().out) and "fetched copy 1 of session 0" in said
 
 
 def test_if_none_is_intact_nothing_is_begun(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_store_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
             raise ConnectionError("no network")
 
     Faulty.fault = staticmethod(away)
-    with pytest.raises(StoreError, match="no network"):
+    with pytest.raises(StoreUnreachable, match="no network"):
         came_back(tmp_path / "second", store)
     assert not (tmp_path / "second").exists(), "the newest one would be forgotten"
     Faulty.fault = staticmethod(no_fault)
@@ -164,6 +164,21 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
     assert came_back(tmp_path / "second", store).begun
 
 
+def test_a_full_disk_is_not_blamed_on_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b", 5)
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", *given: Any, **more: Any) -> Any:
+        if mode == "xb":
+            return opened(Path("/dev/full"), "wb", buffering=0)
+        return opened(path, mode, *given, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ConfigError, match=r"^cannot write .*second\.fetched \(No space left on device\)"):
+        came_back(tmp_path / "second", store)
+    assert [path.name for path in tmp_path.iterdir()] == ["first"], "nothing half-fetched fills the disk"
+
+
 def test_an_older_folder_of_the_run_is_moved_aside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +192,36 @@ def test_an_older_folder_of_the_run_is_moved_aside(
     first.keep_session(9)
     bring_back(first, store)
     assert first.last_session == 9, "a folder that is newer stays"
+
+
+def test_a_damaged_newest_copy_does_not_have_the_run_fetched_twice(tmp_path: Path) -> None:
+    first = never_trained(tmp_path / "first")
+    second = came_back(tmp_path / "second", copied(first, "faulty://b", 5))
+    store = copied(second, "faulty://b", 6)
+    store.bucket.write(f"sessions/000001/checkpoints/{6:012d}/train.safetensors", b"damaged")
+    third = came_back(tmp_path / "third", store)
+    assert load_latest(third.checkpoints).step == 5 and third.last_session == 1
+    bring_back(third, store)
+    assert not (tmp_path / "third.session-0").exists() and not (tmp_path / "third.session-1").exists()
+    assert store.claim(third, third.session(resumed=True)) == 2
+
+
+def test_a_copy_that_an_old_learner_removes_meanwhile_leads_to_the_newer_one(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "first")
+    old = copied(folder, "faulty://b", 5)
+    steps = iter((6, 7))
+
+    def meanwhile(what: str, path: str) -> None:
+        if what == "read" and path.endswith("train.safetensors"):
+            Faulty.fault = staticmethod(no_fault)
+            if (step := next(steps, None)) is not None:
+                checkpoint(folder, step)
+                assert old.keep(folder, step, 1) is None
+                Faulty.fault = staticmethod(meanwhile)
+                raise FileNotFoundError(path)
+
+    Faulty.fault = staticmethod(meanwhile)
+    assert load_latest(came_back(tmp_path / "second", old).checkpoints).step == 7
 
 
 # -- strangers --------------------------------------------------------------------------------------------
@@ -199,7 +244,7 @@ def test_an_older_folder_of_the_run_is_moved_aside(
 )
 def test_no_name_in_a_store_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
     store = copied(never_trained(tmp_path / "first"), url := f"file://{tmp_path}/bucket", 5)
-    for place in (f"sessions/000000/copies/000000/{path}", f"sessions/000000/{path}"):
+    for place in (f"sessions/000000/copies/000001/{path}", f"sessions/000000/{path}"):
         change(
             url,
             MARKER,
@@ -221,8 +266,16 @@ def test_no_object_of_a_copy_is_outside_of_its_store(name: Any, tmp_path: Path) 
         assert isinstance(found, Damaged) and "no object for it" in str(found)
 
 
+@pytest.mark.parametrize("size", [-1, -2, True, 1.0, "1", None])
+def test_no_size_in_a_store_lifts_the_limit_of_what_is_fetched(size: Any, tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), url := f"file://{tmp_path}/bucket", 5)
+    change(url, MARKER, lambda files: files["config.json"].update(bytes=size))
+    found = next(store.copies())
+    assert isinstance(found, Damaged) and "config.json has no size" in str(found)
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-@pytest.mark.parametrize("name", ["copies/000000/config.json", "copies/000000/copy.json"])
+@pytest.mark.parametrize("name", ["copies/000001/config.json", "copies/000001/copy.json"])
 def test_only_regular_files_are_read(kind: str, name: str, tmp_path: Path) -> None:
     store = copied(never_trained(tmp_path / "first"), f"file://{tmp_path}/bucket", 5)
     placed(kind, tmp_path / "bucket/sessions/000000" / name)
@@ -309,11 +362,10 @@ def test_a_store_without_conditional_writing_tells_the_one_that_came_first(tmp_p
 
 
 def test_a_store_holds_one_run(tmp_path: Path) -> None:
-    store = copied(never_trained(tmp_path / "first"), "faulty://b")
+    first = never_trained(tmp_path / "first")
+    store = Store.open("faulty://b")
     store.require_empty()
-    adopted = never_trained(tmp_path / "adopted")
-    assert store.claim(adopted, 0) == 1, "what began there has copied nothing"
-    store.keep(adopted, None, 3)
+    assert store.claim(first, 0) == 0
     with pytest.raises(StoreError, match="already holds a run: go on with it by --begin-or-resume"):
         Store.open("faulty://b").require_empty()
     other = never_trained(tmp_path / "other")
@@ -323,6 +375,91 @@ def test_a_store_holds_one_run(tmp_path: Path) -> None:
     Bucket("faulty://c").write("identity", b"mine")
     with pytest.raises(StoreError, match="not Seedbed's"):
         Store.open("faulty://c").claim(other, 0)
+
+
+@pytest.mark.parametrize("killed_at", range(5))
+def test_a_store_where_a_session_ended_as_it_began_is_free(killed_at: int, tmp_path: Path) -> None:
+    written: list[str] = []
+
+    def killed(what: str, path: str) -> None:
+        if what == "write":
+            written.append(path)
+            if len(written) > killed_at:
+                raise ConnectionError("no network")
+
+    Faulty.fault = staticmethod(killed)
+    store = Store(Bucket("faulty://b"))
+    with pytest.raises(StoreUnreachable):
+        store.claim(never_trained(tmp_path / "first"), 0)
+    assert written[-1].endswith(("claim", "identity", "config.json", "signature", "copy.json")[killed_at])
+    Faulty.fault = staticmethod(no_fault)
+    store.require_empty()
+    second = never_trained(tmp_path / "second")
+    store.claim(second, 0)
+    store.keep(second, None, 3)
+    assert store.identity() == second.identity() and store.overtaken() is None
+
+
+@pytest.mark.parametrize("moment", range(9))
+def test_of_two_runs_that_begin_at_once_one_goes_on_at_most(moment: int, tmp_path: Path) -> None:
+    runs = [never_trained(tmp_path / name) for name in ("one", "other", "third")]
+    stores = [Store(Bucket("faulty://b")) for _ in runs]
+    seen: list[str] = []
+    began: list[int] = []
+
+    def begin(number: int) -> None:
+        try:
+            stores[number].claim(runs[number], 0)
+            began.append(number)
+        except StoreError as error:
+            assert "another run" in str(error)
+
+    def meanwhile(what: str, path: str) -> None:
+        seen.append(path)
+        if len(seen) == moment + 1:
+            Faulty.fault = staticmethod(no_fault)
+            begin(1)
+
+    Faulty.fault = staticmethod(meanwhile)
+    begin(0)
+    assert len(seen) > moment, "this moment is in the claim"
+    Faulty.fault = staticmethod(no_fault)
+    begin(2)
+    assert len(began) == 1
+    assert stores[began[0]].overtaken() is None
+    assert stores[0].identity() == runs[began[0]].identity()
+    for folder in (run for number, run in enumerate(runs) if number not in began):
+        with pytest.raises(StoreError, match="holds another run"):
+            stores[0].require_same(folder)
+
+
+def test_a_run_that_is_refused_as_it_begins_does_not_end_the_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, late = Store(Bucket("faulty://b")), Store(Bucket("faulty://b"))
+    first.claim(never_trained(tmp_path / "first"), 0)
+    looks = iter([True, True, False])  # it has looked before the other one began
+    monkeypatch.setattr(late, "_is_empty", lambda: next(looks))
+    with pytest.raises(StoreError, match="another run has begun in store faulty://b at this moment"):
+        late.claim(never_trained(tmp_path / "late"), 0)
+    assert first.overtaken() is None
+
+
+def test_a_run_that_could_not_start_is_taken_out_of_its_store(tmp_path: Path) -> None:
+    folder = never_trained(tmp_path / "first")
+    store = Store.open("faulty://b")
+    store.claim(folder, 0)
+    store.withdraw()
+    store.require_empty()
+    store.claim(folder, 0)
+    checkpoint(folder, 5)
+    store.keep(folder, 5, 3)
+    store.withdraw()
+    assert steps_in(store) == [5], "it was trained"
+    again = Store.open("faulty://b")
+    again.claim(folder, 1)
+    again.withdraw()
+    assert steps_in(store) == [5], "it was begun by another session"
 
 
 # -- the rule of deletion ---------------------------------------------------------------------------------
@@ -367,11 +504,102 @@ def test_what_is_half_copied_is_removed_with_the_next_one(tmp_path: Path) -> Non
     folder = never_trained(tmp_path / "first")
     store = copied(folder, f"file://{tmp_path}/bucket", 5)
     copies = tmp_path / "bucket/sessions/000000/copies"
-    (copies / "000000/copy.json").unlink()
+    (copies / "000001/copy.json").unlink()
     checkpoint(folder, 6)
     store.keep(folder, 6, 3)
-    assert [path.name for path in copies.iterdir()] == ["000001"]
+    assert [path.name for path in copies.iterdir()] == ["000002"]
     assert [path.name for path in (copies.parent / "checkpoints").iterdir()] == [f"{6:012d}"]
+
+
+# -- outages ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 5, 6])
+def test_a_short_outage_is_waited_for_with_one_line(attempts: int) -> None:
+    failures = [StoreUnreachable("no network")] * (attempts - 1)
+    lines: list[str] = []
+    waited: list[float] = []
+
+    def attempt() -> str:
+        if failures:
+            raise failures.pop()
+        return "reached"
+
+    assert patiently(attempt, note=lines.append, wait=waited.append) == "reached"
+    assert lines == ["no network; tried again for 60 s"] * (attempts > 1) and len(waited) == attempts - 1
+
+
+@pytest.mark.parametrize("denied", [False, True])
+def test_a_long_outage_ends_the_command_after_a_minute(denied: bool) -> None:
+    def attempt() -> None:
+        raise StoreUnreachable("no word", denied=denied)
+
+    waited: list[float] = []
+    with pytest.raises(StoreUnreachable, match="no word; tried for 60 s: ") as end:
+        patiently(attempt, note=lambda line: None, wait=waited.append)
+    assert ("credentials" in str(end.value)) == denied and sum(waited) == 60 and end.value.denied is denied
+
+
+def test_nobody_who_interrupts_waits_for_a_store() -> None:
+    attempts: list[None] = []
+
+    def attempt() -> None:
+        attempts.append(None)
+        raise StoreUnreachable("no network")
+
+    with pytest.raises(StoreUnreachable):
+        patiently(attempt, note=lambda line: None, wait=lambda seconds: True)
+    assert len(attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "denied"),
+    [
+        (ConnectionError("no network"), StoreUnreachable, False),
+        (OSError(16, "503 Slow Down"), StoreUnreachable, False),
+        (TimeoutError(), StoreUnreachable, False),
+        (RuntimeError("no word of it"), StoreUnreachable, False),
+        (PermissionError("the token has expired"), StoreUnreachable, True),
+        (FileNotFoundError("no such bucket"), StoreError, False),
+        (ValueError("invalid name of a bucket"), StoreError, False),
+    ],
+)
+def test_only_what_fails_again_is_a_wrong_setting(error: Exception, kind: type, denied: bool) -> None:
+    def broken(what: str, path: str) -> None:
+        raise error
+
+    Faulty.fault = staticmethod(broken)
+    with pytest.raises(kind, match="give a URL that can be written") as refusal:
+        Store.open("faulty://b")
+    assert isinstance(refusal.value, ConfigError) == (kind is StoreError)
+    assert getattr(refusal.value, "denied", False) is denied
+
+
+@pytest.mark.parametrize(
+    ("error", "denied"),
+    [(ConnectionRefusedError(), False), (PermissionError(), True), (RuntimeError("no credentials"), True)],
+)
+def test_a_store_that_connects_as_it_is_opened_may_be_away_too(
+    error: Exception, denied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(url: str) -> None:
+        raise error
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", away)
+    with pytest.raises(StoreUnreachable, match="store is ftp://host/run, and cannot be opened") as refusal:
+        Store.open("ftp://host/run")
+    assert refusal.value.denied is denied
+
+
+def test_rights_in_a_plain_folder_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket(f"file://{tmp_path}/bucket")
+
+    def denied(*given: Any, **more: Any) -> None:
+        raise PermissionError("no rights")
+
+    monkeypatch.setattr(bucket._files, "makedirs", denied)
+    with pytest.raises(StoreError, match="no rights"):
+        bucket.write("identity", b"")
 
 
 # -- refusals ---------------------------------------------------------------------------------------------

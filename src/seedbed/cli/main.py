@@ -11,7 +11,7 @@ from importlib import import_module
 from seedbed import __version__
 from seedbed.cli.status import Status
 from seedbed.cli.streams import mend
-from seedbed.errors import ConfigError, SeedbedError, unknown_name
+from seedbed.errors import ConfigError, SeedbedError, StoreUnreachable, unknown_name
 from seedbed.metrics.say import flush, say
 from seedbed.regular_files import current_folder
 
@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             flush()
     except ConfigError as error:
         status = _told(Status.WRONG_USAGE, error)
+    except StoreUnreachable as error:
+        status = _told(Status.FAILED if error.denied else Status.EXECUTE_AGAIN, error)
     except SeedbedError as error:
         status = _told(Status.FAILED, error)
     except KeyboardInterrupt:

@@ -17,6 +17,9 @@ class Status(IntEnum):
     FAULT = 3
     """An actor's environment failed or hung: the same command may work, within bounds."""
     EXECUTE_AGAIN = 75
-    """The run was interrupted and has saved its state: the same command goes on (EX_TEMPFAIL of sysexits.h)."""
+    """The same command goes on (EX_TEMPFAIL of sysexits.h).
+
+    The run was interrupted and has saved its state, or its store could not be reached before it began.
+    """
     INTERRUPTED = 130
     """Ctrl-C twice, or while nothing trains."""

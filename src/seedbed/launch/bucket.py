@@ -1,4 +1,7 @@
-"""A bucket behind a URL: objects with names, by fsspec; every error is a :class:`~seedbed.errors.StoreError`.
+"""A bucket behind a URL: objects with names, by fsspec.
+
+An error of a library is a :class:`~seedbed.errors.StoreError` if the same call fails again, since there is no such
+bucket, and else a :class:`~seedbed.errors.StoreUnreachable`.
 
 A bucket has no rename, no lock and no links, and an object is there whole or not at all. A plain folder (``file:///…``)
 has all of these and lacks the last, so no reader may rely on either. A folder may also be a stranger's: links in it are
@@ -15,10 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import regular_files
-from seedbed.errors import Damaged, StoreError, cause_of
+from seedbed.errors import Damaged, SeedbedError, StoreError, StoreUnreachable, cause_of
 from seedbed.installation import extra_line
 
 _BLOCK = 1 << 20
+_WRONG = (
+    FileNotFoundError,
+    NotADirectoryError,
+    IsADirectoryError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions of libraries that come again with every attempt: there is no such bucket, or no such name."""
+_ADVICE = (
+    "give a URL that can be written, read and deleted from here (credentials are given to the store's package, by its "
+    "own variables or files)"
+)
 
 
 class Bucket:
@@ -29,6 +45,7 @@ class Bucket:
 
     Raises:
       StoreError: fsspec does not know such URLs, or a package is missing.
+      StoreUnreachable: the store does not answer, or says no.
     """
 
     def __init__(self, url: str) -> None:
@@ -40,7 +57,11 @@ class Bucket:
         return self.url
 
     def try_out(self) -> None:
-        """Writes, reads and removes a small object; raises :class:`StoreError` if one of them fails."""
+        """Writes, reads and removes a small object.
+
+        Raises:
+          StoreError, StoreUnreachable: one of them fails.
+        """
         name, word = f"trial-{secrets.token_hex(8)}", secrets.token_bytes(8)
         try:
             self.write(name, word)
@@ -48,10 +69,9 @@ class Bucket:
                 raise StoreError(f"store {self}: what was written is not what is read")
             self.remove(name)
         except StoreError as error:
-            raise StoreError(
-                f"{error}: give a URL that can be written, read and deleted from here (credentials are given to the "
-                "store's package, by its own variables or files)"
-            ) from error
+            raise StoreError(f"{error}: {_ADVICE}") from error
+        except StoreUnreachable as error:
+            raise StoreUnreachable(f"{error}: {_ADVICE}", denied=error.denied) from error
 
     def names(self, folder: str) -> list[str]:
         """Returns the names of all that is directly in a folder, in order; empty if there is no such folder."""
@@ -84,19 +104,21 @@ class Bucket:
 
         Raises:
           Damaged: there is no such object, or something else in its place.
-          StoreError: it cannot be read, or the file not be written.
+          StoreError, StoreUnreachable: it cannot be read.
+          OSError: the file cannot be written.
         """
         digest, left = hashlib.sha256(), size + 1
-        with self._told(f"read {name}"):
-            try:
-                source = self._reading(name)
-            except FileNotFoundError as error:
-                raise Damaged(f"store {self}: {name} is missing") from error
-            with source, to.open("xb") as file:
-                while left and (block := source.read(min(_BLOCK, left))):
-                    digest.update(block)
-                    file.write(block)
-                    left -= len(block)
+        with contextlib.ExitStack() as opened:
+            with self._told(f"read {name}"):
+                try:
+                    source = opened.enter_context(self._reading(name))
+                except FileNotFoundError as error:
+                    raise Damaged(f"store {self}: {name} is missing") from error
+            file = opened.enter_context(to.open("xb"))
+            while block := self._block(name, source, min(_BLOCK, left)):
+                digest.update(block)
+                file.write(block)
+                left -= len(block)
         return digest.hexdigest()
 
     def write(self, name: str, content: bytes) -> None:
@@ -151,6 +173,12 @@ class Bucket:
             raise Damaged(f"store {self}: {name} has to be a file, and is something else ({info['type']})")
         return self._files.open(self._path(name), "rb")
 
+    def _block(self, name: str, source: Any, size: int) -> bytes:
+        """Returns the next bytes of an object, at most ``size``; none at its end, or if none are wanted."""
+        with self._told(f"read {name}"):
+            block: bytes = source.read(size)
+            return block
+
     def _require_no_link(self, name: str) -> None:
         """Refuses links in a folder that stands in for a bucket: they lead to files of somebody else's choice."""
         if not _is_folder(self._files):
@@ -165,10 +193,14 @@ class Bucket:
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (StoreError, Damaged):
+        except SeedbedError:
             raise
         except Exception as error:  # of any library of any bucket
-            raise StoreError(f"store {self}: cannot {what} ({cause_of(error)})") from error
+            line = f"store {self}: cannot {what} ({cause_of(error)})"
+            denied = isinstance(error, PermissionError)
+            if isinstance(error, _WRONG) or (denied and _is_folder(self._files)):
+                raise StoreError(line) from error
+            raise StoreUnreachable(line, denied=denied) from error
 
 
 def _opened(url: str) -> tuple[Any, str]:
@@ -185,9 +217,12 @@ def _opened(url: str) -> tuple[Any, str]:
             "the run is started)"
         ) from error
     except Exception as error:
+        line = f"store is {url}, and cannot be opened ({cause_of(error)})"
+        if not isinstance(error, _WRONG):  # some connect here already, or look for credentials
+            denied = isinstance(error, PermissionError) or not isinstance(error, OSError)
+            raise StoreUnreachable(line, denied=denied) from error
         raise StoreError(
-            f"store is {url}, and cannot be opened ({cause_of(error)}): give s3://BUCKET/RUN, gs://BUCKET/RUN, "
-            "file:///FOLDER or another URL that fsspec knows"
+            f"{line}: give s3://BUCKET/RUN, gs://BUCKET/RUN, file:///FOLDER or another URL that fsspec knows"
         ) from error
     return files, path
 

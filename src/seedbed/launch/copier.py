@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from seedbed.errors import StoreError, cause_of
+from seedbed.errors import StoreError, StoreUnreachable, cause_of
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.store import Store
 
@@ -28,6 +28,8 @@ _RETRY_SECONDS = (5.0, 60.0)
 _SAY_SECONDS = 600.0
 """Seconds between two lines about one trouble."""
 _CLOSING_SECONDS = 5.0
+_HEED_SECONDS = 0.2
+"""Seconds within which an interruption is heard while the end of a run waits for its last copy."""
 
 
 class Copier:
@@ -86,15 +88,32 @@ class Copier:
         with self._changed:
             return {step for step in (self._copying, self._newest) if step is not None}
 
-    def finish(self, seconds: float) -> str | None:
-        """Has the state copied once more, and waits; returns the reason if it was not copied within some seconds."""
+    def finish(self, seconds: float, interrupted: threading.Event, soon: float) -> str | None:
+        """Has the state copied once more, and waits; returns the reason if it was not copied within some seconds.
+
+        Args:
+          seconds: the longest wait.
+          interrupted: event that may be set at any time, by a signal too.
+          soon: the longest wait from then on, in seconds.
+        """
         self.begin()
+        hurried = interrupted.is_set()
+        limit = min(soon, seconds) if hurried else seconds
+        ends = time.monotonic() + limit
         with self._changed:
             self._asked += 1
             last, self._hurrying = self._asked, True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._done >= last or self._over, seconds)
-            return None if self._done >= last else self._failure or f"not done within {seconds:g} s"
+            while not (self._done >= last or self._over) and (left := ends - time.monotonic()) > 0:
+                # In slices: a handler of a signal cannot wake what may hold this very lock.
+                self._changed.wait(min(left, _HEED_SECONDS))
+                if interrupted.is_set() and not hurried:
+                    hurried, limit = True, min(soon, left)
+                    ends = time.monotonic() + limit
+                    self._note(
+                        f"interrupted: the last copy has {limit:.0f} s left; Ctrl-C again quits at once"
+                    )
+            return None if self._done >= last else self._failure or f"not done within {limit:g} s"
 
     def close(self) -> None:
         """Ends the thread, unless the store holds it; safe to call twice."""
@@ -154,7 +173,8 @@ class Copier:
 
     def _failed(self, error: Exception) -> None:
         _log.warning("not copied", exc_info=error)
-        cause = str(error) if isinstance(error, StoreError) else f"store {self._store}: {cause_of(error)}"
+        told = isinstance(error, StoreError | StoreUnreachable)
+        cause = str(error) if told else f"store {self._store}: {cause_of(error)}"
         with self._changed:
             self._failure, self._copying = cause, None
             self._changed.notify_all()

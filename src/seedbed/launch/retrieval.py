@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from seedbed import regular_files
@@ -9,6 +10,9 @@ from seedbed.errors import CheckpointError, ConfigError, Damaged, StoreError
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.store import Copy, Store
 from seedbed.metrics.say import say
+
+_LISTINGS = 3
+"""Times that the newest copies are looked for again after one of them was not whole."""
 
 
 def bring_back(folder: RunFolder, store: Store) -> None:
@@ -23,6 +27,7 @@ def bring_back(folder: RunFolder, store: Store) -> None:
 
     Raises:
       ConfigError: another run is in the store or in the folder, no copy is intact, or the folder cannot be written.
+      StoreUnreachable: the store cannot be read; the same call goes on.
     """
     if not folder.begun:
         _fetch(folder, store)
@@ -55,16 +60,19 @@ def _move_aside(path: Path, session: int) -> Path:
 
 def _fetch(folder: RunFolder, store: Store) -> None:
     """Fetches the newest whole copy into a folder that does not exist, or is empty; it appears there at once."""
-    skipped: list[str] = []
+    passed_over: dict[str, str] = {}
+    newest = 0
     draft = RunFolder(folder.path.with_name(f"{folder.path.name}.fetched"))
-    for copy in store.copies():
+    for copy in _untried(store, passed_over):
         try:
             if isinstance(copy, Damaged):
                 raise copy
-            _fetch_copy(copy, draft, folder, store)
+            newest = max(newest, copy.session)
+            _fetch_copy(copy, draft, folder, store, newest)
         except (Damaged, CheckpointError) as error:
-            skipped.append(f"{copy if isinstance(copy, Copy) else 'copy'} passed over: {error}")
-            say(skipped[-1])
+            line = f"{copy if isinstance(copy, Copy) else 'copy'} passed over: {error}"
+            passed_over[str(copy)] = line
+            say(line)
             continue
         except OSError as error:
             raise ConfigError(
@@ -73,17 +81,36 @@ def _fetch(folder: RunFolder, store: Store) -> None:
             ) from error
         say(f"fetched {copy} from store {store} to {folder.given}")
         return
-    if skipped:
-        raise StoreError(f"no copy of the run in store {store} is intact: {'; '.join(skipped)}")
+    if passed_over:
+        raise StoreError(f"no copy of the run in store {store} is intact: {'; '.join(passed_over.values())}")
 
 
-def _fetch_copy(copy: Copy, draft: RunFolder, folder: RunFolder, store: Store) -> None:
+def _untried(store: Store, passed_over: Container[str]) -> Iterator[Copy | Damaged]:
+    """Yields copies that were not passed over, the newest first.
+
+    A learner that was given up may still write new copies, and remove old ones, while one is fetched. So the newest one
+    is looked for again after each of the first that were passed over.
+    """
+    for _ in range(_LISTINGS):
+        copy = next((each for each in store.copies() if str(each) not in passed_over), None)
+        if copy is None:
+            return
+        yield copy
+    yield from (each for each in store.copies() if str(each) not in passed_over)
+
+
+def _fetch_copy(copy: Copy, draft: RunFolder, folder: RunFolder, store: Store, session: int) -> None:
+    """Fetches a copy into a folder, which then has the state of a session, though perhaps by a copy of an older one."""
     draft.path.mkdir(parents=True, exist_ok=True)
     with draft.held():
-        for left in draft.path.iterdir():  # by one that was killed
-            if left.name not in ("lock", "logs"):
-                regular_files.remove(left)
-        store.fetch(copy, draft.path)
-        draft.keep_identity(store.identity() or "")
-        draft.keep_session(copy.session)
-        draft.path.rename(folder.path)
+        try:
+            for left in draft.path.iterdir():  # by one that was killed
+                if left.name not in ("lock", "logs"):
+                    regular_files.remove(left)
+            store.fetch(copy, draft.path)
+            draft.keep_identity(store.identity() or "")
+            draft.keep_session(session)
+            draft.path.rename(folder.path)
+        except BaseException:
+            regular_files.remove(draft.path)
+            raise

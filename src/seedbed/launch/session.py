@@ -37,7 +37,7 @@ from seedbed.launch.saver import Saver
 from seedbed.launch.services import makers, sinks
 from seedbed.launch.signals import Interruption, heeding_signals
 from seedbed.launch.stopping import Stopping
-from seedbed.launch.store import Store
+from seedbed.launch.store import Store, patiently
 from seedbed.launch.supervisor import Supervisor
 from seedbed.launch.surroundings import require_files
 from seedbed.learning.checkpoint import Checkpoint, Contents
@@ -118,6 +118,7 @@ class Session:
         self.services = {} if config.cluster.host else makers(config.log)
         # The run is ended by its own thread, or, if that is blocked, by the thread that learns of a lost host.
         self.back, self.ending = threading.Event(), threading.Lock()
+        self.reason = ""
         self.arch: Run | None = None
         self.supervisor: Supervisor | None = None
         place = self.placed.placement
@@ -137,6 +138,7 @@ class Session:
 
         Raises:
           ConfigError: a setting does not fit; nothing was started.
+          StoreUnreachable: the store cannot be read and written; nothing was started.
           RunFailed: the run failed; the message names the component, the cause and the log.
         """
         config, folder = self.config, self.folder
@@ -168,7 +170,10 @@ class Session:
                 try:
                     summary = self._train(arch)
                 finally:
-                    self._stop(arch)
+                    try:
+                        self._stop(arch)
+                    finally:
+                        self._copy_the_end()
         try:
             draw_curve(curves_of(folder, self.variants), folder.curve, heading, config.stop.until_return)
         except Exception as error:
@@ -201,7 +206,11 @@ class Session:
         told = self.hosts.agree({"session": self.folder.session(self.resumed)})
         number = max(int(each["session"]) for each in told)
         if self.store is not None:
-            number = self.store.claim(self.folder, number)
+            number = patiently(
+                partial(self.store.claim, self.folder, number),
+                note=self.display.note,
+                wait=self.interrupted.wait,
+            )
         self.folder.keep_session(number)
         self.folder.keep_spec(self.spec)
         self.folder.keep_program(self.program.to_json())
@@ -263,10 +272,8 @@ class Session:
         finally:
             self.back.set()
         with self.ending:
-            try:
-                return self._end(arch, reason, standing, taken, failure)
-            finally:
-                self._copy_the_end(reason)
+            self.reason = reason
+            return self._end(arch, reason, standing, taken, failure)
 
     def _rest(self, arch: Run) -> bool:
         """Ends learning in other threads and processes, so that checkpoint and summary are of one moment.
@@ -339,12 +346,15 @@ class Session:
             _log.error("no last checkpoint", exc_info=error)
             return cause_of(error)
 
-    def _copy_the_end(self, reason: str) -> None:
-        """Has the last checkpoint, rows and summary copied to the store, if there is one; says so if they are not."""
-        if self.copier is None or self.folder.overtaken() is not None:
+    def _copy_the_end(self) -> None:
+        """Has the last checkpoint, rows and summary copied to the store, if there is one; says so if they are not.
+
+        By then nothing of the run is alive but this process: a store may take its time.
+        """
+        if self.copier is None or not self.reason or self.folder.overtaken() is not None:
             return
-        soon = reason.startswith(("interrupted", "failed"))
-        if (missing := self.copier.finish(SOON_SECONDS if soon else LATE_SECONDS)) is not None:
+        seconds = SOON_SECONDS if self.reason.startswith(("interrupted", "failed")) else LATE_SECONDS
+        if (missing := self.copier.finish(seconds, self.interrupted, SOON_SECONDS)) is not None:
             self.display.note(
                 f"the end of this run is not in store {self.store} ({missing}), but in {self.folder.path} only: "
                 f"'seedbed resume {self.folder.given}' goes on there"

@@ -24,21 +24,29 @@ the copy is damaged.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from seedbed import atomic_folder
 from seedbed.config.settings import require_store
-from seedbed.errors import Damaged, StoreError
+from seedbed.errors import Damaged, StoreError, StoreUnreachable
 from seedbed.launch.bucket import Bucket
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.checkpoint import files_of, load
+from seedbed.metrics.say import say
+
+_Found = TypeVar("_Found")
+_WAITS = (2.0, 4.0, 8.0, 16.0, 30.0)
+"""Seconds between the attempts to reach a store with which a run begins."""
 
 _IDENTITY, _SESSIONS, _MARKER = "identity", "sessions", "copy.json"
+_SETTINGS = ("config.json", "signature")
 _NUMBER = re.compile(r"\d{6}", re.ASCII)
 _WORD = re.compile(r"[0-9a-f]{32}")
 _CHECKPOINT = re.compile(r"checkpoints/(\d{12})/\w[\w.-]*", re.ASCII)
@@ -93,10 +101,16 @@ class Store:
         self._session = -1
         self._word = b""
         self._copies = 0
+        self._began = False
 
     @staticmethod
     def open(url: str) -> Store:
-        """Returns the store at a URL; raises :class:`ConfigError` if it is none, or nothing can be written there."""
+        """Returns the store at a URL.
+
+        Raises:
+          ConfigError: it is none, or nothing can be written there.
+          StoreUnreachable: it does not answer, or says no.
+        """
         require_store(url)
         bucket = Bucket(url)
         bucket.try_out()
@@ -109,10 +123,14 @@ class Store:
 
     def require_empty(self) -> None:
         """Raises :class:`StoreError` if a run is in the store."""
-        if next(self._places(), None) is not None:
+        if not self._is_empty():
             raise StoreError(
                 f"store {self} already holds a run: go on with it by --begin-or-resume, or give another --store"
             )
+
+    def _is_empty(self) -> bool:
+        """Returns whether no session has got as far as its first copy; a run is in the store from then on."""
+        return next(self.copies(), None) is None
 
     def identity(self) -> str | None:
         """Returns the word by which the run is known; None if there is no run yet."""
@@ -126,16 +144,18 @@ class Store:
     def require_same(self, folder: RunFolder) -> None:
         """Raises :class:`StoreError` if another run than the one in the folder is in the store."""
         known = self.identity()
-        if known is None or known == folder.identity():
+        if known is None or known == folder.identity() or self._is_empty():
             return
-        if folder.identity() is None and next(self._places(), None) is None:
-            return  # a session began there, and copied nothing
         raise StoreError(
             f"store {self} holds another run than {folder.path}: give the one of this run, or a new one"
         )
 
     def claim(self, folder: RunFolder, least: int) -> int:
-        """Begins a session; from then on no earlier one writes here.
+        """Begins a session; from then on no earlier one writes here, and no other run can begin here.
+
+        A store that is empty gets a first copy, of the settings alone. Of several runs that begin here in the same
+        moment one goes on at most: each looks for the first copies of others after its claim, and for their claims
+        after its own first copy.
 
         Args:
           folder: the run folder; it gets the store's word for the run.
@@ -145,22 +165,69 @@ class Store:
           The number of the session, larger than that of every other one here.
 
         Raises:
-          StoreError: another run is in the store, or it cannot be written.
+          StoreError: another run is in the store, or begins there at this moment.
+          StoreUnreachable: it cannot be read and written.
         """
         self.require_same(folder)
-        word = self.identity()
-        if word is None:
-            word = folder.identity() or secrets.token_hex(16)
-            if not self.bucket.create(_IDENTITY, word.encode()):
-                raise StoreError(
-                    f"another run has begun in store {self} at this moment: give another --store"
-                )
-        folder.keep_identity(word)
+        self._began = self._is_empty()
         self._word = secrets.token_hex(16).encode()
         self._session = max([least, *(number + 1 for number in self._sessions())])
         while not self.bucket.create(f"{_place(self._session)}/claim", self._word):
             self._session += 1
+        try:
+            if self._began and not self._is_empty():
+                raise self._another()
+            word = self._named(folder)
+            folder.keep_identity(word)
+            if self._began:
+                self._copy_settings(folder, word)
+        except StoreError:
+            self._leave()
+            raise
         return self._session
+
+    def _leave(self) -> None:
+        """Removes this session, or its number would end the run that goes on."""
+        self.bucket.remove(f"{_place(self._session)}/claim")
+        if all(isinstance(copy, Damaged) or copy.session != self._session for copy in self.copies()):
+            # Not so where a bucket writes without a condition, and both have the same number.
+            self.bucket.remove_folder(_place(self._session))
+
+    def _named(self, folder: RunFolder) -> str:
+        """Returns the word of the run in the folder, which is the store's from now on."""
+        known = self.identity()
+        word = folder.identity() or secrets.token_hex(16)
+        if known is None and not self.bucket.create(_IDENTITY, word.encode()):
+            raise self._another()
+        if known not in (None, word):  # of a session that began there, and copied nothing
+            self.bucket.write(_IDENTITY, word.encode())
+        return word
+
+    def _copy_settings(self, folder: RunFolder, word: str) -> None:
+        """Writes the first copy of a run; raises :class:`StoreError` if another one begins at this moment."""
+        place = self._next_place()
+        settings = [(path, content) for path, content in folder.state() if path in _SETTINGS]
+        self._complete(place, self._small(place, settings))
+        if self.identity() != word or self.overtaken() is not None:
+            self.bucket.remove(f"{place}/{_MARKER}")
+            raise self._another()
+
+    def _another(self) -> StoreError:
+        return StoreError(f"another run has begun in store {self} at this moment: give another --store")
+
+    def withdraw(self) -> None:
+        """Takes a run that could not start out of the store again, as far as that can be done.
+
+        Nothing is removed if this session did not begin the run, or if anything was trained.
+        """
+        if not self._began:
+            return
+        with contextlib.suppress(StoreError, StoreUnreachable, Damaged):
+            found = list(self.copies())
+            own = [copy for copy in found if isinstance(copy, Copy) and copy.session == self._session]
+            if len(own) == len(found) and all(copy.checkpoint is None for copy in own):
+                for copy in own:
+                    self.bucket.remove(f"{_place(copy.session)}/copies/{copy.number:06d}/{_MARKER}")
 
     def overtaken(self) -> str | None:
         """Returns a line that says so if a later session has begun here; None while this one is the newest."""
@@ -210,22 +277,34 @@ class Store:
           A line that says so if another session has begun meanwhile: nothing was copied then; None otherwise.
 
         Raises:
-          StoreError: the store cannot be written.
+          StoreError, StoreUnreachable: the store cannot be written.
           CheckpointError: there is no such checkpoint.
           OSError: a file of the folder cannot be read.
         """
         known = [copy for copy in self.copies() if isinstance(copy, Copy)]
-        place = f"{_place(self._session)}/copies/{self._copies:06d}"
-        self._copies += 1
+        place = self._next_place()
         files = {} if step is None else self._checkpoint(folder, step, known)
-        for path, content in folder.state():
-            self.bucket.write(f"{place}/{path}", content)
-            files[path] = {"object": f"{place}/{path}", **atomic_folder.entry(content)}
+        files |= self._small(place, folder.state())
         if (overtaken := self.overtaken()) is not None:  # copying takes its time
             return overtaken
-        self.bucket.write(f"{place}/{_MARKER}", atomic_folder.sealed({"files": files}).encode())
+        self._complete(place, files)
         self._prune([Copy(self._session, self._copies - 1, files, step), *known], keep)
         return None
+
+    def _next_place(self) -> str:
+        self._copies += 1
+        return f"{_place(self._session)}/copies/{self._copies - 1:06d}"
+
+    def _small(self, place: str, state: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
+        """Copies small files of a run; returns their entries."""
+        files = {}
+        for path, content in state:
+            self.bucket.write(f"{place}/{path}", content)
+            files[path] = {"object": f"{place}/{path}", **atomic_folder.entry(content)}
+        return files
+
+    def _complete(self, place: str, files: Mapping[str, Any]) -> None:
+        self.bucket.write(f"{place}/{_MARKER}", atomic_folder.sealed({"files": files}).encode())
 
     def _checkpoint(self, folder: RunFolder, step: int, known: list[Copy]) -> dict[str, Any]:
         """Copies the files of a checkpoint, unless a copy has them; returns their entries."""
@@ -241,10 +320,13 @@ class Store:
         }
 
     def _prune(self, copies: list[Copy], keep: int) -> None:
-        """Removes all copies but the newest of each of the newest checkpoints, and files that no copy has."""
+        """Removes all copies but the newest of each of the newest checkpoints, and files that no copy has.
+
+        A copy without a checkpoint stays only while it is the newest one.
+        """
         kept: dict[frozenset[str], Copy] = {}
         for copy in copies:
-            if copy.contents not in kept and len(kept) < keep:
+            if copy.contents not in kept and len(kept) < keep and (copy.contents or not kept):
                 kept[copy.contents] = copy
         stays = {(copy.session, copy.number) for copy in kept.values()}
         for session, number in list(self._places()):
@@ -267,7 +349,7 @@ class Store:
 
         Raises:
           Damaged: a file differs from the one that was copied.
-          StoreError: the store cannot be read.
+          StoreError, StoreUnreachable: the store cannot be read.
           CheckpointError: the checkpoint in it is damaged.
           OSError: the folder cannot be written.
         """
@@ -278,6 +360,41 @@ class Store:
                 raise Damaged(f"{file['object']} does not have the SHA-256 that it was copied with")
         if copy.checkpoint is not None:
             load(folder / "checkpoints", copy.checkpoint)
+
+
+def patiently(
+    attempt: Callable[[], _Found],
+    *,
+    note: Callable[[str], object] = say,
+    wait: Callable[[float], object] = time.sleep,
+) -> _Found:
+    """Returns the result of an attempt, which is made again for about a minute while the store cannot be reached.
+
+    Args:
+      attempt: function that may be called again after it has failed.
+      note: callback for the line that says so.
+      wait: function that waits for some seconds, and returns a true value if there is no time to wait any longer.
+
+    Raises:
+      StoreUnreachable: the store could not be reached all the time.
+    """
+    waits = iter(_WAITS)
+    told = False
+    while True:
+        try:
+            return attempt()
+        except StoreUnreachable as error:
+            seconds = next(waits, None)
+            if seconds is None:
+                remedy = "give credentials that hold there" if error.denied else "execute the command again"
+                raise StoreUnreachable(
+                    f"{error}; tried for {sum(_WAITS):.0f} s: {remedy}", denied=error.denied
+                ) from error
+            if not told:
+                note(f"{error}; tried again for {sum(_WAITS):.0f} s")
+                told = True
+            if wait(seconds):
+                raise
 
 
 def _place(session: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from seedbed.acting.trust import foreign_names
 from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, StoreUnreachable
 from seedbed.launch.build import build_agent, build_spec, outlook
 from seedbed.launch.folder import GOING_ON, RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
@@ -22,7 +23,7 @@ from seedbed.launch.retrieval import bring_back
 from seedbed.launch.session import Session
 from seedbed.launch.shares import require_equal_shares
 from seedbed.launch.signals import ending_as_by_ctrl_c
-from seedbed.launch.store import Store
+from seedbed.launch.store import Store, patiently
 from seedbed.launch.surroundings import held, keep_no_programs, require_files
 from seedbed.launch.warm_start import warm_started
 from seedbed.learning.checkpoint import any_saved
@@ -45,6 +46,7 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
 
     Raises:
       ConfigError: a setting does not fit; nothing was started.
+      StoreUnreachable: the store could not be reached for a minute; nothing was started.
       RunFailed: the run failed; the message names the component, the cause and the log.
     """
     require_files()
@@ -54,12 +56,12 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
             "a host that is not the first has to be told where that is"
         )
         return take_part(config.cluster.coordinator, config.cluster.host, config)
-    store = Store.open(config.store) if config.store else None
+    store = _opened(config.store)
     if config.begin_or_resume:
         if (again := _begun(config, store)) is not None:
-            return _again(again, config)
+            return _again(again, config, store)
     elif store is not None:
-        store.require_empty()
+        patiently(store.require_empty)
     if config.cluster.hosts > 1:
         folder = RunFolder.create(config)
         try:
@@ -72,8 +74,10 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
     try:
         with folder.held():
             return Session(config, spec, agent, folder, launch=launch, store=store).run()
-    except ConfigError:
+    except (ConfigError, StoreUnreachable):
         folder.discard()
+        if store is not None and not folder.begun:
+            store.withdraw()
         raise
 
 
@@ -93,7 +97,8 @@ def resume(
 
     Raises:
       ConfigError: there is no such run, none of its checkpoints is intact, it names a module that is not trusted, or
-        its store cannot be read and written.
+        its store is none.
+      StoreUnreachable: its store could not be reached for a minute; nothing was started.
       RunFailed: the run failed, as for :func:`train`.
     """
     require_files()
@@ -101,11 +106,23 @@ def resume(
         address, insecure = _coordinator(path, changes, trust)
         return take_part(address, changes["host"], path=Path(path), insecure=insecure, trust=trust)
     folder, store = _at_hand(path, changes)
+    return _go_on(folder, store, trust, changes, rotate_token=rotate_token)
+
+
+def _go_on(
+    folder: RunFolder,
+    store: Store | None,
+    trust: Collection[str] | None,
+    changes: Mapping[str, Any],
+    *,
+    rotate_token: bool = False,
+) -> Summary:
+    """Goes on with the run in a folder, as :func:`resume` does."""
     before = folder.config(trust)
     if before.cluster.host:
         run = folder.path.parent.parent
         raise ConfigError(
-            f"{path} is one host's part of a run: seedbed resume {run} --host {before.cluster.host}"
+            f"{folder.given} is one host's part of a run: seedbed resume {run} --host {before.cluster.host}"
         )
     config = resolve.replace(before, **{**changes, "run_dir": str(folder.given)})
     for name, was, now in (
@@ -145,12 +162,16 @@ _OF_THE_COMMAND = frozenset({"run_dir", "json", "video", "begin_or_resume"})
 """Settings of a command and not of what is computed."""
 
 
+def _opened(url: str | None) -> Store | None:
+    return patiently(partial(Store.open, url)) if url else None
+
+
 def _begun(config: RunConfig, store: Store | None) -> RunFolder | None:
     """Returns the folder of the run that the configuration names, if there is a run in it, or in the store."""
     assert config.run_dir is not None
     folder = RunFolder(Path(config.run_dir))
     if store is not None:
-        bring_back(folder, store)
+        patiently(partial(bring_back, folder, store))
     return folder if folder.begun else None
 
 
@@ -158,13 +179,13 @@ def _at_hand(path: str, changes: Mapping[str, Any]) -> tuple[RunFolder, Store | 
     """Returns a run's folder, fetched from the store where it is missing or old, and the store."""
     folder = RunFolder(Path(path))
     url = changes["store"] if "store" in changes else folder.store()
-    store = Store.open(url) if url is not None else None
+    store = _opened(url)
     if store is not None:
-        bring_back(folder, store)
+        patiently(partial(bring_back, folder, store))
     return RunFolder.open(path), store
 
 
-def _again(folder: RunFolder, config: RunConfig) -> Summary:
+def _again(folder: RunFolder, config: RunConfig, store: Store | None) -> Summary:
     """Goes on with a run whose command is executed again; returns the summary of one that is over.
 
     Raises:
@@ -187,7 +208,7 @@ def _again(folder: RunFolder, config: RunConfig) -> Summary:
         return summary
     if config.store is not None:
         changes["store"] = config.store  # also one that the folder names: this command means it
-    return resume(str(folder.given), trust=trust, **changes)
+    return _go_on(folder, store, trust, changes)
 
 
 def _of_one_that_is_over(folder: RunFolder) -> Summary | None:

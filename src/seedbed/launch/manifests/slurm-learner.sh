@@ -20,7 +20,7 @@ learn() {
 export -f learn
 srun --kill-on-bad-exit=0 bash -c learn
 status=$?
-# 75: interrupted, with its state saved; the same command goes on.
+# 75: interrupted, with its state saved, or its store is away; the same command goes on.
 if [ "$status" -eq 75 ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
