@@ -64,7 +64,9 @@ def test_ray_that_is_not_installed_is_one_command_away(doctor: Any, monkeypatch:
     assert lines[1].split(None, 1) == ["Ray", f"not installed  (needed: {extra_line('ray')})"]
 
 
-@pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", f"{HERE}:{closed_port()}"])
+@pytest.mark.parametrize(
+    "address", ["ray://127.0.0.1:10001", f"{HERE}:{closed_port()}"], ids=["client", "none"]
+)
 def test_a_cluster_that_is_none_is_refused_in_the_words_of_train(
     address: str, doctor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
