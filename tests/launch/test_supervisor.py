@@ -252,6 +252,19 @@ def test_an_instance_that_is_late_is_killed_and_started_again(clock: list[float]
     assert watch.restarts == 1
 
 
+def started_by_hand(
+    start: Callable[[int], Dead], notes: list[str], program: Program, owes: dict[int, float | None]
+) -> Supervisor:
+    """A supervisor whose thread never began, with its actors started and its head ready."""
+    instances = {"actor": Instances(owes=lambda: owes)}
+    watch = supervisor_of(start, note=notes.append, program=program, instances=instances)
+    watch._to_start.put(program["actor"])
+    watch._addresses["learner"] = ["here"]
+    watch._start_what_is_due()
+    watch.begin()
+    return watch
+
+
 @pytest.mark.parametrize("ready", [True, False])
 def test_one_whose_process_is_stopped_is_not_waited_for(ready: bool, clock: list[float]) -> None:
     """A slow environment has its time; a process that is stopped has 20 s, also before it is ready."""
@@ -263,14 +276,8 @@ def test_one_whose_process_is_stopped_is_not_waited_for(ready: bool, clock: list
         return begun[-1]
 
     program = program_of(count=2, restarts=2, silent_after=60.0, starts_within=100.0)
-    owes = {0: 1000.5, 1: 1000.5} if ready else {}
-    watch = supervisor_of(
-        start, note=notes.append, program=program, instances={"actor": Instances(owes=lambda: owes)}
-    )
-    watch._to_start.put(program["actor"])
-    watch._addresses["learner"] = ["here"]
-    watch._start_what_is_due()
-    watch.begin()
+    owes: dict[int, float | None] = {0: 1000.5, 1: 1000.5} if ready else {}
+    watch = started_by_hand(start, notes, program, owes)
     begun[1].still = True
     for now, restarts in ((1020.0, 0), (1021.0, 1)):
         clock[0] = watch._looked = now
@@ -290,13 +297,7 @@ def test_a_guest_that_ends_comes_again_and_again_and_later_each_time(clock: list
 
     program = program_of(count=1, guests=2, restarts=0, silent_after=30.0)
     owes: dict[int, float | None] = {}
-    watch = supervisor_of(
-        start, note=notes.append, program=program, instances={"actor": Instances(owes=lambda: owes)}
-    )
-    watch._to_start.put(program["actor"])
-    watch._addresses["learner"] = ["here"]
-    watch._start_what_is_due()
-    watch.begin()
+    watch = started_by_hand(start, notes, program, owes)
     owes |= {0: None, 2: None}
 
     def look(seconds: float) -> list[int]:
