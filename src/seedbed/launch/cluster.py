@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,10 +33,11 @@ from seedbed.errors import ConfigError
 from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS, Instance
 from seedbed.launch.bundle import Bundle, Plan, Report
-from seedbed.launch.cluster_connection import NAMESPACE, cause, connected, with_port
+from seedbed.launch.cluster_connection import NAMESPACE, cause, connected
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.local import LocalLauncher
 from seedbed.launch.processes import name_of
+from seedbed.launch.rendezvous import free_port, joined
 from seedbed.learning.checkpoint import Contents
 from seedbed.transport.admission import Invitation
 
@@ -283,7 +283,7 @@ class ClusterLauncher:
         the other machines.
         """
         if role.listens:
-            self._abroad.setdefault(role.name, {})[index] = _free_port(self._host)
+            self._abroad.setdefault(role.name, {})[index] = joined(self._host, free_port(self._host))
         return self._here.address(role, index)
 
     @property
@@ -309,7 +309,7 @@ class ClusterLauncher:
     @property
     def listens(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: a free port at the address that Ray's nodes know."""
-        return (with_port(self._host, 0),)
+        return (joined(self._host, 0),)
 
     def meet(self, invitation: Invitation, claim: str, identity: Sequence[str]) -> None:
         """See :class:`~seedbed.launch.launcher.Launcher`."""
@@ -461,14 +461,6 @@ class ClusterLauncher:
             if self._own_connection:
                 self._ray.shutdown()
             self._here.close()
-
-
-def _free_port(host: str) -> str:
-    """Returns an address of this host at which nothing listens now; it stays the same for all that listen there."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return with_port(host, probe.getsockname()[1])
 
 
 def tail_of(folder: RunFolder, name: str) -> bytes:

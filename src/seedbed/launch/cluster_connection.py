@@ -88,8 +88,3 @@ def _hush() -> None:
 def cause(error: BaseException) -> str:
     """Returns the first lines of an error of Ray's in one, which may have many."""
     return " ".join(str(error).split())[:300]
-
-
-def with_port(host: str, port: int) -> str:
-    """Returns ``HOST:PORT``, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -28,8 +28,9 @@ from seedbed import __version__
 from seedbed.errors import ConfigError
 from seedbed.installation import extra_line
 from seedbed.launch import node_probe
-from seedbed.launch.cluster_connection import cause, connected, with_port
+from seedbed.launch.cluster_connection import cause, connected
 from seedbed.launch.machine import Finding, version_of
+from seedbed.launch.rendezvous import joined
 
 ANSWER_SECONDS = 60.0
 """Seconds within which a node has to answer: Ray may first have to start a process there."""
@@ -176,7 +177,7 @@ def _reached(ray: Any, nodes: Sequence[Mapping[str, Any]], here: str, seconds: f
             except ray.exceptions.RayError as error:
                 yield name, f"its task failed: {cause(error)}", f"needed: {_LOOK_AT_IT}"
                 continue
-            yield from _findings_about(name, node["Resources"], told, with_port(host, listener.port))
+            yield from _findings_about(name, node["Resources"], told, joined(host, listener.port))
 
 
 def _asked(ray: Any, node: str, arguments: tuple[Any, ...]) -> Any:
