@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +10,6 @@ from seedbed.agents.pqn import PQNSettings, make_agent
 from seedbed.errors import ConfigError
 from seedbed.nets.network import AUTO, Network
 from seedbed.testing.agents import SPECS, Subject, at, experience
-from seedbed.types import Exploration
 
 SETTINGS = PQNSettings(unroll_length=8, batch_size=4, minibatches=1, discount=0.9, trace_lambda=0.7)
 ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]
@@ -94,45 +92,6 @@ def test_a_batch_of_transitions_has_the_loss_and_the_gradient_of_its_unrolls(spe
         jax.tree.leaves(whole.gradient(unroll)), jax.tree.leaves(cut.gradient(unroll)), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=2e-5)
-
-
-def share_by_chance(it, steps, ranks, evaluates):
-    """How often environments of these ranks leave their best action, after so many steps, as shares of chance."""
-    copies = 4_000
-    rows = copies * len(ranks)
-    exploration = Exploration(
-        jnp.repeat(jnp.asarray(ranks, jnp.float32), copies), jnp.repeat(jnp.asarray(evaluates), copies)
-    )
-    state = it.agent.explore(it.agent.initial_state(rows), exploration)
-    step = at(experience(it.spec, 1, rows), 0)
-    params = {**it.params, "steps": jnp.float32(steps)}
-    output, after = it.act(params, jax.random.split(jax.random.key(2), rows), step, state)
-    for name in ("epsilon", "epsilon_start"):
-        np.testing.assert_array_equal(after[name], state[name])
-    left = np.asarray(output.action) != np.asarray(output.record["q"]).argmax(-1)
-    # One of the actions by chance is the best one after all.
-    return left.reshape(-1, copies).mean(1) * ACTIONS / (ACTIONS - 1)
-
-
-def test_every_environment_begins_by_chance_and_sinks_to_a_share_of_its_own():
-    it = subject(epsilon_start=0.8, epsilon_steps=1_000, epsilon_base=0.4, epsilon_exponent=1.0)
-    ranks, evaluates = [0.0, 1.0, 1.0], [False, False, True]
-    for steps, expected in [
-        (0, [0.8, 0.8, 0.001]),
-        (500, [0.6, 0.48, 0.001]),
-        (1_000, [0.4, 0.16, 0.001]),
-        (9_000, [0.4, 0.16, 0.001]),
-    ]:
-        np.testing.assert_allclose(share_by_chance(it, steps, ranks, evaluates), expected, atol=0.035)
-    at_once = subject(epsilon_steps=0, epsilon_base=0.4, epsilon_exponent=1.0)
-    np.testing.assert_allclose(share_by_chance(at_once, 0, [0.0, 1.0], [False] * 2), [0.4, 0.16], atol=0.035)
-
-
-def test_who_was_not_told_to_explore_does_not():
-    it = subject(epsilon_start=1.0)
-    step, keys = at(experience(it.spec, 1, 64), 0), jax.random.split(jax.random.key(0), 64)
-    output, _ = it.act(it.params, keys, step, it.agent.initial_state(64))
-    np.testing.assert_array_equal(output.action, np.asarray(output.record["q"]).argmax(-1))
 
 
 def test_the_share_sinks_by_what_environments_carried_out():

@@ -74,7 +74,7 @@ REPLAY: dict[str, Any] = {
 }
 SAMPLING: dict[str, dict[str, Any]] = {
     # Items of three steps, so that unrolls overlap by two.
-    "dqn": {**REPLAY, "agent": "dqn", "n_step": 3},
+    "dqn": {**REPLAY, "agent": "dqn", "n_step": 3, "epsilon_steps": 300},
     "r2d2": {**REPLAY, "agent": "r2d2", "lstm": 8, "burn_in": 3},
     "sac": {
         "agent": "sac",

@@ -232,6 +232,7 @@ def test_a_loss_is_an_outlier_if_it_is_far_above_those_before() -> None:
         ({"actors": 0, "eval_envs": 0}, "give one or more"),
         ({"listen": ("127.0.0.1:0",)}, "listen is a setting of seed, impala and apex"),
         ({"actors": 2, "eval_envs": 3}, "use --eval-envs 4"),
+        ({"epsilon_steps": 300}, "or --epsilon-steps 0 (it is 300)"),
         ({"training_devices": (1,)}, "training_devices is a setting of"),
         ({"arch": "seed", "outlier_deviations": 3.0}, "is a setting of distbelief and gorila"),
         ({"arch": "seed", "shards": 3}, "is a setting of distbelief, gorila and a3c"),

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seedbed.errors import SpecError
+from seedbed.errors import ConnectionLost, SpecError
 from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeHandler, example, opened, received
 from seedbed.transport import shared_memory
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import Inbox, Kind, decode_reason, header, limits_down, pack
-from seedbed.transport.interface import Client, Layout
+from seedbed.transport.interface import Client, Layout, Terms
 from seedbed.transport.shared_memory import SharedMemoryServer
 
 ASK = pack(Kind.ASK, 0, b'{"open": true}')
@@ -197,6 +197,23 @@ class _OutOfHandles:
             self.failures -= 1
             raise OSError(24, "Too many open files")
         return self._listener.accept()
+
+
+def test_a_client_that_is_closed_while_it_opens_says_so(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread closes it between the last look and the memory: its number may be another file's by then."""
+    client = connect(f"shm:{scene.path}", timeout=PATIENCE)
+    client.ask({"open": True})
+    told = Terms.to_json
+
+    def closed_meanwhile(terms: Terms) -> Any:
+        client.close()
+        return told(terms)
+
+    monkeypatch.setattr(Terms, "to_json", closed_meanwhile)
+    with pytest.raises(ConnectionLost, match="this side closed the conversation"):
+        client.open(scene.handler.lanes)
 
 
 def test_a_server_out_of_handles_recovers(tmp_path: Path) -> None:

@@ -16,7 +16,14 @@ import optax
 
 from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.replay_based import Ahead, plan_of_transitions
-from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
+from seedbed.agents.value_based import (
+    ValueBasedSettings,
+    acting,
+    count_by_updates,
+    epsilon_metric,
+    initial_params,
+    initial_state,
+)
 from seedbed.errors import ConfigError
 from seedbed.nets.body import Inputs
 from seedbed.nets.network import AUTO, Network
@@ -43,11 +50,6 @@ class DQNSettings(ValueBasedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.huber >= 0, "huber", self.huber, "0 or more")
-
-    @property
-    def updates_a_transition(self) -> float:
-        """Updates that are made for each transition that is acted."""
-        return (self.replay_ratio or 0.0) / self.batch_size
 
 
 def make_agent(
@@ -82,17 +84,19 @@ def make_agent(
     model.check()
     data = plan_of_transitions(settings, env_spec, target_period=settings.target_period)
     start = env_spec.frame_stack - 1
-    act, mode, explore = acting(settings, model)
+    anneals = settings.epsilon_steps > 0
+    act, mode, explore = acting(settings, model, anneals=anneals)
     return Agent(
         name="dqn",
-        init=lambda key: {"network": model.init(key)},
-        initial_state=lambda batch: initial_state(model, batch),
+        init=lambda key: initial_params(settings, model, key),
+        initial_state=lambda batch: initial_state(model, batch, anneals=anneals),
         act=act,
         loss=_make_loss(settings, model, start),
         optimizer=make_optimizer(settings, total_updates),
         clip=make_clip(settings),
         data=data,
         mode=mode,
+        prepare=count_by_updates(settings),
         explore=explore,
         priorities=_make_priorities(settings, start) if settings.priority_exponent else None,
     )
@@ -128,6 +132,7 @@ def _make_loss(
             "target": average(targets, ahead.valid[0]),
             "td_error": average(jnp.abs(errors), ahead.valid[0]),
             "importance": jnp.mean(unroll.weight),
+            **epsilon_metric(settings, params),
         }
         priorities = jnp.abs(errors)
         return jnp.mean(unroll.weight * sizes), (

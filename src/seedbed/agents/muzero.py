@@ -115,11 +115,6 @@ class MuZeroSettings(ReplaySettings):
         for name in ("discount", "noise_alpha", "value_scale"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
 
-    @property
-    def updates_a_transition(self) -> float:
-        """Updates that are made for each transition that is acted."""
-        return (self.replay_ratio or 0.0) / self.batch_size
-
 
 @dataclass(frozen=True)
 class _Model:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.minibatches import ShuffledSettings, evaluate, in_transitions, of_transitions
-from seedbed.agents.value_based import ExplorationSettings, acting, initial_state
+from seedbed.agents.value_based import ExplorationSettings, acting, epsilon_metric, initial_state
 from seedbed.nets.build import is_mlp
 from seedbed.nets.network import AUTO, Network
 from seedbed.nets.q_network import QNetwork, one_of
@@ -25,7 +25,7 @@ from seedbed.ops.batches import average, explained_variance, mean_over_batch, ov
 from seedbed.ops.optimizers import make_clip, make_optimizer, require
 from seedbed.ops.policy_losses import value_loss
 from seedbed.ops.q_values import of_actions, q_lambda
-from seedbed.types import Agent, DataPlan, EnvSpec, Exploration, TimeStep, Tree, Unroll
+from seedbed.types import Agent, DataPlan, EnvSpec, TimeStep, Tree, Unroll
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,6 @@ class PQNSettings(ShuffledSettings, ExplorationSettings):
     reward_scale: float = 1.0
     """Factor of rewards, after they are clipped."""
 
-    epsilon_start: float = 1.0
-    """Share of actions by chance at the beginning, in every environment."""
-
     epsilon_steps: int = 50_000
     """Steps, of all environments together, over which it sinks linearly to its last value; 0: none."""
 
@@ -87,10 +84,9 @@ class PQNSettings(ShuffledSettings, ExplorationSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("discount", "trace_lambda", "epsilon_start"):
+        for name in ("discount", "trace_lambda"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
-        for name in ("epsilon_steps", "reward_clip"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(self.reward_clip >= 0, "reward_clip", self.reward_clip, "0 or more")
         require(self.reward_scale > 0, "reward_scale", self.reward_scale, "more than 0")
 
 
@@ -126,22 +122,11 @@ def make_agent(
         params = {**params, "steps": params["steps"] + carried}
         return params, in_transitions(model, unroll) if rows_are_transitions else unroll
 
-    act, mode, explore = acting(
-        settings,
-        model,
-        lambda params, state: _between(
-            state["epsilon_start"], state["epsilon"], _annealed(settings, params["steps"])
-        ),
-    )
-
-    def explore_from_start(state: Tree, exploration: Exploration) -> Tree:
-        start = jnp.where(exploration.evaluates, settings.epsilon_evaluation, settings.epsilon_start)
-        return explore(state, exploration) | {"epsilon_start": start.astype(jnp.float32)}
-
+    act, mode, explore = acting(settings, model, anneals=True)
     return Agent(
         name="pqn",
         init=init,
-        initial_state=lambda batch: initial_state(model, batch) | {"epsilon_start": jnp.zeros(batch)},
+        initial_state=lambda batch: initial_state(model, batch, anneals=True),
         act=act,
         loss=_make_loss(settings, model, rows_are_transitions),
         optimizer=make_optimizer(settings, total_updates),
@@ -155,7 +140,7 @@ def make_agent(
         ),
         mode=mode,
         prepare=prepare,
-        explore=explore_from_start,
+        explore=explore,
         row_means=frozenset({"valid"}),
     )
 
@@ -179,17 +164,6 @@ def _make_model(settings: PQNSettings, env_spec: EnvSpec, network: Network) -> Q
         model = replace(model, network=replace(network, activation="relu"))
     model.check()
     return model
-
-
-def _annealed(settings: PQNSettings, steps: jax.Array) -> jax.Array:
-    """Returns the part of the way from the first epsilon to the last one, in [0, 1]."""
-    if not settings.epsilon_steps:
-        return jnp.ones(())
-    return jnp.clip(steps / settings.epsilon_steps, 0.0, 1.0)
-
-
-def _between(start: jax.Array | float, end: jax.Array | float, part: jax.Array) -> jax.Array:
-    return jnp.asarray(start + part * (end - start))
 
 
 def _targets(settings: PQNSettings, timestep: TimeStep, q: jax.Array) -> jax.Array:
@@ -217,15 +191,12 @@ def _make_loss(
         q = evaluate(model, params["network"], unroll, rows_are_transitions)
         taken, targets = of_actions(q, unroll.action), unroll.record["target"]
         valid = ~unroll.timestep.first[1:]
-        epsilon = _between(
-            settings.epsilon_start, settings.epsilon_base, _annealed(settings, params["steps"])
-        )
         metrics = {
             "value": average(taken, valid),
             "target": average(targets, valid),
             "td_error": average(jnp.abs(targets - taken), valid),
             "explained_variance": explained_variance(taken, targets, valid),
-            "epsilon": epsilon,
+            **epsilon_metric(settings, params),
             "valid": jnp.mean(valid.astype(jnp.float32)),
         }
         return mean_over_batch(value_loss, taken, targets, valid), (jax.lax.stop_gradient(metrics), None)

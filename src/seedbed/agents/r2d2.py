@@ -14,7 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from seedbed.agents.interface import AgentDefinition
-from seedbed.agents.value_based import ValueBasedSettings, acting, initial_state
+from seedbed.agents.value_based import (
+    ValueBasedSettings,
+    acting,
+    count_by_updates,
+    epsilon_metric,
+    initial_params,
+    initial_state,
+)
 from seedbed.errors import ConfigError
 from seedbed.nets.network import AUTO, Network
 from seedbed.nets.q_network import QNetwork, one_of
@@ -125,12 +132,13 @@ def make_agent(
         head_size=settings.head_size,
     )
     model.check()
-    act, mode, explore = acting(settings, model)
+    anneals = settings.epsilon_steps > 0
+    act, mode, explore = acting(settings, model, anneals=anneals)
     window = settings.burn_in + settings.unroll_length
     return Agent(
         name="r2d2",
-        init=lambda key: {"network": model.init(key)},
-        initial_state=lambda batch: initial_state(model, batch),
+        init=lambda key: initial_params(settings, model, key),
+        initial_state=lambda batch: initial_state(model, batch, anneals=anneals),
         act=act,
         loss=_make_loss(settings, model),
         optimizer=make_optimizer(settings, total_updates),
@@ -152,6 +160,7 @@ def make_agent(
             target_period=settings.target_period,
         ),
         mode=mode,
+        prepare=count_by_updates(settings),
         explore=explore,
         priorities=_make_priorities(settings) if settings.priority_exponent else None,
         row_means=frozenset({"valid"}),
@@ -217,6 +226,7 @@ def _make_loss(
             "value": average(in_rewards(taken, settings.rescale), valid),
             "td_error": average(jnp.abs(errors), valid),
             "importance": jnp.mean(unroll.weight),
+            **epsilon_metric(settings, params),
             "valid": jnp.mean(valid.astype(jnp.float32)),
         }
         total = jnp.mean(unroll.weight * 0.5 * jnp.sum(jnp.square(errors), axis=0))

@@ -60,6 +60,11 @@ class ReplaySettings(OptimizerSettings):
         """Transitions that are acted before the first batch is learned from."""
         return self.replay_min_size
 
+    @property
+    def updates_a_transition(self) -> float:
+        """Updates that are made for each transition that is acted."""
+        return (self.replay_ratio or 0.0) / self.batch_size
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("n_step", "replay_size", "unroll_length", "batch_size"):

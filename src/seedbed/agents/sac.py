@@ -98,11 +98,6 @@ class SACSettings(ReplaySettings):
             none = self.target_entropy is None
             require(none, "target_entropy", self.target_entropy, "none where entropy_cost is not tuned")
 
-    @property
-    def updates_a_transition(self) -> float:
-        """Updates that are made for each transition that is acted."""
-        return (self.replay_ratio or 0.0) / self.batch_size
-
 
 @dataclass(frozen=True)
 class _Model:

@@ -190,7 +190,9 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     """Returns the reason why settings do not go together; None if they do."""
     place = config.placement
     if agent.prepare is not None:
-        return f"{agent.name} keeps numbers of whole batches, and gorila's workers give gradients: use --arch seed"
+        annealed = getattr(config.settings, "epsilon_steps", 0)
+        without = f", or --epsilon-steps 0 (it is {annealed})" if annealed else ""
+        return f"{agent.name} keeps numbers of whole batches, and gorila's workers give gradients: use --arch seed{without}"
     return (
         not_exact(
             config,
