@@ -192,7 +192,7 @@ def check(config: RunConfig, agent: Agent) -> str | None:
     if agent.prepare is not None:
         annealed = getattr(config.settings, "epsilon_steps", 0)
         without = f", or --epsilon-steps 0 (it is {annealed})" if annealed else ""
-        return f"{agent.name} keeps numbers of whole batches, and gorila's workers give gradients: use --arch seed{without}"
+        return f"{agent.name} keeps numbers of whole batches; gorila's workers give gradients: use --arch seed{without}"
     return (
         not_exact(
             config,
