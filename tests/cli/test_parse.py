@@ -34,7 +34,7 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a wrong command line started something")
 
     for name in (
-        "seedbed.cli.train.restart_tuned",
+        "seedbed.launch.train.train",
         "seedbed.cli.actor.act_and_reconnect",
         "seedbed.cli.actor.act_for_run",
     ):
