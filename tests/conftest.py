@@ -21,16 +21,21 @@ settings.load_profile("seedbed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Every program is compiled once for all tests and processes; no test sees the user's own key."""
+    """Every program is compiled once for all tests and processes; no test sees the user's own key.
+
+    No command starts itself anew with another allocator, which serves long runs: it would take each a second, and a
+    command in the tests' own process would start pytest.
+    """
     if hasattr(config, "workerinput"):
         return  # its environment has what the process that started it set
     folder = Path(tempfile.mkdtemp(prefix="seedbed-tests-"))
     config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
-    os.environ.update(private_surroundings(folder))
+    os.environ.update({**private_surroundings(folder), "SEEDBED_ALLOCATOR": "off"})
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that install packages need the index and minutes each: they run where their mark is asked for."""
+    """Fast tests come first. Tests that install packages take minutes each: they run where their mark is asked for."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
     if "installs" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("installs")]

@@ -10,6 +10,9 @@ import grpc
 
 from seedbed.testing.transport import PATIENCE
 
+CONVERSE = "/seedbed.Transport/Converse"
+"""The method of conversations."""
+
 
 class Wire:
     """A channel without a conversation.
@@ -35,12 +38,10 @@ class Wire:
         (challenge,) = self.channel.stream_stream("/seedbed.Transport/Challenge")(iter(()), timeout=PATIENCE)
         return bytes(challenge)
 
-    def converse(self, proof: bytes | None, messages: Iterable[bytes]) -> Any:
+    def converse(self, proof: bytes | None, messages: Iterable[bytes], method: str = CONVERSE) -> Any:
         """Sends the messages and hangs up; returns the call, which is over."""
         metadata = () if proof is None else (("seedbed-proof-bin", proof),)
-        call = self.channel.stream_stream("/seedbed.Transport/Converse")(
-            iter(messages), metadata=metadata, timeout=PATIENCE
-        )
+        call = self.channel.stream_stream(method)(iter(messages), metadata=metadata, timeout=PATIENCE)
         with suppress(grpc.RpcError):
             list(call)
         return call

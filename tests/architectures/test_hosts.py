@@ -60,7 +60,7 @@ def trained(cwd: Path, folder: str, devices: int, **settings: Any) -> dict[str, 
 
 
 def command(cwd: Path, *words: str, devices: int = 2) -> Command:
-    return Command(*words, cwd=cwd, SEEDBED_ALLOCATOR="off", **simulated(devices))
+    return Command(*words, cwd=cwd, **simulated(devices))
 
 
 REPLAY: dict[str, Any] = {

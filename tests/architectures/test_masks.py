@@ -1,10 +1,16 @@
-"""Whole runs under action masks: in every pair of agent and architecture no locked door is ever tried.
+"""Whole runs under action masks: under no architecture, and with no agent, a locked door is ever tried.
 
 ``toy:doors`` refuses a forbidden action, which ends the run; under Anakin its twin does.
+
+An agent's own functions keep to masks by themselves: ``tests/agents/test_masks.py`` asks every one. A mask's way to
+them depends on the architecture, and on the memory that batches come from. So each architecture runs with each kind of
+memory that it has, and its agents take turns.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +30,35 @@ from seedbed.launch.compatibility import table_of_pairs
 pytestmark = pytest.mark.slow
 
 
-def takes_choices(agent: str) -> bool:
+def memory_of(agent: str) -> tuple[bool, bool] | None:
+    """Whether its batches come from a replay, and begin before what is trained on; None if it takes no choices."""
     try:
-        build_agent(configure("toy:doors", agent=agent, preset="none"), spec_of("toy:doors"))
+        data = build_agent(configure("toy:doors", agent=agent, preset="none"), spec_of("toy:doors")).data
     except ConfigError as error:
         assert "continuous" in str(error), error
-        return False
-    return True
+        return None
+    return data.replay is not None, data.overlap > 0
 
 
-PAIRS = [
-    (agent, arch)
-    for agent, row in table_of_pairs().items()
-    for arch, reason in row.items()
-    if reason is None and agent != "bc" and takes_choices(agent)
-]
+AGENTS: dict[tuple[str, tuple[bool, bool]], list[str]] = {}
+"""The agents of each architecture and memory."""
+for _agent, _row in table_of_pairs().items():
+    _memory = None if _agent == "bc" else memory_of(_agent)
+    for _arch, _reason in _row.items():
+        if _memory is not None and _reason is None:
+            AGENTS.setdefault((_arch, _memory), []).append(_agent)
+
+
+def in_turn() -> Iterator[tuple[str, str]]:
+    """One agent and its architecture of each row of ``AGENTS``: the one that has had the fewest turns."""
+    turns: Counter[str] = Counter()
+    for (arch, _), agents in AGENTS.items():
+        agent = min(agents, key=lambda agent: turns[agent])
+        turns[agent] += 1
+        yield agent, arch
+
+
+PAIRS = list(in_turn())
 SMALL = {
     "transport": "inproc",
     "replay_min_size": 60,
@@ -63,6 +83,12 @@ def small(env: str, folder: Path, **settings: Any) -> RunConfig:
     if settings["arch"] == "gorila":  # Its workers are processes.
         ours["transport"] = "shm"
     return tiny(env, folder, **ours, **settings)
+
+
+def test_every_agent_and_architecture_has_a_run() -> None:
+    agents = {agent for row in AGENTS.values() for agent in row}
+    assert {agent for agent, _ in PAIRS} == agents > {"vtrace", "dqn", "r2d2", "muzero"}
+    assert {arch for _, arch in PAIRS} == {arch for arch, _ in AGENTS} >= {"seed", "anakin", "gorila", "a3c"}
 
 
 @pytest.mark.parametrize(("agent", "arch"), PAIRS)

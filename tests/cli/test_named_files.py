@@ -65,7 +65,6 @@ def test_a_flag_that_names_no_file_is_one_line_at_once(
         return
     if flag in ("dataset", "certificate") and name != "file" and kind != "pipe":
         return  # these take seconds each
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # only the main thread may
     if kind != "missing":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import PATIENCE
 
 from seedbed.cli import main as cli
 from seedbed.cli.main import VERBS, main
@@ -34,7 +35,7 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a wrong command line started something")
 
     for name in (
-        "seedbed.cli.train.restart_tuned",
+        "seedbed.launch.train.train",
         "seedbed.cli.actor.act_and_reconnect",
         "seedbed.cli.actor.act_for_run",
     ):
@@ -344,7 +345,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     )
     assert verb.stdout is not None
     verb.stdout.close()
-    _, said = verb.communicate(timeout=60)
+    _, said = verb.communicate(timeout=PATIENCE)
     assert said == b""
 
 

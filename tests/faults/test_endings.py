@@ -80,7 +80,6 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         main([*words, "--run-dir", "run"] if words[0] == "train" else words)
@@ -409,7 +408,6 @@ def test_a_resumed_run_keeps_what_was_changed(tmp_path: Path) -> None:
 def test_what_a_run_leaves_and_what_can_be_done_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.chdir(tmp_path)
 
     def said(*words: str) -> list[str]:

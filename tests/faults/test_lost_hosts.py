@@ -22,19 +22,14 @@ ARCHS: dict[str, dict[str, Any]] = {
 }
 
 
-def command(cwd: Path, *words: str) -> Command:
-    return Command(*words, cwd=cwd, SEEDBED_ALLOCATOR="off")
-
-
 def two_hosts(cwd: Path, arch: str, **settings: Any) -> Command:
     settings = {
         **{"agent": "vtrace", "arch": arch, "hosts": 2, "batch_size": 16, "seed": 3},
         **ARCHS[arch],
         **settings,
     }
-    return command(
-        cwd, *flags("gymnax:CartPole-v1" if arch == "anakin" else "CartPole-v1", "run", **settings)
-    )
+    env = "gymnax:CartPole-v1" if arch == "anakin" else "CartPole-v1"
+    return Command(*flags(env, "run", **settings), cwd=cwd)
 
 
 def hosts_of(learner: Command) -> list[psutil.Process]:
@@ -53,7 +48,7 @@ def learning(folder: Path) -> None:
 
 
 def resumed(cwd: Path, frames: int) -> dict[str, Any]:
-    with command(cwd, "resume", "run", "--frames", str(frames), "--no-video") as learner:
+    with Command("resume", "run", "--frames", str(frames), "--no-video", cwd=cwd) as learner:
         assert learner.wait() == 0, learner.output
     both = [summary(cwd / folder) for folder in ("run", "run/hosts/1")]
     for what in ("params_sha256", "agent_steps", "episodes", "weights_version"):

@@ -17,7 +17,7 @@ from seedbed.cli.main import main
 from seedbed.cli.status import Status
 from seedbed.config.resolve import replace
 from seedbed.errors import ConfigError, RunFailed, StoreUnreachable
-from seedbed.launch import session, train
+from seedbed.launch import copier, session, train
 from seedbed.launch.bucket import Bucket
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.store import Copy, Store
@@ -155,10 +155,10 @@ def test_a_store_that_fails_at_the_end_leaves_the_run_as_it_is(
     interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     limits = {False: "LATE_SECONDS", True: "SOON_SECONDS"}
-    monkeypatch.setattr(session, limits[interrupted], 0.2)
+    monkeypatch.setattr(copier, limits[interrupted], 0.2)
     begun: list[str] = []
     order: list[str] = []
-    for kind, name in ((session.Session, "_stop"), (session.Copier, "finish")):
+    for kind, name in ((session.Session, "_stop"), (copier.Copier, "finish")):
         inner = getattr(kind, name)
 
         def spied(*given: Any, inner: Any = inner, name: str = name) -> Any:

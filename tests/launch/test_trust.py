@@ -51,7 +51,6 @@ def own(folder: Path, **settings: Any) -> RunFolder:
 def never(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing may be imported by name."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.setattr(plugins, "import_module", lambda name: pytest.fail(f"{name} was imported"))
 
 
@@ -62,7 +61,6 @@ def never(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_no_command_runs_what_a_strangers_folder_names(
     verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.chdir(tmp_path)
     strangers(tmp_path / "run", env="subprocess:getoutput", env_options=["cmd=touch ran"])
     with pytest.raises(SystemExit) as stop:

@@ -136,8 +136,6 @@ def test_a_run_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch: 
 def test_a_comparison_prints_a_table_draws_it_and_appends_a_row(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The command would start itself anew with another allocator, and "itself" is pytest here.
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.setattr(compare, "DENSE", {"small": {"hidden": (8,)}})
     monkeypatch.setattr(compare, "NETWORKS", {"small": {"network": "tiny"}})
     results, picture = tmp_path / "rows.jsonl", tmp_path / "compared.png"

@@ -106,8 +106,6 @@ def test_a_run_that_fails_does_not_cost_the_others(monkeypatch: pytest.MonkeyPat
 def test_all_of_them_are_compared_by_one_command(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The command would start itself anew with another allocator, and "itself" is pytest here.
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.setattr(equal_frames, "AGENTS", SimpleNamespace(names=("ppo", "dqn")))
     monkeypatch.setattr(equal_frames, "ARCHITECTURES", SimpleNamespace(names=("seed", "rapid", "gorila")))
     results = tmp_path / "rows.jsonl"

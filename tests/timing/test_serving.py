@@ -16,12 +16,6 @@ from seedbed.timing.serving import measure
 BENCH = ("bench", "toy:catch", "--preset", "none", "--agent", "vtrace", "--arch", "seed", "--serve")
 
 
-@pytest.fixture(autouse=True)
-def _same_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The command would start itself anew with another allocator, and "itself" is pytest here.
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
-
-
 @pytest.mark.parametrize("transport", ["shm", "grpc"])
 def test_simulated_actors_are_served(transport: str) -> None:
     config = configure(

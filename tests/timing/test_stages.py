@@ -77,10 +77,8 @@ STAGES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", STAGES)
 def test_bench_prints_every_stage_and_appends_a_row(
-    arch: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arch: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # The command would start itself anew with another allocator, and "itself" is pytest here.
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     results = tmp_path / "results.jsonl"
     env = "gymnax:CartPole-v1" if arch == "anakin" else "toy:catch"
     command = ["bench", env, "--arch", arch, "--seconds", "0.6", "--results", str(results)]
@@ -114,9 +112,8 @@ def test_bench_prints_every_stage_and_appends_a_row(
     ],
 )
 def test_bench_times_one_agent_on_one_host_and_one_device_that_acts(
-    flags: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     with pytest.raises(SystemExit) as stop:
         main(["bench", "gymnax:CartPole-v1", "--arch", "anakin", *flags])
     assert stop.value.code == 2
@@ -142,8 +139,8 @@ def test_what_bench_has_started_ends_with_it(stage: str, how: signal.Signals, tm
     scratch.mkdir()
     # Minutes of each stage: nothing that it starts would end by itself.
     words = [stage, "toy:catch", "--transport", "shm", "--seconds", "60", "--results", "results.jsonl"]
-    outside = {"TMPDIR": str(scratch), "SEEDBED_ALLOCATOR": "off"}
-    with Command(*words, cwd=tmp_path, command=[sys.executable, "-c", BENCH], **outside) as bench:
+    command = [sys.executable, "-c", BENCH]
+    with Command(*words, cwd=tmp_path, command=command, TMPDIR=str(scratch)) as bench:
 
         def reached() -> bool:
             assert alive(bench.process), bench.output

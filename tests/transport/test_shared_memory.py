@@ -7,6 +7,7 @@ import os
 import selectors
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,64 +15,36 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_scenes import Scene, said
 
-from seedbed.errors import ConnectionLost, SpecError
-from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeHandler, example, opened, received
+from seedbed.errors import SpecError
+from seedbed.testing.transport import PATIENCE, FakeHandler, opened
 from seedbed.transport import shared_memory
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import Inbox, Kind, decode_reason, header, limits_down, pack
-from seedbed.transport.interface import Client, Layout, Terms
+from seedbed.transport.interface import Layout
 from seedbed.transport.shared_memory import SharedMemoryServer
 
 ASK = pack(Kind.ASK, 0, b'{"open": true}')
 STEP = pack(Kind.STEP, 0)
 
 
-class Scene:
-    """A server, a well-behaved client, and any number of others that send what they like."""
+def serving(directory: Path) -> Scene:
+    """A scene of the shared-memory carrier."""
+    handler = FakeHandler()
+    return Scene(listen(f"shm:{directory}/socket", handler), handler)
 
-    def __init__(self, directory: Path) -> None:
-        self.handler = FakeHandler()
-        self.path = f"{directory}/socket"
-        self.server = listen(f"shm:{self.path}", self.handler)
-        self.good: Client = opened(connect(f"shm:{self.path}", timeout=PATIENCE), self.handler)
 
-    def dial(self) -> socket.socket:
-        raw = socket.socket(socket.AF_UNIX)
-        raw.settimeout(PATIENCE)
-        raw.connect(self.path)
-        return raw
-
-    def reason(self, raw: socket.socket) -> str:
-        """Reads until the server hangs up; what it said last."""
-        inbox, last = Inbox(limits_down(reply=0)), ""
-        try:
-            while data := raw.recv(1 << 16):
-                for frame in inbox.feed(data):
-                    last = decode_reason(frame.body) if frame.kind == Kind.CLOSED else last
-        except ConnectionResetError:
-            pass
-        return last
-
-    def check_others(self) -> None:
-        self.good.send(0, example(UP, 0))
-        while True:  # steps of the others stand in the same queue
-            peer, lane, arrays = self.handler.delivered.get(timeout=PATIENCE)
-            peer.reply(lane, example(DOWN, 0))
-            if arrays[0].any():
-                break
-        assert received(self.good)[0] == 0
-
-    def close(self) -> None:
-        self.good.close()
-        self.server.close()
+def reason(raw: socket.socket) -> str:
+    """The last reason that the server gives until it hangs up; empty for none."""
+    frames = said(raw, limits_down(reply=0))
+    return next((decode_reason(body) for kind, body in reversed(frames) if kind == Kind.CLOSED), "")
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path)
-    yield scene
-    scene.close()
+    with closing(serving(tmp_path)) as scene:
+        yield scene
 
 
 @pytest.mark.parametrize(
@@ -90,9 +63,9 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     ],
 )
 def test_who_breaks_the_rules_is_told_and_alone(scene: Scene, data: bytes, word: str) -> None:
-    with scene.dial() as raw:
+    with scene.raw() as raw:
         raw.sendall(data)
-        assert word in scene.reason(raw)
+        assert word in reason(raw)
     scene.check_others()
 
 
@@ -113,7 +86,7 @@ def test_what_looks_like_a_step_inside_of_a_question_is_none() -> None:
 
 
 def test_silence_in_mid_frame_costs_nobody(scene: Scene) -> None:
-    with scene.dial() as half, scene.dial() as nothing:
+    with scene.raw() as half, scene.raw() as nothing:
         half.sendall(ASK[:20])
         scene.check_others()
         half.sendall(ASK[20:])
@@ -123,7 +96,7 @@ def test_silence_in_mid_frame_costs_nobody(scene: Scene) -> None:
 
 def test_who_does_not_read_is_sent_away(scene: Scene) -> None:
     question = pack(Kind.ASK, 0, b'{"x": "%s"}' % (b"y" * 1_000_000))
-    with scene.dial() as raw, pytest.raises((BrokenPipeError, ConnectionResetError)):
+    with scene.raw() as raw, pytest.raises((BrokenPipeError, ConnectionResetError)):
         for _ in range(50):
             raw.sendall(question)
     scene.check_others()
@@ -143,19 +116,19 @@ def test_who_does_not_read_is_sent_away(scene: Scene) -> None:
     )
 )
 def test_any_bytes(scene: Scene, pieces: list[bytes]) -> None:
-    with scene.dial() as raw:
+    with scene.raw() as raw:
         try:
             for piece in pieces:
                 raw.sendall(piece)
             raw.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # the server has hung up
-        scene.reason(raw)
+        reason(raw)
     scene.check_others()
 
 
 def test_the_memory_cannot_be_shrunk(scene: Scene) -> None:
-    with scene.dial() as raw:
+    with scene.raw() as raw:
         raw.sendall(ASK)
         _, handles, _, _ = socket.recv_fds(raw, 1 << 16, 4)
         (handle,) = handles
@@ -166,11 +139,8 @@ def test_the_memory_cannot_be_shrunk(scene: Scene) -> None:
 
 def test_without_anonymous_memory_a_file_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    scene = Scene(tmp_path)
-    try:
+    with closing(serving(tmp_path)) as scene:
         scene.check_others()
-    finally:
-        scene.close()
 
 
 def test_memory_that_is_not_there_is_a_refusal(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,23 +167,6 @@ class _OutOfHandles:
             self.failures -= 1
             raise OSError(24, "Too many open files")
         return self._listener.accept()
-
-
-def test_a_client_that_is_closed_while_it_opens_says_so(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread closes it between the last look and the memory: its number may be another file's by then."""
-    client = connect(f"shm:{scene.path}", timeout=PATIENCE)
-    client.ask({"open": True})
-    told = Terms.to_json
-
-    def closed_meanwhile(terms: Terms) -> Any:
-        client.close()
-        return told(terms)
-
-    monkeypatch.setattr(Terms, "to_json", closed_meanwhile)
-    with pytest.raises(ConnectionLost, match="this side closed the conversation"):
-        client.open(scene.handler.lanes)
 
 
 def test_a_server_out_of_handles_recovers(tmp_path: Path) -> None:

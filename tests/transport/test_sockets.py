@@ -8,20 +8,21 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_scenes import Scene, said
 
 from seedbed.errors import ConfigError, ConnectionLost, Refused
-from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeHandler, example, opened, received
+from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeHandler
 from seedbed.transport import sockets
 from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import HEADER_BYTES, Inbox, Kind, header, limits_down, pack
-from seedbed.transport.interface import Client, Layout, Layouts
+from seedbed.transport.interface import Layout, Layouts
 from seedbed.transport.sockets import SocketServer
 from seedbed.transport.tls import Identity
 
@@ -32,72 +33,36 @@ TOKEN = secrets.token_hex(16)
 DOWNWARDS = {**limits_down(LIMIT), Kind.CHALLENGE: 40, Kind.ADMITTED: 32}
 
 
-def said(connection: socket.socket) -> list[tuple[Kind, bytes]]:
-    """All frames that the server sends until it hangs up."""
-    inbox, frames = Inbox(DOWNWARDS), []
-    connection.settimeout(PATIENCE)
-    with suppress(ConnectionResetError):
-        while data := connection.recv(1 << 16):
-            frames += [(Kind(frame.kind), bytes(frame.body)) for frame in inbox.feed(data)]
-    return frames
+def serving(address: str, gate: Gate | None = None, most: int = 100) -> Scene:
+    """A scene of the socket carrier."""
+    handler = FakeHandler()
+    return Scene(SocketServer(address, handler, gate=gate, max_message_bytes=LIMIT, most=most), handler, gate)
 
 
-class Scene:
-    """A server, a well-behaved client, and raw connections."""
+def told(connection: socket.socket) -> list[tuple[Kind, bytes]]:
+    """All frames until the server hangs up, also those of admission."""
+    return said(connection, DOWNWARDS)
 
-    def __init__(self, address: str, gate: Gate | None = None, most: int = 100) -> None:
-        self.handler = FakeHandler()
-        self.server = SocketServer(address, self.handler, gate=gate, max_message_bytes=LIMIT, most=most)
-        invitation = gate.invitation(self.server.address) if gate else None
-        self.address = self.server.address.replace("0.0.0.0", "127.0.0.1")
-        self.good: Client = opened(
-            connect(self.address, timeout=PATIENCE, invitation=invitation), self.handler
-        )
 
-    def raw(self) -> socket.socket:
-        place = self.address.removeprefix("socket:")
-        if place.startswith("unix:"):
-            connection = socket.socket(socket.AF_UNIX)
-            connection.connect(place.removeprefix("unix:"))
-            return connection
-        host, port = place.rsplit(":", 1)
-        return socket.create_connection((host, int(port)), PATIENCE)
-
-    def answered(self, data: bytes) -> list[tuple[Kind, bytes]]:
-        """Sends bytes and no more; the frames that come back."""
-        with self.raw() as connection:
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            return said(connection)
-
-    def check_others(self) -> None:
-        self.good.send(0, example(UP, 0))
-        while True:  # steps of the others stand in the same queue
-            peer, lane, arrays = self.handler.delivered.get(timeout=PATIENCE)
-            peer.reply(lane, example(DOWN, 0))
-            if arrays[0].any():
-                break
-        assert received(self.good)[0] == 0
-
-    def close(self) -> None:
-        self.good.close()
-        self.server.close()
+def answered(scene: Scene, data: bytes) -> list[tuple[Kind, bytes]]:
+    """Sends bytes and no more; the frames that come back."""
+    with scene.raw() as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return told(connection)
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    scene = Scene(f"socket:unix:{tmp_path_factory.mktemp('sockets')}/socket")
-    yield scene
-    scene.close()
+    with closing(serving(f"socket:unix:{tmp_path_factory.mktemp('sockets')}/socket")) as scene:
+        yield scene
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Scene]:
-    scene = Scene("socket:127.0.0.1:0", Gate(TOKEN))
-    with pytest.MonkeyPatch.context() as patch:
+    with closing(serving("socket:127.0.0.1:0", Gate(TOKEN))) as scene, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sockets, "REFUSAL_SECONDS", 0.0)
         yield scene
-    scene.close()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +84,7 @@ def guarded() -> Iterator[Scene]:
     ],
 )
 def test_the_last_frame_says_what_was_wrong(scene: Scene, data: bytes, kind: Kind, word: str) -> None:
-    *_, (last, reason) = scene.answered(data)
+    *_, (last, reason) = answered(scene, data)
     assert (last, word in reason.decode()) == (kind, True), reason
     scene.check_others()
 
@@ -138,11 +103,11 @@ def test_the_last_frame_says_what_was_wrong(scene: Scene, data: bytes, kind: Kin
 )
 def test_any_bytes(scene: Scene, guarded: Scene, pieces: list[bytes]) -> None:
     """Whoever is heard, and whoever is not let in, harms nobody; the latter is told a challenge and no more."""
-    scene.answered(b"".join(pieces))
+    answered(scene, b"".join(pieces))
     scene.check_others()
-    told = guarded.answered(b"".join(pieces))
-    assert told[0][0] is Kind.CHALLENGE
-    assert {kind for kind, _ in told[1:]} <= {Kind.CLOSED, Kind.REFUSED}
+    frames = answered(guarded, b"".join(pieces))
+    assert frames[0][0] is Kind.CHALLENGE
+    assert {kind for kind, _ in frames[1:]} <= {Kind.CLOSED, Kind.REFUSED}
     assert len(guarded.server.peers) == 1
 
 
@@ -157,7 +122,7 @@ def test_a_stranger_proves_once_and_is_read_no_further(guarded: Scene) -> None:
         # A wrong proof, with a right one and a question behind it.
         wrong = Invitation("x" * 16).prove(challenges[0], b"")
         one.sendall(pack(Kind.PROOF, 0, wrong) + pack(Kind.PROOF, 0, right.prove(challenges[0], b"")) + ASK)
-        ((kind, reason),) = said(one)
+        ((kind, reason),) = told(one)
         assert (kind, b"wrong token" in reason) == (Kind.REFUSED, True)
         # A right one serves once, wherever it is said.
         proof = right.prove(challenges[1], b"")
@@ -166,14 +131,14 @@ def test_a_stranger_proves_once_and_is_read_no_further(guarded: Scene) -> None:
         while Kind.ANSWER not in kinds:
             kinds += [frame.kind for frame in inbox.feed(other.recv(1 << 16))]
         assert kinds == [Kind.ADMITTED, Kind.OPENED, Kind.ANSWER]
-        again = guarded.answered(pack(Kind.PROOF, 0, proof))
+        again = answered(guarded, pack(Kind.PROOF, 0, proof))
         assert again[-1][0] is Kind.REFUSED and b"answered" in again[-1][1]
     guarded.check_others()
 
 
 def test_what_is_too_long_for_a_stranger_is_not_waited_for(guarded: Scene) -> None:
-    told = guarded.answered(header(Kind.PROOF, 0, 89) + bytes(89))
-    assert [kind for kind, _ in told] == [Kind.CHALLENGE, Kind.CLOSED]
+    frames = answered(guarded, header(Kind.PROOF, 0, 89) + bytes(89))
+    assert [kind for kind, _ in frames] == [Kind.CHALLENGE, Kind.CLOSED]
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -183,26 +148,22 @@ def test_strangers_go_after_a_while_and_have_no_place(
     """Also those that never finish their handshake; whoever is in goes on."""
     monkeypatch.setattr(sockets, "STRANGER_SECONDS", 0.5)
     address = "socket:0.0.0.0:0" if encrypted else "socket:127.0.0.1:0"
-    scene = Scene(address, Gate(TOKEN, Identity.make() if encrypted else None), most=1)
-    try:
+    with closing(serving(address, Gate(TOKEN, Identity.make() if encrypted else None), most=1)) as scene:
         with scene.raw() as silent:
-            told = [] if encrypted else [Kind.CHALLENGE]
-            assert [kind for kind, _ in said(silent)] == told
+            kinds = [] if encrypted else [Kind.CHALLENGE]
+            assert [kind for kind, _ in told(silent)] == kinds
         scene.check_others()
-    finally:
-        scene.close()
 
 
 def test_no_more_connections_than_files_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "most_connections", lambda most: 4)
-    scene = Scene("socket:127.0.0.1:0", Gate(TOKEN))  # with one client, who is let in
-    try:
+    with closing(serving("socket:127.0.0.1:0", Gate(TOKEN))) as scene:  # with one client, who is let in
         with scene.raw() as one, scene.raw() as two:
             for each in (one, two):
                 assert each.recv(1, socket.MSG_PEEK)
             with scene.raw() as third:
                 assert third.recv(1), "strangers may hold half of the connections"
-                assert [kind for kind, _ in said(one)] == [Kind.CHALLENGE], "and the oldest goes"
+                assert [kind for kind, _ in told(one)] == [Kind.CHALLENGE], "and the oldest goes"
             scene.check_others()
         with ExitStack() as stack:
             for _ in range(3):
@@ -211,16 +172,13 @@ def test_no_more_connections_than_files_allow(monkeypatch: pytest.MonkeyPatch) -
                 )
                 stack.enter_context(closing(come)).ask({"x": 1})
             with scene.raw() as fifth:
-                assert said(fifth) == [], "all are held by clients who are let in"
+                assert told(fifth) == [], "all are held by clients who are let in"
             scene.check_others()
-    finally:
-        scene.close()
 
 
 def test_a_certificate_that_is_another_one_is_refused_and_nothing_older_than_tls_1_3_spoken() -> None:
     gate = Gate(TOKEN, Identity.make())
-    scene = Scene("socket:0.0.0.0:0", gate)
-    try:
+    with closing(serving("socket:0.0.0.0:0", gate)) as scene:
         other = Invitation(TOKEN, Identity.make().fingerprint)
         with pytest.raises(Refused, match="another run listens there"):
             connect(scene.address, timeout=PATIENCE, invitation=other)
@@ -236,8 +194,6 @@ def test_a_certificate_that_is_another_one_is_refused_and_nothing_older_than_tls
         with scene.raw() as old, pytest.raises(ssl.SSLError):
             context.wrap_socket(old)
         scene.check_others()
-    finally:
-        scene.close()
 
 
 def test_a_proof_for_one_certificate_is_worth_nothing_behind_another(
@@ -245,12 +201,14 @@ def test_a_proof_for_one_certificate_is_worth_nothing_behind_another(
 ) -> None:
     """Somebody in between who shows a certificate of its own, and passes all on, is found out by the server."""
     monkeypatch.setattr(sockets, "REFUSAL_SECONDS", 0.0)
-    scene = Scene("socket:0.0.0.0:0", Gate(TOKEN, Identity.make()))
     outside = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     outside.check_hostname, outside.verify_mode = False, ssl.CERT_NONE
     mine = Identity.make()
     context = mine.context()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with (
+        closing(serving("socket:0.0.0.0:0", Gate(TOKEN, Identity.make()))) as scene,
+        socket.create_server(("127.0.0.1", 0)) as listening,
+    ):
 
         def pass_on() -> None:
             here, _ = listening.accept()
@@ -271,7 +229,6 @@ def test_a_proof_for_one_certificate_is_worth_nothing_behind_another(
                 invitation=Invitation(TOKEN, mine.fingerprint),
             )
         between.join(PATIENCE)
-    scene.close()
 
 
 def test_an_invitation_that_nobody_asks_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

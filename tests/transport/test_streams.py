@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,59 +15,44 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_scenes import Scene
+from wire import CONVERSE, Wire
 
 from seedbed.errors import ConnectionLost, Refused
 from seedbed.testing.transport import DOWN, PATIENCE, UP, FakeHandler, example, opened, received
 from seedbed.transport import streams
 from seedbed.transport.connect import connect
 from seedbed.transport.framing import Kind, header, pack
-from seedbed.transport.interface import Client, Layout
+from seedbed.transport.interface import Layout
 from seedbed.transport.streams import StreamServer
 
-METHOD = "/seedbed.Transport/Converse"
 ASK = pack(Kind.ASK, 0, b'{"open": true}')
 STEP = pack(Kind.STEP, 0, bytes(UP.nbytes))
 LIMIT = 1 << 21
 
 
-class Scene:
-    """A server, a well-behaved client, and raw streams."""
+class StreamScene(Scene):
+    """A scene with raw streams."""
 
     def __init__(self, directory: Path) -> None:
-        self.handler = FakeHandler()
-        self.server = StreamServer(f"unix:{directory}/socket", self.handler, max_message_bytes=LIMIT)
-        self.good: Client = opened(connect(self.server.address, timeout=PATIENCE), self.handler)
-        self.channel = grpc.insecure_channel(
-            self.server.address, [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-        )
+        handler = FakeHandler()
+        super().__init__(StreamServer(f"unix:{directory}/socket", handler, max_message_bytes=LIMIT), handler)
+        self.wire = Wire(self.address)
 
-    def status(self, messages: list[bytes], method: str = METHOD) -> tuple[Any, str]:
+    def status(self, messages: list[bytes], method: str = CONVERSE) -> tuple[Any, str]:
         """Sends the messages and hangs up; the stream's status and its details."""
-        call = self.channel.stream_stream(method)(iter(messages), timeout=PATIENCE)
-        with suppress(grpc.RpcError):
-            list(call)
+        call = self.wire.converse(None, messages, method)
         return call.code(), call.details()
 
-    def check_others(self) -> None:
-        self.good.send(0, example(UP, 0))
-        while True:  # steps of the others stand in the same queue
-            peer, lane, arrays = self.handler.delivered.get(timeout=PATIENCE)
-            peer.reply(lane, example(DOWN, 0))
-            if arrays[0].any():
-                break
-        assert received(self.good)[0] == 0
-
     def close(self) -> None:
-        self.channel.close()
-        self.good.close()
-        self.server.close()
+        self.wire.close()
+        super().close()
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    scene = Scene(tmp_path_factory.mktemp("grpc"))
-    yield scene
-    scene.close()
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamScene]:
+    with closing(StreamScene(tmp_path_factory.mktemp("grpc"))) as scene:
+        yield scene
 
 
 @pytest.mark.parametrize(
@@ -88,7 +73,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         ([pack(Kind.ASK, 0, b'{"refuse": "wrong game"}')], "FAILED_PRECONDITION", "wrong game"),
     ],
 )
-def test_the_status_says_what_was_wrong(scene: Scene, messages: list[bytes], code: str, word: str) -> None:
+def test_the_status_says_what_was_wrong(
+    scene: StreamScene, messages: list[bytes], code: str, word: str
+) -> None:
     given_code, details = scene.status(messages)
     assert (given_code.name, word in details) == (code, True), details
     scene.check_others()
@@ -109,7 +96,7 @@ def test_the_end_of_a_peer_is_its_machine_and_port(peer: str, end: tuple[str, in
     assert streams.end_of_peer(peer) == end
 
 
-def test_another_method_is_not_there(scene: Scene) -> None:
+def test_another_method_is_not_there(scene: StreamScene) -> None:
     assert scene.status([], "/seedbed.Transport/Other")[0] is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -125,13 +112,13 @@ def test_another_method_is_not_there(scene: Scene) -> None:
         max_size=6,
     )
 )
-def test_any_messages(scene: Scene, messages: list[bytes]) -> None:
+def test_any_messages(scene: StreamScene, messages: list[bytes]) -> None:
     code, _ = scene.status(messages)
     assert code in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
     scene.check_others()
 
 
-def test_who_does_not_read_can_be_sent_away(scene: Scene) -> None:
+def test_who_does_not_read_can_be_sent_away(scene: StreamScene) -> None:
     """A client that left megabytes unread does not keep ``left`` from coming."""
     while not scene.handler.asked.empty():
         scene.handler.asked.get()
@@ -140,7 +127,7 @@ def test_who_does_not_read_can_be_sent_away(scene: Scene) -> None:
     outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     for _ in range(20):
         outgoing.put(pack(Kind.ASK, 0, b'{"x": "%s"}' % (b"y" * 1_000_000)))
-    call = scene.channel.stream_stream(METHOD)(iter(outgoing.get, None), timeout=PATIENCE)
+    call = scene.wire.channel.stream_stream(CONVERSE)(iter(outgoing.get, None), timeout=PATIENCE)
     try:
         peer = scene.handler.asked.get(timeout=PATIENCE)
         peer.close("reads nothing")

@@ -29,8 +29,6 @@ def trained(env: str, folder: Path) -> Path:
 def test_episodes_without_an_end_are_cut_counted_and_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The command would start itself anew with another allocator, and "itself" is pytest here.
-    monkeypatch.setenv("SEEDBED_ALLOCATOR", "off")
     monkeypatch.setattr(playing, "_LINE_SECONDS", 0.0)
     run = trained("counted_worlds:endless", tmp_path / "run")
     found = seedbed.evaluate(run, episodes=20, max_steps=30)

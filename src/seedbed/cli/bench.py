@@ -45,10 +45,10 @@ class BenchFlags:
 
 def run(arguments: list[str]) -> None:
     """Times, prints the table and appends the row."""
+    restart_tuned()  # first: to read the flags takes JAX, whose import takes seconds
     flags = _read(arguments)
     # One word with commas is several, as in --compare seed,impala.
     archs = [arch for word in flags.compare for arch in word.split(",") if arch]
-    restart_tuned()
     from seedbed.timing.stages import require_stages
 
     if flags.serve:

@@ -12,10 +12,10 @@ ABOUT = "Train an agent. Defaults come from the environment's preset; every flag
 
 def run(arguments: list[str]) -> int:
     """Trains; see :func:`seedbed.launch.train.train`."""
-    config = configuration(arguments)
-    restart_tuned()
+    restart_tuned()  # first: to read the flags takes JAX, whose import takes seconds
     from seedbed.launch.train import train
 
+    config = configuration(arguments)
     return report(train(config), config)
 
 

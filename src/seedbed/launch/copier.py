@@ -115,6 +115,21 @@ class Copier:
                     )
             return None if self._done >= last else self._failure or f"not done within {limit:g} s"
 
+    def finish_or_say(self, interrupted: threading.Event, *, soon: bool) -> None:
+        """Has the end of the run copied, and says where it is if it was not.
+
+        Args:
+          interrupted: event that may be set at any time, by a signal too.
+          soon: whether the user waits, since the run was interrupted or has failed.
+        """
+        if (
+            missing := self.finish(SOON_SECONDS if soon else LATE_SECONDS, interrupted, SOON_SECONDS)
+        ) is not None:
+            self._note(
+                f"the end of this run is not in store {self._store} ({missing}), but in {self._folder.path} only: "
+                f"'seedbed resume {self._folder.given}' goes on there"
+            )
+
     def close(self) -> None:
         """Ends the thread, unless the store holds it; safe to call twice."""
         with self._changed:

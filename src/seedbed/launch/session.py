@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -24,7 +22,8 @@ from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
 from seedbed.errors import ConfigError, RunFailed, SeedbedError, cause_of
 from seedbed.launch.build import build_agent
-from seedbed.launch.copier import LATE_SECONDS, SOON_SECONDS, Copier
+from seedbed.launch.copier import Copier
+from seedbed.launch.ending import Ending
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
 from seedbed.launch.launcher import Launch, launcher_on
@@ -44,16 +43,11 @@ from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.run import Run
 from seedbed.metrics.console import display
 from seedbed.metrics.reports import Summary, draw_curve, title
-from seedbed.metrics.say import say
 from seedbed.metrics.services import Recorded
 from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
-_HEARSAY_SECONDS = 2.0
-"""Seconds between a failure and the report of a lost host that caused it, at most, in either order."""
-_LAST_SECONDS = 60.0
-"""Seconds for the last checkpoint and the summary after the loss of a host, before the process ends anyway."""
 
 
 class Session:
@@ -112,14 +106,17 @@ class Session:
             spared=self.copier.spared if self.copier else tuple,
         )
         self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
-        self.session = 0
         self.interrupted = Interruption()
         self.stopping = Stopping(config.stop, self.clock, self.interrupted)
         self.services = {} if config.cluster.host else makers(config.log)
-        # The run is ended by its own thread, or, if that is blocked, by the thread that learns of a lost host.
-        self.back, self.ending = threading.Event(), threading.Lock()
-        self.reason = ""
-        self.arch: Run | None = None
+        self.ending = Ending(
+            folder,
+            self.hosts,
+            self.saver,
+            paused=config.deterministic and (self.hosts.count > 1 or self.program.has_instances),
+            contents=self._contents,
+            summary=self._summary,
+        )
         self.supervisor: Supervisor | None = None
         place = self.placed.placement
         network = place if isinstance(place, EngineSettings) else None
@@ -165,15 +162,11 @@ class Session:
                     stack.callback(self.copier.close)
                 self.session = self._count_session()
                 self.recorder = stack.enter_context(contextlib.closing(self._recorder(record)))
-                self.hosts.watch(self._end_without)
-                arch = self.arch = self._build()
-                try:
-                    summary = self._train(arch)
-                finally:
-                    try:
-                        self._stop(arch)
-                    finally:
-                        self._copy_the_end()
+                self.ending.watch(self.recorder.standing, self.display.close)
+                stack.callback(self._copy_the_end)
+                arch = self.ending.run = self._build()
+                stack.callback(self._stop, arch)
+                summary = self._train(arch)
         try:
             draw_curve(curves_of(folder, self.variants), folder.curve, heading, config.stop.until_return)
         except Exception as error:
@@ -241,16 +234,7 @@ class Session:
         except ConfigError:
             raise
         except Exception as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: Exception) -> SeedbedError:
-        """Returns the error that ends the run, with component, cause and log; the traceback goes to the log."""
-        _log.error("the run failed", exc_info=error)
-        if not isinstance(error, SeedbedError) and (lost := self.hosts.lost(_HEARSAY_SECONDS)):
-            error = RunFailed(lost)  # a device has failed since that host is gone
-        component = "" if isinstance(error, SeedbedError) else "learner: "
-        message = component + cause_of(error)
-        return RunFailed(message if "(log: " in message else f"{message} (log: {self.folder.log})")
+            raise self.ending.failure(error) from error
 
     def _train(self, arch: Run) -> Summary:
         """Trains, and writes the last checkpoint and the summary also after a failure."""
@@ -262,18 +246,16 @@ class Session:
                 self.display.note("interrupted: ending the run; Ctrl-C again quits at once")
             if self._rest(arch):
                 standing = self.recorder.standing(arch)
-            taken = self._last_snapshot(arch)
+            taken = self.ending.last_snapshot(arch)
         except ConfigError:
             raise
         except Exception as error:
-            failure = self._failure(error)
+            failure = self.ending.failure(error)
             self._rest(arch)
             reason, standing = f"failed: {failure}", self.recorder.standing(arch)
         finally:
-            self.back.set()
-        with self.ending:
-            self.reason = reason
-            return self._end(arch, reason, standing, taken, failure)
+            self.ending.come_back()
+        return self.ending.end(arch, reason, standing, taken, failure)
 
     def _rest(self, arch: Run) -> bool:
         """Ends learning in other threads and processes, so that checkpoint and summary are of one moment.
@@ -285,108 +267,14 @@ class Session:
             return False
         return arch.rest(supervisor.stand_down, partial(supervisor.stop, self.program.after))
 
-    def _last_snapshot(self, arch: Run) -> Contents | None:
-        """Takes the contents of the last checkpoint while all hosts are alive; returns None if nothing is new.
-
-        If that fails, the reason is logged and :meth:`_save_at_the_end` tries again without the others.
-        """
-        self.saver.wait()
-        if arch.version == self.saver.saved_version:
-            return None
-        try:
-            return self._contents(arch)
-        except Exception as error:
-            _log.error("no snapshot", exc_info=error)
-            return None
-
-    def _end(
-        self,
-        arch: Run,
-        reason: str,
-        standing: dict[str, Any],
-        taken: Contents | None,
-        failure: SeedbedError | None,
-    ) -> Summary:
-        """Writes the last checkpoint and the summary; raises ``failure``, or the error of the writing.
-
-        A session that another one has overtaken writes neither.
-        """
-        if (overtaken := self.folder.overtaken()) is not None:
-            raise RunFailed(overtaken) from failure
-        unsaved = self._save_at_the_end(arch, taken, failure)
-        if unsaved and not failure:
-            failure = RunFailed(unsaved)
-            reason = f"{reason}, and {unsaved}"
-        try:
-            summary = self._summary(arch, reason, standing)
-            summary.write(self.folder.summary)
-        except Exception as error:
-            if failure:
-                _log.error("no summary", exc_info=error)
-                raise failure from None
-            raise self._failure(error) from None
-        if failure:
-            raise failure
-        if reason != "interrupted":
-            for instances in arch.instances.values():
-                instances.say_over()
-        return summary
-
-    def _save_at_the_end(self, arch: Run, taken: Contents | None, failure: SeedbedError | None) -> str | None:
-        """Writes the last checkpoint if anything is new; returns the reason if it cannot be written."""
-        several = self.hosts.count > 1
-        try:
-            self.saver.wait()
-            if arch.version == self.saver.saved_version:
-                return None
-            if failure and self.config.deterministic and (several or self.program.has_instances):
-                return None  # acting can no longer be paused: the checkpoint before stays the newest
-            return self.saver.save(arch.version, taken or self._contents(arch, alone=several))
-        except Exception as error:
-            _log.error("no last checkpoint", exc_info=error)
-            return cause_of(error)
-
     def _copy_the_end(self) -> None:
-        """Has the last checkpoint, rows and summary copied to the store, if there is one; says so if they are not.
+        """Has the last checkpoint, rows and summary copied to the store, if there is one.
 
         By then nothing of the run is alive but this process: a store may take its time.
         """
-        if self.copier is None or not self.reason or self.folder.overtaken() is not None:
-            return
-        seconds = SOON_SECONDS if self.reason.startswith(("interrupted", "failed")) else LATE_SECONDS
-        if (missing := self.copier.finish(seconds, self.interrupted, SOON_SECONDS)) is not None:
-            self.display.note(
-                f"the end of this run is not in store {self.store} ({missing}), but in {self.folder.path} only: "
-                f"'seedbed resume {self.folder.given}' goes on there"
-            )
-
-    def _end_without(self, lost: str) -> None:
-        """Ends the process if another host is lost and the run's own thread stays blocked on it.
-
-        A device that waits for another host's device cannot be interrupted. The state before that update is saved.
-        """
-        if self.back.wait(_HEARSAY_SECONDS):
-            return
-        with self.ending:
-            if self.back.is_set():
-                return
-            failure = self._failure(RunFailed(lost))
-            last_resort = threading.Timer(_LAST_SECONDS, self._quit, (failure,))
-            last_resort.daemon = True
-            last_resort.start()
-            try:
-                if self.arch is not None:
-                    self._end(
-                        self.arch, f"failed: {failure}", self.recorder.standing(self.arch), None, failure
-                    )
-            finally:
-                self._quit(failure)
-
-    def _quit(self, failure: SeedbedError) -> None:
-        """Ends the process at once, with the message and exit status of a failed command."""
-        self.display.close()
-        say(f"seedbed: {failure}", sys.stderr)
-        os._exit(1)
+        reason = self.ending.reason
+        if self.copier is not None and reason and self.folder.overtaken() is None:
+            self.copier.finish_or_say(self.interrupted, soon=reason.startswith(("interrupted", "failed")))
 
     def _announce(self) -> None:
         _log.info("convolutions: %s", convolving())

@@ -325,12 +325,10 @@ class SharedMemoryClient(Caller):
         return self._socket.fileno()
 
     def _furnish(self, terms: Terms) -> None:
-        with self._reading:
-            self._check_alive()  # not closed by another thread meanwhile
-            if self._handle is None:
-                raise SpecError(f"{self.address}: the server sent no memory")
-            self._slots = _Slots(self._handle, terms)
-            self._drop_handle()
+        if self._handle is None:
+            raise SpecError(f"{self.address}: the server sent no memory")
+        self._slots = _Slots(self._handle, terms)
+        self._drop_handle()
 
     def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
         self._write(pack(kind, lane, body))
