@@ -90,7 +90,10 @@ def test_no_command_runs_what_a_strangers_folder_names(
         ({"env": "GymV21Environment-v0", "env_options": ["env_id=evil:World-v0"]}, "evil:World-v0"),
         ({"env": "GymV21Environment-v0", "env_options": ['make_kwargs:={"x": ["evil:y"]}']}, "evil:y"),
         ({"env": "highway-v0", "env_options": ['config:={"vehicles": "os.system"}']}, "os.system"),
+        ({"env": "highway-v0", "env_options": ['config:=["os\\u002esystem", NaN]']}, "os.system"),
         ({"agent": "a:b", "its_own": {"entry": ["c.d:e"]}}, "a:b c.d:e"),
+        ({"log": ["wandb", "evil:Sink"]}, "evil:Sink"),
+        ({"log": "evil:Sink"}, "evil:Sink"),
     ],
 )
 @pytest.mark.usefixtures("never")
@@ -130,9 +133,12 @@ def test_a_run_of_seedbeds_own_parts_needs_no_consent(tmp_path: Path) -> None:
         '{"env_options": [3]}',
         '{"env_options": "a=b"}',
         '{"placement": {}}',
+        '{"log": null}',
+        '{"log": 5}',
         '{"env": "toy:catch", "env": "evil:World"}',
         '{"a": ' + "[" * 99_999,
         '{"env": "toy:catch", "env_options": ["a=' + "[" * 99_999 + '"], "frames": "x"}',
+        '{"env": "toy:catch", "env_options": ["a:=' + "[" * 99_999 + '"], "frames": "x"}',
     ],
 )
 @pytest.mark.usefixtures("never")
@@ -234,6 +240,7 @@ def odd_signature(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         changed(env="evil:World"),
         changed(env_options=["a=evil:World"]),
         changed(network="evil:Torso"),
+        changed(log=["evil:Sink"]),
         unsigned,
         odd_signature,
     ],
@@ -259,6 +266,12 @@ def test_of_foreign_parts_all_settings_are_signed(tmp_path: Path) -> None:
         signed = signature.sign(tmp_path, record)
         assert signature.is_signed(signed, tmp_path, {**record, "run_dir": "y"})
         assert signature.is_signed(signed, tmp_path, {**record, "its_own": "d"}) is other
+
+
+def test_a_signature_that_is_older_than_services_of_ones_own_holds_for_a_run_without(tmp_path: Path) -> None:
+    signed = signature.sign(tmp_path, {"env": "toy:catch"})
+    assert signature.is_signed(signed, tmp_path, {"env": "toy:catch", "log": []})
+    assert not signature.is_signed(signed, tmp_path, {"env": "toy:catch", "log": ["evil:Sink"]})
 
 
 def test_the_key_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
