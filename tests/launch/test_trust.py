@@ -150,19 +150,24 @@ def test_a_hostile_record_is_one_error(record: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints", "logs", "events", "instances/shard-0", "hosts", "hosts/1", "variants/0"]
+    "name",
+    ["checkpoints", "logs", "instances/shard-0", "hosts", "variants/0", "wandb/run/files", "mlflow.db"],
 )
 def test_a_strangers_folder_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     folder = strangers(tmp_path / "run", env="toy:catch")
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).symlink_to(tmp_path / "mine")
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).symlink_to("../run/nothing" if "/" not in name else "../nothing")
+    (folder / "round").symlink_to("round")
+    assert RunFolder.open(folder).config().env == "toy:catch", "a link within the folder leads nowhere else"
+    (folder / name).unlink()
+    (folder / name).symlink_to(tmp_path / "mine" / ("none" if "." in name else ""))
     with pytest.raises(ConfigError, match=f"{name} is a link"):
         RunFolder.open(folder).config()
     # Whoever began the run may have put its checkpoints on another disk.
     ours = own(tmp_path / "ours", env="toy:catch", network="auto")
     shutil.rmtree(tmp_path / "ours" / name, ignore_errors=True)
-    (tmp_path / "ours" / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "ours" / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "ours" / name).symlink_to(tmp_path / "mine")
     assert ours.config().env == "toy:catch"
 
@@ -485,7 +490,14 @@ def test_what_may_be_missing_is_as_good_as_missing(name: str, kind: str, tmp_pat
     placed(kind, tmp_path / "run" / name)
     assert at_once(lambda: folder.session(resumed=True)) >= 1
     assert at_once(lambda: folder.addresses(["0.0.0.0:1"])) == ["0.0.0.0:1"]
-    assert at_once(folder.config).env == "toy:catch"
+    if (name, kind) == (
+        "signature",
+        "device",
+    ):  # a link: without it the run is nobody's, where none may lead out
+        with pytest.raises(ConfigError, match="signature is a link that leads out"):
+            at_once(folder.config)
+    else:
+        assert at_once(folder.config).env == "toy:catch"
 
 
 def test_other_runs_that_are_named_when_there_is_none_are_files(
