@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import COUNT
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seedbed import plugins
 from seedbed.acting import actor
 from seedbed.acting.trust import foreign_names
 from seedbed.envs.make import make
-from seedbed.errors import ConnectionLost, Refused
+from seedbed.envs.options import Parameter, Takes, arguments
+from seedbed.errors import ConfigError, ConnectionLost, Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
 from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect, listen
@@ -171,7 +174,9 @@ def test_known_schemes_name_no_module(env: str) -> None:
         (["x=os.system", "y=json.decoder.JSONDecoder"], "json.decoder.JSONDecoder os.system"),
         (["x=local_module_of_mine.f"], "local_module_of_mine.f"),
         ({"x": "evil:f", "y": [{"z": "os.system"}]}, "evil:f os.system"),
-        ([3, None, ["x=evil:f"]], "evil:f"),
+        (['x:=["evil\\u003af", NaN]', 'y=["os\\u002esystem", NaN]'], "evil:f os.system"),
+        (["x=[nan, ('evil' ':f')]"], "evil:f"),
+        (["evil:f=1"], "evil:f"),
     ],
 )
 def test_options_name_modules_too(
@@ -180,6 +185,59 @@ def test_options_name_modules_too(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "local_module_of_mine.py").write_text("raise SystemExit('it was imported')")
     assert " ".join(sorted(foreign_names({"env": "CartPole-v1", "options": options}))) == names
+
+
+ELEMENTS = (
+    '"os\\u003asystem"',
+    "'os\\x3asystem'",
+    '("os" ":system")',
+    "os:system",
+    '{"a": "os\\u003asystem"}',
+    "NaN",
+    "1",
+    "[",
+    '"',
+)
+BRACKETS = ("[{}]", "({})", '{{"k": [{}]}}', "{}", "({},)")
+
+
+@given(
+    st.lists(st.sampled_from(ELEMENTS), min_size=1, max_size=3).map(", ".join),
+    st.sampled_from(BRACKETS),
+    st.sampled_from((":=", "=")),
+    st.sampled_from((Any, str, list[str], list[Any], tuple[str, ...], dict[str, Any], Path, list[str] | str)),
+)
+def test_no_reading_of_an_option_has_a_name_that_was_not_found(
+    elements: str, brackets: str, equals: str, kind: Any
+) -> None:
+    options = [f"x{equals}{brackets.format(elements)}"]
+    try:
+        read = arguments("CartPole-v1", options, Takes({"x": Parameter(kind)}))
+    except ConfigError:
+        return
+    named = {text for text in every_text(read) if text == "os:system"}
+    assert named <= foreign_names({"env": "CartPole-v1", "options": options})
+
+
+def every_text(value: Any) -> list[str]:
+    if isinstance(value, str | Path):
+        return [str(value)]
+    if isinstance(value, dict):
+        return [text for each in (*value, *value.values()) for text in every_text(each)]
+    return [text for each in value for text in every_text(each)] if isinstance(value, list | tuple) else []
+
+
+deep: Any = "evil:f"
+for _ in range(9_999):
+    deep = [deep]
+
+
+@pytest.mark.parametrize(
+    "options", ["x=evil:f", [3], [{"x": "evil:f"}], 7, ["x:=" + "[" * 99_999], {"x": deep}]
+)
+def test_options_that_are_none_are_refused(options: Any) -> None:
+    with pytest.raises(ConfigError, match="option"):
+        foreign_names({"env": "CartPole-v1", "options": options})
 
 
 def test_an_actor_imports_what_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,20 @@ def broken_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
 
 
+def test_an_actors_secret_is_not_inherited_by_what_its_environments_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "seedbed.cli.actor.act_and_reconnect",
+        lambda *_, **others: told.update(others, inherited="SEEDBED_JOIN" in os.environ),
+    )
+    monkeypatch.setenv("SEEDBED_JOIN", "0123456789abcdef")
+    with pytest.raises(SystemExit):
+        main(["actor", "127.0.0.1:1"])
+    assert (told["join"], told["inherited"]) == ("0123456789abcdef", False)
+
+
 def test_an_actor_whose_reader_has_left_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
 

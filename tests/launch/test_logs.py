@@ -14,6 +14,7 @@ from harness import PLACED, at_once, placed
 
 from seedbed import regular_files
 from seedbed.acting.notes import Notes, notes_of
+from seedbed.cli import logs
 from seedbed.errors import ConfigError
 from seedbed.launch import logs as module
 from seedbed.launch.logs import logging_to, shortened, showing_notes
@@ -104,6 +105,22 @@ def test_names_of_odd_files_can_be_logged(tmp_path: Path, monkeypatch: pytest.Mo
     with logging_to(tmp_path / "log"):
         logging.getLogger("seedbed.somewhere").info("cannot write %s", Path(os.fsdecode(b"/tmp/\xff")))
     assert (tmp_path / "log").read_text().endswith(r"cannot write /tmp/\udcff" + "\n")
+
+
+def test_words_of_a_peer_are_not_obeyed_by_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    with logging_to(run / "logs" / "learner.log"):
+        logging.getLogger("seedbed.x").warning("host %s", "\x1b]0;mine\x07")
+    assert (run / "logs" / "learner.log").read_text().endswith("host \\x1b]0;mine\\x07\n")
+    (run / "logs" / "actor-0.log").write_text("\x1b[31mred\n")
+    for terminal, shown in ((True, "\\x1b[31mred\n"), (False, "\x1b[31mred\n")):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal, raising=False)
+        assert logs.run([str(run), "actor-0"]) == 0
+        assert capsys.readouterr().out == shown
 
 
 def test_warnings_of_environments_are_shown_once_each_wherever_they_come_from():

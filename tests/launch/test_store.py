@@ -179,6 +179,14 @@ def test_a_full_disk_is_not_blamed_on_the_store(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in tmp_path.iterdir()] == ["first"], "nothing half-fetched fills the disk"
 
 
+def test_a_copy_that_is_larger_than_the_disk_is_not_begun(tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b", 5)
+    change(str(store), MARKER, lambda files: files["config.json"].update(bytes=1 << 60))
+    with pytest.raises(ConfigError, match=r"second\.fetched \(copy 1 .* bytes, and [\d,]+ are free there\)"):
+        came_back(tmp_path / "second", store)
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
 def test_an_older_folder_of_the_run_is_moved_aside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,7 +88,10 @@ def test_no_command_runs_what_a_strangers_folder_names(
         ({"env": "GymV21Environment-v0", "env_options": ["env_id=evil:World-v0"]}, "evil:World-v0"),
         ({"env": "GymV21Environment-v0", "env_options": ['make_kwargs:={"x": ["evil:y"]}']}, "evil:y"),
         ({"env": "highway-v0", "env_options": ['config:={"vehicles": "os.system"}']}, "os.system"),
+        ({"env": "highway-v0", "env_options": ['config:=["os\\u002esystem", NaN]']}, "os.system"),
         ({"agent": "a:b", "its_own": {"entry": ["c.d:e"]}}, "a:b c.d:e"),
+        ({"log": ["wandb", "evil:Sink"]}, "evil:Sink"),
+        ({"log": "evil:Sink"}, "evil:Sink"),
     ],
 )
 @pytest.mark.usefixtures("never")
@@ -128,9 +131,12 @@ def test_a_run_of_seedbeds_own_parts_needs_no_consent(tmp_path: Path) -> None:
         '{"env_options": [3]}',
         '{"env_options": "a=b"}',
         '{"placement": {}}',
+        '{"log": null}',
+        '{"log": 5}',
         '{"env": "toy:catch", "env": "evil:World"}',
         '{"a": ' + "[" * 99_999,
         '{"env": "toy:catch", "env_options": ["a=' + "[" * 99_999 + '"], "frames": "x"}',
+        '{"env": "toy:catch", "env_options": ["a:=' + "[" * 99_999 + '"], "frames": "x"}',
     ],
 )
 @pytest.mark.usefixtures("never")
@@ -142,19 +148,24 @@ def test_a_hostile_record_is_one_error(record: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints", "logs", "events", "instances/shard-0", "hosts", "hosts/1", "variants/0"]
+    "name",
+    ["checkpoints", "logs", "instances/shard-0", "hosts", "variants/0", "wandb/run/files", "mlflow.db"],
 )
 def test_a_strangers_folder_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     folder = strangers(tmp_path / "run", env="toy:catch")
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).symlink_to(tmp_path / "mine")
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).symlink_to("../run/nothing" if "/" not in name else "../nothing")
+    (folder / "round").symlink_to("round")
+    assert RunFolder.open(folder).config().env == "toy:catch", "a link within the folder leads nowhere else"
+    (folder / name).unlink()
+    (folder / name).symlink_to(tmp_path / "mine" / ("none" if "." in name else ""))
     with pytest.raises(ConfigError, match=f"{name} is a link"):
         RunFolder.open(folder).config()
     # Whoever began the run may have put its checkpoints on another disk.
     ours = own(tmp_path / "ours", env="toy:catch", network="auto")
     shutil.rmtree(tmp_path / "ours" / name, ignore_errors=True)
-    (tmp_path / "ours" / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "ours" / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "ours" / name).symlink_to(tmp_path / "mine")
     assert ours.config().env == "toy:catch"
 
@@ -232,6 +243,7 @@ def odd_signature(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         changed(env="evil:World"),
         changed(env_options=["a=evil:World"]),
         changed(network="evil:Torso"),
+        changed(log=["evil:Sink"]),
         unsigned,
         odd_signature,
     ],
@@ -257,6 +269,12 @@ def test_of_foreign_parts_all_settings_are_signed(tmp_path: Path) -> None:
         signed = signature.sign(tmp_path, record)
         assert signature.is_signed(signed, tmp_path, {**record, "run_dir": "y"})
         assert signature.is_signed(signed, tmp_path, {**record, "its_own": "d"}) is other
+
+
+def test_a_signature_that_is_older_than_services_of_ones_own_holds_for_a_run_without(tmp_path: Path) -> None:
+    signed = signature.sign(tmp_path, {"env": "toy:catch"})
+    assert signature.is_signed(signed, tmp_path, {"env": "toy:catch", "log": []})
+    assert not signature.is_signed(signed, tmp_path, {"env": "toy:catch", "log": ["evil:Sink"]})
 
 
 def test_the_key_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,7 +488,14 @@ def test_what_may_be_missing_is_as_good_as_missing(name: str, kind: str, tmp_pat
     placed(kind, tmp_path / "run" / name)
     assert at_once(lambda: folder.session(resumed=True)) >= 1
     assert at_once(lambda: folder.addresses(["0.0.0.0:1"])) == ["0.0.0.0:1"]
-    assert at_once(folder.config).env == "toy:catch"
+    if (name, kind) == (
+        "signature",
+        "device",
+    ):  # a link: without it the run is nobody's, where none may lead out
+        with pytest.raises(ConfigError, match="signature is a link that leads out"):
+            at_once(folder.config)
+    else:
+        assert at_once(folder.config).env == "toy:catch"
 
 
 def test_other_runs_that_are_named_when_there_is_none_are_files(

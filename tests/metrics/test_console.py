@@ -70,12 +70,14 @@ def test_a_terminal_gets_a_panel_and_a_pipe_does_not() -> None:
     assert isinstance(display("t", Budget(), io.StringIO()), Lines)
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100, highlight=False)
-    panel = Terminal("ALE/Pong-v5 [vtrace]", Budget(frames=8_000_000), console)
+    panel = Terminal("ALE/Pong-v5 [vtrace] \x1b]0;t\x07", Budget(frames=8_000_000), console)
     panel.write(ROW)
     panel.note("checkpoint [1] written")
+    panel.note("the host \x1b]0;mine\x07 joins")
     panel.close()
     panel.close()
     text = stream.getvalue()
+    assert "\x1b]0;" not in text and r"the host \x1b]0;mine\x07 joins" in text
     for part in ("Pong-v5 [vtrace]", "1,234,567", "2,000", "12.35", "50%", "33:20", "checkpoint [1] written"):
         assert part in text, part
 

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_scenes import Scene, said
 
-from seedbed.errors import SpecError
+from seedbed.errors import ConnectionLost, SpecError
 from seedbed.testing.transport import PATIENCE, FakeHandler, opened
 from seedbed.transport import shared_memory
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.framing import Inbox, Kind, decode_reason, header, limits_down, pack
-from seedbed.transport.interface import Layout
+from seedbed.transport.interface import Layout, Terms
 from seedbed.transport.shared_memory import SharedMemoryServer
 
 ASK = pack(Kind.ASK, 0, b'{"open": true}')
@@ -151,6 +151,22 @@ def test_memory_that_is_not_there_is_a_refusal(scene: Scene, monkeypatch: pytest
     with pytest.raises(SpecError, match="No space left"):
         shared_memory._make_memory(100)
     monkeypatch.undo()
+    scene.check_others()
+
+
+def test_a_client_that_is_closed_as_it_opens_is_closed_and_not_at_odds_with_the_server(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(scene.address, timeout=PATIENCE)
+    furnish = client._furnish  # type: ignore[attr-defined]
+
+    def closed_before(terms: Terms) -> None:
+        client.close()
+        furnish(terms)
+
+    monkeypatch.setattr(client, "_furnish", closed_before)
+    with pytest.raises(ConnectionLost, match="this side closed the conversation"):
+        opened(client, scene.handler)
     scene.check_others()
 
 

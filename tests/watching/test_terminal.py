@@ -88,6 +88,15 @@ def test_what_is_damaged_is_left_out(tmp_path: Path) -> None:
     assert "silent" in shown([tmp_path]) or "running" in shown([tmp_path])
 
 
+def test_what_a_terminal_would_obey_is_shown(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    (run.path / "config.json").write_text(json.dumps({"env": "toy:\x1b[2Jcatch", "agent": "\x9b1m\u202e"}))
+    run.log.write_text("2026-11-25 10:00:01,002 WARNING supervisor s: actor \x1b]0;mine\x07 is lost\n")
+    picture = shown([tmp_path], width=200)
+    assert {"\x1b", "\x9b", "\x07", "\u202e"}.isdisjoint(picture)
+    assert r"toy:\x1b[2Jcatch" in picture and r"actor \x1b]0;mine" in picture
+
+
 def test_a_terminal_that_is_gone_ends_the_view(tmp_path: Path) -> None:
     a_run(tmp_path / "run")
 

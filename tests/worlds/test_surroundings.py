@@ -154,6 +154,9 @@ def test_a_line_is_said_with_the_letters_that_there_are(tmp_path: Path) -> None:
     with path.open("w", encoding="ascii") as stream:
         assert say("a · b", stream)
     assert path.read_text() == "a ? b\n"
+    with path.open("w", encoding="utf-8") as stream:
+        assert say("a\tä\nb\x1b[2J\r\x9b\u202e c", stream)
+    assert path.read_text() == "a\tä\nb\\x1b[2J\\r\\x9b\\u202e c\n"
     assert not say("closed", stream)
 
 

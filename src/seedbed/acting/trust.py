@@ -14,12 +14,14 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from importlib.machinery import PathFinder
 from typing import Any
 
 from seedbed.envs.make import imports_module
-from seedbed.envs.reading import literal
+from seedbed.envs.options import Options, split
+from seedbed.envs.reading import meanings
+from seedbed.errors import ConfigError
 
 _DEFINED = ("arch", "agent")
 _OPTIONS = ("env_options", "options")
@@ -31,15 +33,24 @@ _WITH_DOTS = re.compile(r"(?<![\w./:-])([^\W\d]\w*)(?:\.[^\W\d]\w*)+(?![\w./:-])
 
 
 def foreign_names(record: Mapping[str, Any]) -> set[str]:
-    """Returns the names in a run's record, or in an actor's assignment, for which a module is imported."""
+    """Returns the names in a run's record, or in an actor's assignment, for which a module is imported.
+
+    Raises:
+      ConfigError: the options of an environment are none, or nested too deeply to be looked through.
+    """
     named = {key: str(record.get(key, "")) for key in ("env", *_DEFINED, "network")}
     found = {name for key, name in named.items() if (imports_module(name) if key == "env" else ":" in name)}
-    found.update(name for name in map(str, record.get("log", ())) if ":" in name)
-    for key in _OPTIONS:
-        found.update(*map(_modules_in, _texts_of_options(record.get(key))))
-    if any(":" in named[key] for key in _DEFINED):
-        rest = [value for key, value in record.items() if key not in (*named, *_OPTIONS, *_NO_NAMES)]
-        found.update(*map(_modules_in, _texts(rest)))
+    try:
+        looked_through = [_values(record[key]) for key in _OPTIONS if record.get(key) is not None]
+        if any(":" in named[key] for key in _DEFINED):
+            rest = set(record).difference(named, _OPTIONS, _NO_NAMES)
+            looked_through.append({key: record[key] for key in rest})
+        found.update(name for name in _texts(record.get("log")) if ":" in name)
+        found.update(*map(_modules_in, _texts(looked_through)))
+    except RecursionError:
+        raise ConfigError(
+            "an option or setting is nested too deeply to be looked through for names of modules"
+        ) from None
     return found
 
 
@@ -53,24 +64,20 @@ def untrusted(names: Set[str], trust: Collection[str] | None) -> str:
     return "" if trust is None else " ".join(sorted(names - set(trust)))
 
 
-def _texts_of_options(options: Any) -> Iterator[str]:
-    """Every text in the options of an environment, as they are written or by name."""
+def _values(options: Options) -> Mapping[str, Any]:
+    """The values of an environment's options, read as they are for the environment."""
     if isinstance(options, Mapping):
-        yield from _texts(options)
-    elif isinstance(options, Sequence):
-        yield from _texts([str(item).partition("=")[2] for item in options])
+        return options
+    if not isinstance(options, list | tuple):
+        raise ConfigError(f"options of an environment are {options!r}, and have to be a list of name=value")
+    return split(map(str, options))
 
 
 def _texts(value: Any) -> Iterator[str]:
     """Every text in a value of JSON; of one that stands for a table or a list, also the texts in that."""
     if isinstance(value, str):
         yield value
-        try:
-            inner = literal(value)
-        except ValueError:
-            return
-        if inner != value:
-            yield from _texts(inner)
+        yield from _texts(meanings(value))
     elif isinstance(value, Mapping):
         yield from _texts([*value.keys(), *value.values()])
     elif isinstance(value, list | tuple | Set):

@@ -67,6 +67,7 @@ def _act(flags: ActorFlags) -> None:
         "platform": flags.platform,
         "alone": True,
     }
+    joining = os.environ.pop("SEEDBED_JOIN", "")  # programs that environments start do not inherit it
     if bool(flags.address) == bool(flags.run):
         raise ConfigError(
             "an actor has to be told where its learner is: seedbed actor ADDRESS --join …, as the learner printed it, "
@@ -81,7 +82,7 @@ def _act(flags: ActorFlags) -> None:
         return
     act_and_reconnect(
         flags.address,
-        join=flags.join or os.environ.get("SEEDBED_JOIN", ""),
+        join=flags.join or joining,
         tls_ca=flags.tls_ca,
         insecure=flags.insecure,
         **own,

@@ -10,6 +10,7 @@ import tyro
 
 from seedbed.cli.parse import parse, print_line
 from seedbed.errors import ConfigError
+from seedbed.metrics.say import legible
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ def run(arguments: list[str]) -> int:
         for path in sorted(folder.logs.glob("*.log")):
             print_line(path.stem)
         return 0
-    sys.stdout.write(log_of(flags.run, flags.name).decode(errors="replace"))
+    text = log_of(flags.run, flags.name).decode(errors="replace")
+    sys.stdout.write(legible(text) if sys.stdout.isatty() else text)
     return 0
 
 

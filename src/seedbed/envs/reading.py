@@ -193,6 +193,20 @@ def literal(text: str) -> Any:
         raise ValueError(text) from error
 
 
+def meanings(text: str) -> list[Any]:
+    """Returns all that :func:`read` may make of ``text``, of any type, beside the text itself and numbers.
+
+    Texts in it may have meanings of their own: a list that is neither JSON nor Python is read element by element.
+    """
+    try:
+        whole = literal(text)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            return [part for part in _elements(text) if part != text]
+        return []
+    return [] if whole == text else [whole]
+
+
 def _no_constant(word: str) -> None:
     raise ValueError(word)
 

@@ -32,7 +32,6 @@ from seedbed.types import EnvSpec
 
 GOING_ON: dict[str, tuple[type, ...]] = {"version": (int,), "seconds": (int, float), "exact": (bool,)}
 """Values of a run's checkpoint that going on takes, with their types; playing takes the version."""
-_FOLDERS = ("checkpoints", "events", "logs", "instances", "hosts", "variants", "members")
 
 
 class RunFolder:
@@ -337,15 +336,15 @@ class RunFolder:
             return False
 
     def _require_no_links(self) -> None:
-        """Refuses links in the place of folders: files would be removed and written over where a stranger's lead."""
-        folders = [self.path / name for name in _FOLDERS]
-        inner = [each for folder in folders if folder.is_dir() for each in folder.iterdir()]
-        for path in (*folders, *inner):
-            if path.is_symlink():
-                raise ConfigError(
-                    f"{path} is a link, and this run is not known as one that this user began in this "
-                    "place: put the folder itself there"
-                )
+        """Refuses links that lead out: files would be removed and written over where a stranger's lead."""
+        within = self.path.resolve()
+        for folder, folders, files in os.walk(self.path):
+            for path in (Path(folder, name) for name in (*folders, *files)):
+                if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(within):
+                    raise ConfigError(
+                        f"{path} is a link that leads out of the run folder, and this run is not known as one that "
+                        "this user began in this place: put the file or folder itself there"
+                    )
 
     def token(self) -> str:
         """Returns the secret that actors and hosts need to join; creates it once, readable only by the owner."""

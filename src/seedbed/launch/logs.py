@@ -13,6 +13,7 @@ from typing import Any
 
 from seedbed import regular_files
 from seedbed.errors import ConfigError
+from seedbed.metrics.say import legible
 
 MOST_BYTES = 16 << 20
 """Size of a log beyond which its middle is cut out."""
@@ -70,6 +71,14 @@ def forgive() -> None:
         setattr(sys, name, stream)
 
 
+class _Lines(logging.Formatter):
+    """A formatter whose lines can be shown on a terminal, though a peer's words may be in them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the lines of a record."""
+        return legible(super().format(record))
+
+
 class _LogFile(logging.FileHandler):
     """A bounded log file; on a full disk it drops lines, instead of stopping the run or filling the terminal."""
 
@@ -112,7 +121,7 @@ def logging_to(path: Path) -> Iterator[None]:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     logger = logging.getLogger("seedbed")
     handler = _LogFile(path, delay=True, encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
+    handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(min(before or logging.INFO, logging.INFO))

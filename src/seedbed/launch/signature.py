@@ -27,6 +27,8 @@ from seedbed.errors import ConfigError
 
 _SIGNED = ("env", "env_options", "arch", "agent", "network", "store")
 """Settings that are imported, and the place that the run is copied to."""
+_SIGNED_IF_GIVEN = ("log",)
+"""The same, but for runs that give none, whose signatures are older than this."""
 _DEFINED = ("arch", "agent")
 _KEY_BYTES = 32
 
@@ -57,7 +59,9 @@ def _signature(key: bytes, folder: Path, record: Mapping[str, Any]) -> str:
     # An agent or architecture of somebody else's may import what its own settings name.
     whole = any(":" in str(record.get(name)) for name in _DEFINED)
     settings = {
-        name: value for name, value in record.items() if name in _SIGNED or (whole and name != "run_dir")
+        name: value
+        for name, value in record.items()
+        if name in _SIGNED or (name in _SIGNED_IF_GIVEN and value) or (whole and name != "run_dir")
     }
     signed = {"folder": os.fsencode(folder.resolve()).hex(), "settings": settings}
     return hmac.digest(key, json.dumps(signed, sort_keys=True).encode(), "sha256").hex()

@@ -25,8 +25,10 @@ the copy is damaged.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -351,8 +353,13 @@ class Store:
           Damaged: a file differs from the one that was copied.
           StoreError, StoreUnreachable: the store cannot be read.
           CheckpointError: the checkpoint in it is damaged.
-          OSError: the folder cannot be written.
+          OSError: the folder cannot be written, or has no room for the sizes that the copy says.
         """
+        size, free = sum(file["bytes"] for file in copy.files.values()), shutil.disk_usage(folder).free
+        if size > free:
+            raise OSError(
+                errno.ENOSPC, f"{copy} has {size:,} bytes, and {free:,} are free there", str(folder)
+            )
         for path, file in copy.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             found = self.bucket.fetch(file["object"], folder / path, file["bytes"])

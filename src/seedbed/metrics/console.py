@@ -22,7 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from seedbed.metrics.meters import Clock
-from seedbed.metrics.say import has_room, let_go, say
+from seedbed.metrics.say import has_room, legible, let_go, say
 from seedbed.metrics.sinks import Row, Sink
 
 
@@ -177,7 +177,7 @@ class Terminal:
     """A panel that is redrawn in place, at each row; silent, like :class:`Lines`, once its terminal is gone."""
 
     def __init__(self, title: str, budget: Budget, console: Console) -> None:
-        self._title = title
+        self._title = legible(title)
         self._budget = budget
         self._console = console
         self._read = True
@@ -191,7 +191,7 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """Writes one line above the panel; from any thread."""
-        self._show(lambda: self._console.print(escape(text), soft_wrap=True))
+        self._show(lambda: self._console.print(escape(legible(text)), soft_wrap=True))
 
     def close(self) -> None:
         """Leaves the last panel on the screen and gives the cursor back."""

@@ -1,9 +1,14 @@
-"""Lines for people on streams that may be gone, full, held, or of an encoding without some letters."""
+"""Lines for people on streams that may be gone, full, held, or of an encoding without some letters.
+
+A line may hold words of a peer or of a stranger's folder. Characters in them that move a terminal's cursor, or have it
+show what is not there, are shown and not obeyed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 from typing import IO
@@ -12,6 +17,13 @@ from seedbed.errors import RunFailed
 
 _PATIENCE_SECONDS = 2.0
 """Time for a slow reader to take the contents of a full pipe."""
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys, but for the end of a line and the tabulator."""
+
+
+def legible(text: str) -> str:
+    """Returns the text with each character that a terminal would obey written as Python writes it."""
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def say(text: str, stream: IO[str] | None = None, *, patience: float = _PATIENCE_SECONDS) -> bool:
@@ -43,7 +55,7 @@ def flush(text: str = "") -> None:
       RunFailed: it cannot be written.
     """
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(legible(text))
         sys.stdout.flush()
     except BrokenPipeError:
         let_go(sys.stdout)
@@ -62,9 +74,9 @@ def has_room(stream: IO[str], patience: float) -> bool:
 
 
 def _encodable(text: str, stream: IO[str]) -> str:
-    """``text`` without the letters that the stream's encoding has not."""
+    """``text``, legible, without the letters that the stream's encoding has not."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
+    return legible(text).encode(encoding, "replace").decode(encoding)
 
 
 def let_go(stream: IO[str]) -> None:

@@ -325,10 +325,12 @@ class SharedMemoryClient(Caller):
         return self._socket.fileno()
 
     def _furnish(self, terms: Terms) -> None:
-        if self._handle is None:
-            raise SpecError(f"{self.address}: the server sent no memory")
-        self._slots = _Slots(self._handle, terms)
-        self._drop_handle()
+        with self._reading, self._writing:
+            if self._handle is None:
+                self._check_alive()  # another thread may have closed it meanwhile
+                raise SpecError(f"{self.address}: the server sent no memory")
+            self._slots = _Slots(self._handle, terms)
+            self._drop_handle()
 
     def _transmit(self, kind: Kind, lane: int, body: bytes) -> None:
         self._write(pack(kind, lane, body))

@@ -7,17 +7,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from seedbed.metrics.console import Budget, beside, can_redraw, figures
-from seedbed.metrics.say import let_go
+from seedbed.metrics.say import legible, let_go
 from seedbed.watching.run import Standing
 from seedbed.watching.watcher import Watcher
 
@@ -35,7 +37,18 @@ def frame(runs: Sequence[Standing]) -> RenderableType:
     shown = [each for each in runs if not each.is_over][:_PANELS] or list(runs[:1])
     others = [each for each in runs if each not in shown] if len(runs) > _PANELS else []
     panels = shown if others else runs
-    return Group(*map(_panel, panels), *([_lines(others)] if others else []))
+    return _Legible(Group(*map(_panel, panels), *([_lines(others)] if others else [])))
+
+
+@dataclass(frozen=True)
+class _Legible:
+    """A picture without characters that the terminal would obey: a run's files may be a stranger's."""
+
+    picture: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.picture, options):
+            yield segment if segment.control else segment._replace(text=legible(segment.text))
 
 
 def show(paths: Sequence[str | Path], *, once: bool, every: float, console: Console | None = None) -> None:
