@@ -126,6 +126,8 @@ def summary_of(
             "run_dir": str(folder.path),
             "deterministic": config.deterministic,
             "convolutions": convolving(),
+            "versions": versions(),
+            "commit": commit(),
             "skipped_updates": run.skipped,
             **books,
             **({"host": hosts.index, "hosts": hosts.count} if hosts.count > 1 else {}),
