@@ -17,6 +17,7 @@ from seedbed.errors import ConfigError, SeedbedError
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
 from seedbed.launch.machine import convolving
+from seedbed.launch.software import commit, versions
 from seedbed.learning.checkpoint import Checkpoint, digest
 from seedbed.learning.run import Run
 from seedbed.metrics.meters import EpisodesOfSeveral

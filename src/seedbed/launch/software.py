@@ -36,9 +36,7 @@ def commit() -> str | None:
         return None
     try:
         found = _git(root, "describe", "--always")
-        changed = found and _git(
-            root, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS
-        )
+        changed = found and _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return (f"{found}-dirty" if changed else found) or None

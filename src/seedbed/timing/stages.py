@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,7 @@ from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.machine import convolving
 from seedbed.launch.signals import ending_as_by_ctrl_c
+from seedbed.launch.software import commit, versions
 from seedbed.launch.surroundings import held
 from seedbed.learning.learner import Learner
 from seedbed.learning.update import Update
