@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = (
-    "test,check,docs,cuda,envpool,vizdoom,mujoco,onednn,gymnax,brax,craftax,pettingzoo,pgx,jaxmarl,muzero,onnx,"
+    "test,check,docs,cuda,envpool,vizdoom,mujoco,box2d,onednn,gymnax,brax,craftax,pettingzoo,pgx,jaxmarl,muzero,onnx,"
     "minari,ray,sweep,watch,wandb,mlflow,trackio"
 )
 HEADER = """\

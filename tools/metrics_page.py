@@ -13,8 +13,9 @@ HEAD = """\
 
 <!-- Written by tools/metrics_page.py from src/seedbed/metrics/registry.py; do not edit. -->
 
-Every number that a run writes, under one name in `metrics.jsonl`, in TensorBoard and on the console. A name
-that ends in `/*` is a family: any name that begins like it belongs to it.
+Every number that a run writes, under one name in `metrics.jsonl`, in TensorBoard (there below its group, as
+`agent/mean_return`) and on the console. A name that ends in `/*` is a family: any name that begins like it belongs to
+it, and its prefix is its group.
 
 ## What is a step
 
@@ -34,14 +35,17 @@ weights. Curves leave them out, and so does TensorBoard.
 
 ## Names
 
-| name | unit | meaning |
-|---|---|---|
+| group | name | unit | meaning |
+|---|---|---|---|
 """
 
 
 def page() -> str:
     """The whole page."""
-    rows = (f"| `{metric.name}` | {metric.unit} | {metric.sentence} |\n" for metric in registry.registered())
+    rows = (
+        f"| {metric.group} | `{metric.name}` | {metric.unit} | {metric.sentence} |\n"
+        for metric in registry.registered()
+    )
     return HEAD + "".join(rows)
 
 

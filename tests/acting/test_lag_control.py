@@ -248,7 +248,7 @@ def test_workers_of_several_devices_share_a_round() -> None:
 def test_batches_per_round_are_whole() -> None:
     assert batches_per_round(32, 32) == 1
     assert batches_per_round(32, 8) == 4
-    with pytest.raises(ConfigError, match="--batch-size 24"):
+    with pytest.raises(ConfigError, match="the 24 environments must be a multiple of the batch size 32"):
         batches_per_round(24, 32)
     with pytest.raises(ConfigError, match="--actors 1 or more"):
         batches_per_round(0, 32)

@@ -269,14 +269,25 @@ def test_the_wire_is_as_the_page_says() -> None:
     )
 
 
-def test_every_page_can_be_found_from_the_index() -> None:
-    index = (DOCS / "index.md").read_text()
-    listed = set(re.findall(r"^[\w/*-]+$", index, re.M))
-    for page in DOCS.rglob("*.md"):
-        if "_build" in page.parts or page.name == "index.md":
-            continue
-        where = page.relative_to(DOCS).with_suffix("")
-        assert listed & {str(where), "*" if where.parent == Path() else f"{where.parent}/*"}, where
+def toctrees(page: Path) -> list[Path]:
+    """The pages in the tables of contents of a page, in their order."""
+    entries = [
+        line
+        for _, block in re.findall(r"^```(\{toctree\})\n(.*?)^```$", page.read_text(), re.M | re.S)
+        for line in block.split("\n")
+        if line and not line.startswith(":")
+    ]
+    found = [sorted(page.parent.glob(f"{entry}.md")) for entry in entries]
+    assert all(found), f"an entry of {name(page)} is no page: {entries}"
+    return [each for pages in found for each in pages]
+
+
+def test_every_page_stands_once_in_the_sidebar_under_a_caption_that_names_it() -> None:
+    listed = toctrees(DOCS / "index.md")
+    assert ":glob:" not in (DOCS / "index.md").read_text(), "pages are named, below a caption"
+    listed += [below for page in listed for below in toctrees(page)]
+    there = {page for page in DOCS.rglob("*.md") if "_build" not in page.parts} - {DOCS / "index.md"}
+    assert sorted(listed) == sorted(there)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

@@ -8,6 +8,7 @@ from seedbed.envs.make import Guarded, make, spec_of
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.toys import Count
 from seedbed.errors import ConfigError, EnvironmentFault, SpecError
+from seedbed.installation import extra_line
 
 
 def test_an_actor_needs_neither_jax_nor_a_simulator_to_start():
@@ -112,3 +113,20 @@ def test_every_fault_is_named(method):
     ) as error:
         getattr(guarded, method)(*arguments)
     assert isinstance(error.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("gymnasium:CarRacing-v3", "Box2D", "box2d"),
+        ("Hopper-v5", "mujoco", "mujoco"),
+    ],
+)
+def test_a_package_that_gymnasium_misses_is_an_extra(env_id, package, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    for module in [name for name in sys.modules if name.startswith(f"gymnasium.envs.{extra}")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ConfigError) as error:
+        make(env_id, 1)
+    assert f"{env_id} needs a package that is not installed: {extra_line(extra)}" in str(error.value)

@@ -422,7 +422,7 @@ def test_what_a_run_leaves_and_what_can_be_done_with_it(
     assert set(json.loads(last)) >= {
         *("env", "arch", "agent", "transport", "seed", "seconds", "agent_steps", "env_frames"),
         *("agent_steps_per_second", "mean_return", "best_mean_return", "episodes", "weights_version"),
-        *("policy_lag_mean", "policy_lag_max", "params_sha256", "stopped_because"),
+        *("policy_lag_mean", "policy_lag_max", "params_sha256", "stopped_because", "versions", "commit"),
     }
     assert lines[-1] == "next: seedbed eval run"
     assert rows(tmp_path / "run")

@@ -13,7 +13,7 @@ ROW = {
     "env_frames": 4_000_000,
     "frames_per_second": 2_000.0,
     "mean_return": 12.345,
-    "policy_lag_mean": 1.25,
+    "policy_lag_batches": 1.25,
     "batch_fill": 0.5,
     "updates": 800,
     "seconds": 90.0,

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,9 +14,10 @@ import numpy as np
 import pytest
 from harness import PLACED, at_once, placed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata as hparams
 
 from seedbed.errors import ConfigError
-from seedbed.metrics import appending
+from seedbed.metrics import appending, registry
 from seedbed.metrics.appending import AppendedFile
 from seedbed.metrics.sinks import JsonLines, Record, Row, TensorBoard, read_rows
 
@@ -168,7 +168,7 @@ def test_rows_and_events_can_be_read_on_both_sides_of_a_full_disk(disk: type[Dis
     assert kept == [0, 1, 2, 3, 7, 8, 9, 10, 11]
     reader = EventAccumulator(str(tmp_path / "events"), size_guidance={"scalars": 0})
     reader.Reload()
-    assert [event.value for event in reader.Scalars("updates")] == kept
+    assert [event.value for event in reader.Scalars("progress/updates")] == kept
     assert len(notes) == 4 and sum("3 rows are missing" in note for note in notes) == 2
 
 
@@ -240,17 +240,35 @@ def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
 
 
-def test_tensorboard_gets_every_number_at_its_step(tmp_path: Path) -> None:
-    sink = TensorBoard(tmp_path)
-    start = time.time()
-    sink.write({"agent_steps": 3, "mean_return": 1.5, "loss/kl": 0.25})
+def test_tensorboards_own_reader_shows_groups_sentences_and_settings(tmp_path: Path) -> None:
+    sink = TensorBoard(tmp_path, settings={"lr": 0.5, "json": True, "hidden": (64, 64), "frames": None})
+    for step in (3, 6):
+        sink.write({"agent_steps": step, "mean_return": 1.5 * step, "loss/kl": 0.25})
     sink.close()
     sink.close()
-    (file,) = tmp_path.glob("events.out.tfevents.*")
-    data = file.read_bytes()
-    assert b"mean_return" in data
-    assert b"loss/kl" in data
-    assert file.stat().st_mtime >= start - 2
+    reader = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
+    reader.Reload()
+    assert reader.Tags()["scalars"] == ["agent/mean_return", "loss/kl"]
+    assert [(e.step, e.value) for e in reader.Scalars("agent/mean_return")] == [(3, 4.5), (6, 9.0)]
+    shown = reader.SummaryMetadata("agent/mean_return")
+    assert shown.summary_description == registry.find("mean_return").sentence
+    begun, ended = (
+        parse(reader.SummaryMetadata(tag).plugin_data.content)
+        for parse, tag in (
+            (hparams.parse_session_start_info_plugin_data, hparams.SESSION_START_INFO_TAG),
+            (hparams.parse_session_end_info_plugin_data, hparams.SESSION_END_INFO_TAG),
+        )
+    )
+    given = {
+        name: value.number_value or value.bool_value or value.string_value
+        for name, value in begun.hparams.items()
+    }
+    assert given == {"lr": 0.5, "json": True, "hidden": "(64, 64)"}
+    assert ended.end_time_secs == 0 and ended.status
+    compared = hparams.parse_experiment_plugin_data(
+        reader.SummaryMetadata(hparams.EXPERIMENT_TAG).plugin_data.content
+    )
+    assert [metric.name.tag for metric in compared.metric_infos] == ["agent/mean_return"]
 
 
 def test_tensorboards_own_reader_shows_one_curve_of_a_run_that_was_resumed(tmp_path: Path) -> None:
@@ -262,5 +280,5 @@ def test_tensorboards_own_reader_shows_one_curve_of_a_run_that_was_resumed(tmp_p
         # Not closed, as after a kill.
     reader = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
     reader.Reload()
-    points = [(event.step, event.value) for event in reader.Scalars("updates")]
+    points = [(event.step, event.value) for event in reader.Scalars("progress/updates")]
     assert points == [(10, 10.0), (20, 120.0), (25, 225.0), (50, 250.0)]

@@ -123,7 +123,7 @@ def test_each_resumption_has_seeds_and_a_number_of_its_own_and_one_curve(
     assert [row["session"] for row in told] == sorted(row["session"] for row in told)
     reader = EventAccumulator(str(run / "events"), size_guidance={"scalars": 0})
     reader.Reload()
-    events = reader.Scalars("updates")
+    events = reader.Scalars("progress/updates")
     steps = [event.step for event in events]
     assert steps == sorted(set(steps)), "the curve goes back"
     # What the sessions had that were lost is in no curve: a session begins where its checkpoint stands.

@@ -123,6 +123,6 @@ def batches_per_round(rows: int, batch_size: int) -> int:
     if rows % batch_size:
         raise ConfigError(
             f"with an exact lag, the {rows} environments must be a multiple of the batch size {batch_size}: "
-            f"use --batch-size {rows}, or another number of --actors or --envs-per-actor"
+            "give another batch size, or another number of --actors or --envs-per-actor"
         )
     return rows // batch_size

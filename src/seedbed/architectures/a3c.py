@@ -154,7 +154,7 @@ class A3CRun(Asynchronous):
         """Counts an unroll and its gradient; without receipts if the gradient was not finite, or not computed."""
         taken = any(receipt.taken for receipt in receipts)
         # The gradient is computed at the parameters that acted, so its staleness is the policy lag too.
-        for tally in (self.books.policy_lag, self.staleness):
+        for tally in (self.books.policy_lag, self.books.batch_lag, self.staleness):
             tally.add([receipt.staleness for receipt in receipts])
         with self._news:
             steps = delivery.unroll.version.size

@@ -591,6 +591,7 @@ class Anakin:
         if trained is None:
             self.books.ledger.train(steps)
             self.books.policy_lag.add(np.arange(self._agent.data.updates_a_batch))
+            self.books.batch_lag.add(0)
         else:
             self._book_samples(trained)
         self._look()
@@ -614,7 +615,8 @@ class Anakin:
         updates = int(np.sum(trained.updates))
         if updates:
             lags = float(np.sum(np.multiply(trained.lag, trained.updates, dtype=np.float64)))
-            self.books.policy_lag.add_many(updates // agents, lags / agents, float(np.max(trained.most_lag)))
+            for tally in (self.books.policy_lag, self.books.batch_lag):  # a batch of a replay has one update
+                tally.add_many(updates // agents, lags / agents, float(np.max(trained.most_lag)))
 
     @property
     def skipped(self) -> int:

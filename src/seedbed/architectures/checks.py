@@ -7,6 +7,7 @@ from dataclasses import fields
 import jax
 
 from seedbed.acting.lag import ExactLag
+from seedbed.architectures.shares import fitting_batch
 from seedbed.config.placement import EnvironmentSettings, RemoteSettings, ShardSettings, has_meaning
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -42,28 +43,24 @@ def too_far_behind(config: RunConfig, agent: Agent) -> str | None:
         return f"{newest}, and the lag is {config.lag}: add --lag 0"
     round_of_all, batch_size = config.placement.planned * config.cluster.hosts, agent.data.batch_size
     if round_of_all > batch_size:
+        larger = fitting_batch(config, least=round_of_all)
+        batch = f"{larger}, or " if larger else ""
         return (
             f"{newest}, and {round_of_all} environments are more than a batch of {batch_size}: what the "
-            f"rest did would be trained on an update late. Use --batch-size {round_of_all}, or fewer --actors or "
+            f"rest did would be trained on an update late. Use {batch}fewer --actors or "
             "--envs-per-actor"
         )
     return uneven_rounds(config, agent)
 
 
 def uneven_parts(config: RunConfig, agent: Agent) -> str | None:
-    """Refuses parts of a replay that hosts, environments or the rows of a batch cannot be divided among equally."""
+    """Refuses parts of a replay that hosts or environments cannot be divided among equally."""
     plan, hosts = agent.data.replay, config.cluster.hosts
     if plan is None or (plan.parts is None and hosts == 1):
         return None
     parts = plan.parts or hosts
     if parts % hosts:
         return f"replay_parts is {parts}, and {hosts} hosts cannot share them equally: use --replay-parts {hosts}"
-    if agent.data.batch_size % parts:
-        more = -(-agent.data.batch_size // parts) * parts
-        return (
-            f"batch_size is {agent.data.batch_size}, and {parts} parts of the replay cannot share it equally: "
-            f"use --batch-size {more}"
-        )
     place, here = config.placement, parts // hosts
     if here == 1:
         return None

@@ -6,6 +6,7 @@ from typing import cast
 
 from seedbed.architectures.checks import guests_elsewhere, meaningless, uneven_parts
 from seedbed.architectures.interface import Architecture
+from seedbed.architectures.shares import uneven_shares
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, listed
 from seedbed.registry import ARCHITECTURES
@@ -35,6 +36,7 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
     return (
         meaningless(config)
         or guests_elsewhere(config)
+        or uneven_shares(config)
         or uneven_parts(config, agent)
         or load_architecture(config.arch).check(config, agent)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -30,6 +31,7 @@ from seedbed.errors import (
     listed,
     unknown_name,
 )
+from seedbed.installation import extra_line
 from seedbed.metrics.final_info import FinalInfo
 from seedbed.types import ACTION_MASK, EnvSpec, TimeStep, leaves
 
@@ -89,8 +91,27 @@ def make(
     except SeedbedError:
         raise
     except (Exception, SystemExit) as error:
+        if (command := _extra_for(env_id, error)) is not None:
+            raise ConfigError(f"{env_id} needs a package that is not installed: {command}") from error
         given = f" with {options}" if options else ""
         raise ConfigError(f"{env_id} cannot be made{given}: {described(error)}") from error
+
+
+_OF_GYMNASIUM = {"mujoco": "", "box2d": " (it is compiled where it has no wheel: pip install swig first)"}
+"""Gymnasium's folders of environments that an extra of the same name brings, with more to say about it."""
+
+
+def _extra_for(env_id: str, error: BaseException) -> str | None:
+    """Returns the command for the extra that an environment of Gymnasium's misses; None if ``error`` is another."""
+    import gymnasium
+    from gymnasium.error import DependencyNotInstalled
+
+    known = gymnasium.registry.get(env_id.rpartition(":")[2])
+    if known is None or not isinstance(error, DependencyNotInstalled):
+        return None
+    of = re.match(r"gymnasium\.envs\.(\w+)", str(known.entry_point))
+    extra = of[1] if of else ""
+    return extra_line(extra) + _OF_GYMNASIUM[extra] if extra in _OF_GYMNASIUM else None
 
 
 def spec_of(env_id: str, options: Options = (), num_envs: int = 1) -> EnvSpec:

@@ -8,6 +8,7 @@ from typing import Any, cast
 from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.own_policies import make_own
 from seedbed.architectures.compatibility import load_architecture
+from seedbed.architectures.shares import fitting_batch
 from seedbed.config.placement import EnvironmentSettings, RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
@@ -108,9 +109,10 @@ def _late_batches(config: RunConfig, plan: DataPlan) -> list[str]:
     environments = place.planned * config.cluster.hosts
     if environments <= plan.batch_size:
         return []
+    whole = fitting_batch(config, least=environments) or "fewer --actors or --envs-per-actor"
     return [
         f"warning: {environments} environments make several batches of {plan.batch_size} in each round, and all but "
-        f"the first are trained on late: give --batch-size {environments}"
+        f"the first are trained on late: give {whole}"
     ]
 
 

@@ -48,6 +48,7 @@ EXTRAS = {
     ),
     "vizdoom": Extra("vizdoom", ("vizdoom.gymnasium_wrapper:VizdoomBasic-v1",)),
     "mujoco": Extra("mujoco", ("HalfCheetah-v5",)),
+    "box2d": Extra("box2d" if sys.version_info < (3, 14) else "box2d-py", ("LunarLander-v3",)),
     "gymnax": Extra("gymnax", ("gymnax:CartPole-v1",)),
     "brax": Extra("brax", ("brax:inverted_pendulum",)),
     "craftax": Extra("craftax", ("craftax:Craftax-Classic-Symbolic-v1",)),

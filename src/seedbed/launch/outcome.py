@@ -17,6 +17,7 @@ from seedbed.errors import ConfigError, SeedbedError
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
 from seedbed.launch.machine import convolving
+from seedbed.launch.software import commit, versions
 from seedbed.learning.checkpoint import Checkpoint, digest
 from seedbed.learning.run import Run
 from seedbed.metrics.meters import EpisodesOfSeveral
@@ -126,6 +127,8 @@ def summary_of(
             "run_dir": str(folder.path),
             "deterministic": config.deterministic,
             "convolutions": convolving(),
+            "versions": versions(),
+            "commit": commit(),
             "skipped_updates": run.skipped,
             **books,
             **({"host": hosts.index, "hosts": hosts.count} if hosts.count > 1 else {}),

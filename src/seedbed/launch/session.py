@@ -35,6 +35,7 @@ from seedbed.launch.recorder import Recorder, TrainingTime
 from seedbed.launch.saver import Saver
 from seedbed.launch.services import makers, sinks
 from seedbed.launch.signals import Interruption, heeding_signals
+from seedbed.launch.software import commit
 from seedbed.launch.stopping import Stopping
 from seedbed.launch.store import Store, patiently
 from seedbed.launch.supervisor import Supervisor
@@ -106,6 +107,7 @@ class Session:
             spared=self.copier.spared if self.copier else tuple,
         )
         self.clock = TrainingTime(float(checkpoint.meta["seconds"]) if checkpoint else 0.0)
+        commit()  # as it is now, for the summary
         self.interrupted = Interruption()
         self.stopping = Stopping(config.stop, self.clock, self.interrupted)
         self.services = {} if config.cluster.host else makers(config.log)
@@ -147,7 +149,7 @@ class Session:
         with heeding_signals(self.interrupted), logging_to(folder.log):
             files: list[Sink] = [
                 JsonLines(folder.metrics),
-                TensorBoard(folder.events, resumed=self.resumed),
+                TensorBoard(folder.events, resumed=self.resumed, settings=to_json(config)),
                 LiveFile(folder.live, self._instances),
                 *sinks(self.services, Recorded(folder.path, to_json(config), heading)),
             ]

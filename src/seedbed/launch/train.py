@@ -11,6 +11,7 @@ from typing import Any
 
 from seedbed.acting.trust import foreign_names
 from seedbed.architectures.compatibility import load_architecture, require_fit
+from seedbed.architectures.shares import require_equal_shares
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, StoreUnreachable
@@ -21,7 +22,6 @@ from seedbed.launch.launcher import Launch
 from seedbed.launch.rendezvous import only_here
 from seedbed.launch.retrieval import bring_back
 from seedbed.launch.session import Session
-from seedbed.launch.shares import require_equal_shares
 from seedbed.launch.signals import ending_as_by_ctrl_c
 from seedbed.launch.store import Store, patiently
 from seedbed.launch.surroundings import held, keep_no_programs, require_files

@@ -22,6 +22,7 @@ class Books:
       ledger: counts of this host's steps in unrolls, by their whereabouts.
       episodes: the episodes of all hosts, in the same order on each host.
       policy_lag: number of updates between the weights that acted and the weights that were updated.
+      batch_lag: number of batches between the weights that acted and the first update on the step's own batch.
       beside: function that returns further metrics of the run, by name.
     """
 
@@ -30,7 +31,7 @@ class Books:
     ) -> None:
         self.ledger = Ledger()
         self.episodes = episodes or Episodes()
-        self.policy_lag = Tally()
+        self.policy_lag, self.batch_lag = Tally(), Tally()
         self.beside: Callable[[], dict[str, float]] = dict
         self._host, self._hosts = host, hosts
         self._untold: deque[tuple[float, int]] = deque()
@@ -85,10 +86,11 @@ class Books:
 
     def progress(self, version: int, frames_per_step: int) -> dict[str, float]:
         """Returns the run's progress at this version of the weights, by the names of the metrics."""
-        steps, lag = self.counts(), self.policy_lag.take()
+        steps, lag, batches = self.counts(), self.policy_lag.take(), self.batch_lag.take()
         return {
             **self.episodes.row(),
             **({"policy_lag_mean": lag[0], "policy_lag_max": lag[1]} if lag else {}),
+            **({"policy_lag_batches": batches[0]} if batches else {}),
             "agent_steps": carried_out(steps),
             "env_frames": carried_out(steps) * frames_per_step,
             "updates": version,

@@ -215,6 +215,7 @@ class LearnerLoop:
         """Makes the updates on one batch; under a free lag, publishes the weights after each but the last."""
         updates = self.learner.updates(unroll)
         counted = last = False
+        self.books.batch_lag.add((self.version - batch.version) / self._agent.data.updates_a_batch)
         while not last:
             for version in range(self.version, self.version + self.learner.updates_a_step):
                 self.books.policy_lag.add(version - batch.version)

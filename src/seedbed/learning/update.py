@@ -282,13 +282,13 @@ def _require_equal_shares(agent: Agent, devices: int) -> None:
     if batch % devices:
         raise ConfigError(
             f"a batch of {batch} unrolls cannot be shared equally by {devices} training devices: "
-            f"use --batch-size {-(-batch // devices) * devices}"
+            f"give batches of a multiple of {devices}"
         )
     if rows // parts % devices:
         noun = "transitions" if agent.data.transitions else "unrolls"
         raise ConfigError(
             f"{parts} minibatches of {rows // parts} {noun} cannot be shared equally by {devices} training "
-            f"devices: use --batch-size {parts * devices} or a multiple of it"
+            f"devices: give batches of a multiple of {parts * devices}"
         )
 
 

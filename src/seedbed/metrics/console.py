@@ -87,7 +87,7 @@ _SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("agent_steps", "agent steps", _whole),
     ("frames_per_second", "frames/s", _whole),
     ("mean_return", "mean return (100)", lambda x: f"{x:.2f}"),
-    ("policy_lag_mean", "policy lag", lambda x: f"{x:.1f}"),
+    ("policy_lag_batches", "policy lag", lambda x: f"{x:.1f}"),
     ("batch_fill", "batch fill", lambda x: f"{x:.0%}"),
     ("updates", "updates", _whole),
 )

@@ -162,22 +162,34 @@ def _rows(path: Path, lines: list[bytes]) -> Iterator[dict[str, float]]:
 
 
 class TensorBoard:
-    """TensorBoard event files, in tensorboardX's format; the x axis is agent steps.
+    """TensorBoard event files of tensorboardX's summaries; the x axis is agent steps.
 
-    The records are written here: tensorboardX's ``SummaryWriter`` hands events to a thread that dies when the
-    disk is full, and then waits for it for ever.
+    A curve's tag is the metric below its group, with the metric's sentence as its description; the settings are
+    hyperparameters. Records are framed here: tensorboardX's ``SummaryWriter`` hands events to a thread that dies when
+    the disk is full, and then waits for it for ever.
 
     Args:
       folder: folder with the files of all sessions.
       resumed: whether the run goes on: TensorBoard then drops its points from the first row's step on, which the
         session before had come to without keeping them.
+      settings: recorded settings of the run, by name.
     """
 
-    def __init__(self, folder: Path, *, resumed: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, resumed: bool = False, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        from tensorboardX.summary import hparams
+
         self._restarts = resumed
         self._step = -1
+        self._described: set[str] = set()
         name = f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
-        self._file = AppendedFile(folder / name, begins=_record(file_version="brain.Event:2"))
+        begins, self._ends = _record(file_version="brain.Event:2"), b""
+        if settings:
+            known = hparams(_plain_settings(settings), {registry.in_group("mean_return"): None})
+            *first, last = (_record(summary=summary) for summary in known)
+            begins, self._ends = begins + b"".join(first), last
+        self._file = AppendedFile(folder / name, begins=begins)
 
     def __str__(self) -> str:
         return str(self._file.path)
@@ -189,24 +201,43 @@ class TensorBoard:
         """
         from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.summary import scalar
 
-        values = [
-            Summary.Value(tag=name, simple_value=float(value))
-            for name, value in row.items()
-            if name != "agent_steps"
-        ]
         step = int(row.get("agent_steps", 0))
         if step <= self._step:
             return
-        data = _record(step=step, summary=Summary(value=values))
+        summary = Summary()
+        for name, value in row.items():
+            if name != "agent_steps":
+                summary.MergeFrom(
+                    scalar(registry.in_group(name), value, summary_description=self._description(name))
+                )
+        data = _record(step=step, summary=summary)
         if self._restarts:
             data = _record(step=step, session_log=SessionLog(status=SessionLog.START)) + data
         self._file.append(data)
         self._step, self._restarts = step, False
+        self._described.update(row)
+
+    def _description(self, name: str) -> str:
+        """Returns the metric's sentence for its first point in the file, which TensorBoard shows, and else nothing."""
+        return "" if name in self._described else registry.find(name).sentence
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file, with a record that the session has ended."""
+        if self._ends and self._step >= 0:
+            self._file.append(self._ends)
+            self._ends = b""
         self._file.close()
+
+
+def _plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` as values of TensorBoard's hyperparameters; a list becomes its text."""
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in settings.items()
+        if value is not None
+    }
 
 
 def _record(**content: Any) -> bytes:

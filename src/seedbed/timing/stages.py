@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,7 @@ from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.machine import convolving
 from seedbed.launch.signals import ending_as_by_ctrl_c
+from seedbed.launch.software import commit, versions
 from seedbed.launch.surroundings import held
 from seedbed.learning.learner import Learner
 from seedbed.learning.update import Update
@@ -65,7 +65,6 @@ from seedbed.types import Agent, EnvSpec, leaves
 
 _WINDOWS = 3
 _LONGER = 6
-_VERSIONED = ("seedbed", "jax", "jaxlib", "flax", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
 @dataclass(frozen=True)
@@ -462,9 +461,8 @@ def provenance() -> dict[str, Any]:
             "convolutions": convolving(advised=False),
             "load_before": os.getloadavg()[0],
         },
-        "commit": _commit(),
-        "versions": {"python": platform.python_version()}
-        | {name: metadata.version(name) for name in _VERSIONED},
+        "commit": commit() or "unknown",
+        "versions": versions(),
     }
 
 
@@ -485,22 +483,3 @@ def _processor() -> str:
     family = f"family {fields.get('cpu family')} model {fields.get('model')}"
     vectors = [flag for flag in ("avx2", "avx512f", "avx512_bf16") if flag in fields.get("flags", "").split()]
     return f"{name}, {family}, {' '.join(vectors)}"
-
-
-def _commit() -> str:
-    root = Path(__file__).parents[3]
-    # The rows and pictures of earlier measurements change nothing that is measured.
-    kept = (":!benchmarks/results", ":!docs/curves")
-    try:
-        commit = _git(root, "describe", "--always")
-        changed = commit and _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *kept)
-    except OSError:
-        return "unknown"
-    return f"{commit}-dirty" if changed else commit or "unknown"
-
-
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", *words], cwd=folder, capture_output=True, encoding="utf-8", errors="replace", check=False
-    )
-    return done.stdout.strip()
