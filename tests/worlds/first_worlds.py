@@ -161,6 +161,34 @@ def columns(num_envs: int) -> Any:
     return env
 
 
+def no_seed(num_envs: int) -> Any:
+    env = gymnasium.make_vec("CartPole-v1", num_envs)
+    return type("NoSeed", (type(env),), {"reset": lambda self: (np.zeros((num_envs, 4), np.float32), {})})(
+        num_envs
+    )
+
+
+def giving(num_envs: int, place: int, value: Any) -> Any:
+    env = gymnasium.make_vec("CartPole-v1", num_envs)
+    step = env.step
+    env.step = lambda action: tuple(  # type: ignore[method-assign]
+        [value] * num_envs if at == place else part for at, part in enumerate(step(action))
+    )
+    return env
+
+
+def words_for_rewards(num_envs: int) -> Any:
+    return giving(num_envs, 1, "1.0")
+
+
+def half_an_end(num_envs: int) -> Any:
+    return giving(num_envs, 2, 0.5)
+
+
+def no_end(num_envs: int) -> Any:
+    return giving(num_envs, 3, None)
+
+
 class Telling(World):
     """Ends every third step, and says each time how it went: the actions that were 1."""
 

@@ -44,8 +44,15 @@ RETURNED = [
     ("wide", "reward of a step is float32 (2, 1); it must be float32 (2,)"),
     (
         "columns",
-        "step() gave reward as an array of float32 (2, 1); it must be of shape (2,), one for each environment",
+        "step() gave reward as an array of float32 (2, 1); it must be numbers of shape (2,), one for each environment",
     ),
+    ("no_seed", "reset() takes no `seed`: define it as"),
+    ("words_for_rewards", "step() gave reward as an array of <U3 (2,); it must be numbers of shape (2,)"),
+    (
+        "half_an_end",
+        "step() gave terminated as an array of float64 (2,); it must be True or False of shape (2,)",
+    ),
+    ("no_end", "step() gave truncated as an array of object (2,); it must be True or False of shape (2,)"),
 ]
 
 

@@ -51,7 +51,7 @@ def takes(
     truth=np.True_,
     point_or_none: tuple[int, int] | None = None,
     seeds_or_none: set[int] | None = None,
-    queue=deque([1]),  # noqa: B008
+    queue=deque([1]),  # noqa: B006
     sizes: Iterable[int] = (1,),
     final: Final[int] = 1,
     told: Annotated[int, "of what"] = 1,

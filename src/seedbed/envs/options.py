@@ -164,7 +164,9 @@ def written(options: Mapping[str, Any]) -> tuple[str, ...]:
     texts = []
     for name, value in options.items():
         if not isinstance(name, str) or not name or "=" in name or name.endswith(":"):
-            raise ConfigError(f"environment option {name!r}: the name of an option is text without =, as in name=value")
+            raise ConfigError(
+                f"environment option {name!r}: the name of an option is text without =, as in name=value"
+            )
         try:
             _require_text_keys(value)
             texts.append(f"{name}:={json.dumps(value, default=known)}")

@@ -226,7 +226,9 @@ def _container(base: Any) -> Callable[[list[Any]], Any] | None:
     if not inspect.isclass(base):
         return None
     abstract = base.__module__ == "collections.abc"
-    return next((one for one in _CONTAINERS if issubclass(base, one) or (abstract and issubclass(one, base))), None)
+    return next(
+        (one for one in _CONTAINERS if issubclass(base, one) or (abstract and issubclass(one, base))), None
+    )
 
 
 def is_union(kind: Any) -> bool:
