@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -120,6 +121,11 @@ def reads_the_command_line() -> World:
 def talks() -> World:
     atexit.register(print, "Thank you for flying with us.")
     print("licence found", file=sys.stderr)
+    return World()
+
+
+def leaves_a_thread() -> World:
+    threading.Thread(target=threading.Event().wait).start()
     return World()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -59,7 +60,7 @@ RETURNED = [
 @pytest.fixture(autouse=True)
 def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)  # for processes
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)  # for processes
 
 
 @pytest.mark.parametrize(("world", "words"), RETURNED, ids=[row[0] for row in RETURNED])
@@ -123,6 +124,7 @@ DONE_TO_A_PROCESS = [
     ("goes_away", (), None),
     ("minds_signals", (), None),
     ("crashes_at_the_end", (), None),
+    ("leaves_a_thread", (), None),
 ]
 
 

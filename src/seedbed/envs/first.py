@@ -88,8 +88,9 @@ def main() -> None:
     try:
         spec = look(**json.loads((folder / JOB).read_text()), passed=lambda: moments.write(b"."))
     except BaseException as error:
-        raise SystemExit(faults.leave(error)) from None
+        faults.end(faults.leave(error))
     (folder / SPEC).write_text(json.dumps(spec.to_json()))
+    faults.end(0)
 
 
 if __name__ == "__main__":
