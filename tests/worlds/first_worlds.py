@@ -155,7 +155,7 @@ class Wide(TOYS["toy:catch"]):  # type: ignore[misc,name-defined]
 
 
 def wide(num_envs: int) -> Wide:
-    return Wide("toy:catch", num_envs)
+    return Wide("first_worlds:wide", num_envs)
 
 
 def columns(num_envs: int) -> Any:

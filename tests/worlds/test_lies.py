@@ -8,6 +8,7 @@ from odd_worlds import LIES, UNIT, Batch, box
 from seedbed.envs.make import Guarded, make
 from seedbed.envs.own import _batched
 from seedbed.envs.rules import value_rule
+from seedbed.envs.toys import TOYS
 from seedbed.errors import EnvironmentFault
 from seedbed.testing.environments import check_environment
 from seedbed.types import ArraySpec
@@ -156,3 +157,40 @@ def test_a_lie_of_a_batch_is_named_too(lie: str, after: int, moment: str) -> Non
 def test_what_a_batch_shows_in_another_dtype_is_the_same_number(space, shown, right):
     step = _batched("odd", 2, lambda: Batch(space, shown)).reset(1)
     assert np.asarray(step.observation).tolist() == right
+
+
+STEPS = {
+    "a tuple": (tuple, "gave (array("),
+    "nothing": (lambda step: None, "gave None; it must give a seedbed.types.TimeStep"),
+    "a pair": (lambda step: (step, {}), "a tuple; it must give a seedbed.types.TimeStep"),
+    "no reward": (
+        lambda step: step._replace(reward=None),
+        "reward of a step is a NoneType; it must be float32 (2,)",
+    ),
+    "long reward": (lambda step: step._replace(reward=np.zeros(2)), "reward of a step is float64 (2,)"),
+    "column": (lambda step: step._replace(reward=step.reward[:, None]), "reward of a step is float32 (2, 1)"),
+    "whole end": (
+        lambda step: step._replace(terminated=np.zeros(2, int)),
+        "terminated of a step is int64 (2,)",
+    ),
+    "no first": (
+        lambda step: step._replace(first=[False] * 2),
+        "first of a step is a list; it must be bool (2,)",
+    ),
+    "no dict": (lambda step: step._replace(observation=None), "observation is a NoneType; it must be"),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("moment", ["reset", "receive"])
+def test_an_environment_of_ones_own_gives_steps_alone(kind: str, moment: str) -> None:
+    change, words = STEPS[kind]
+    world = TOYS["toy:catch"]("toy:catch", 2)
+    given = getattr(world, moment)
+    setattr(world, moment, lambda *seed: change(given(*seed)))
+    environment = Guarded(_batched("odd", 2, lambda: world))
+    with pytest.raises(EnvironmentFault) as fault:
+        environment.reset(1)
+        environment.send(np.zeros(2, np.int32))
+        environment.receive()
+    assert words in str(fault.value)

@@ -20,9 +20,7 @@ from seedbed import faults
 from seedbed.envs.make import make
 from seedbed.envs.masks import allowed_actions
 from seedbed.envs.options import Options
-from seedbed.envs.rules import broken_array
-from seedbed.errors import EnvironmentFault
-from seedbed.types import ArraySpec, EnvSpec, TimeStep
+from seedbed.types import ArraySpec, EnvSpec
 
 STEPS = 3
 JOB, SPEC, MOMENTS = "job.json", "spec.json", "moments"
@@ -58,7 +56,6 @@ def look(
                 action = _plain_actions(environment.spec.action, rows)
                 environment.send(allowed_actions(environment.spec, step, action))
                 step = environment.receive()
-                _require_arrays(env_id, step, rows)
                 passed()
     finally:
         environment.close()
@@ -72,13 +69,6 @@ def _plain_actions(spec: ArraySpec, num_envs: int) -> NDArray[Any]:
         return zeros
     low, high = (bound.astype(spec.dtype) for bound in spec.bounds)
     return np.clip(zeros, low, high)
-
-
-def _require_arrays(env_id: str, step: TimeStep, num_envs: int) -> None:
-    dtypes = {"reward": "float32", "terminated": "bool", "truncated": "bool", "first": "bool"}
-    for name, dtype in dtypes.items():
-        if (broken := broken_array(getattr(step, name), dtype, (num_envs,))) is not None:
-            raise EnvironmentFault(f"{env_id}: {name} of a step {broken}")
 
 
 def main() -> None:
