@@ -125,6 +125,39 @@ class Spoiling(World):
         return observation, self._value if spoilt else reward, terminated, truncated, info
 
 
+class Batch(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Two environments at once, which show ``show`` from the step ``after`` on, and before it what they declare.
+
+    Args:
+      space: of one observation.
+      show: an observation of both.
+      after: steps before that.
+      gives: values that ``step`` gives in the place of its own, by their place.
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    num_envs = 2
+    single_action_space = spaces.Discrete(2)
+    action_space = spaces.MultiDiscrete([2, 2])
+
+    def __init__(self, space: Any = UNIT, show: Any = None, after: int = 0, gives: Any = ()) -> None:
+        self.single_observation_space = space
+        self.observation_space = gymnasium.vector.utils.batch_space(space, 2)
+        self._show = self.observation_space.sample() if show is None else show
+        self._left, self._gives = after, dict(gives)
+
+    def _see(self) -> Any:
+        self._left -= 1
+        return self._show if self._left < 0 else self.observation_space.sample()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self._see(), {}
+
+    def step(self, actions: Any) -> Any:
+        values = (self._see(), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), {})
+        return tuple(self._gives.get(place, value) for place, value in enumerate(values))
+
+
 def clock(start: float = 0.0) -> World:
     """Shows one of two numbers that are 20 apart, far from 0."""
     return World(

@@ -168,3 +168,28 @@ def test_what_has_no_step_does_not_repeat():
 def test_a_message_with_a_whole_traceback_is_cut():
     error = RuntimeError("callback failed\nTraceback (most recent call last):\n  File …\nValueError: no")
     assert described(error) == "RuntimeError: callback failed … ValueError: no"
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError("it cannot say it")
+
+
+def raised(error):
+    try:
+        raise error
+    except BaseException as found:
+        return found
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("x" * 3_000_000), f"ValueError: {'x' * 2000} … (3,000,000 letters)"),
+        (ValueError("\x1b[31mred\x07 \udcff"), "ValueError: \\x1b[31mred\\x07 \\udcff"),
+        (ValueError("Größe 5 µm"), "ValueError: Größe 5 µm"),
+        (Wordless(), "Wordless in the line 'raise error'"),
+    ],
+)
+def test_any_message_is_one_line_that_a_terminal_shows(error, words):
+    assert described(raised(error)) == words

@@ -31,6 +31,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _COMMAND_LINES = ("argparse", "optparse")
+_MOST_LETTERS = 2000
+"""Of a message of foreign code in one line; tracebacks in the log have more of it."""
 """Modules of Python that end a program whose command line is another than they expect."""
 
 
@@ -132,9 +134,10 @@ def described(error: BaseException) -> str:
     Of a message that carries a whole traceback (a callback that failed on a device) the first and the last line; for
     want of a message, the line of code that raised the error.
     """
-    kind, text = type(error).__name__, str(error).strip()
+    kind, text = type(error).__name__, _text(error)
     if "Traceback (most recent call last)" in text:
         text = f"{text.splitlines()[0]} … {text.splitlines()[-1]}"
+    text = _printable(text)
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SystemExit):
         reads = any(Path(frame.filename).stem in _COMMAND_LINES for frame in frames)
@@ -143,6 +146,24 @@ def described(error: BaseException) -> str:
     if not text:
         return f"{kind} in the line '{frames[-1].line}'" if frames and frames[-1].line else kind
     return " ".join(f"{kind}: {text}".split())
+
+
+def _text(error: BaseException) -> str:
+    """The message of an error; empty where the error cannot say it."""
+    try:
+        return str(error).strip()
+    except Exception:  # foreign code: an error is told, whatever else is wrong with it
+        return ""
+
+
+def _printable(text: str) -> str:
+    """Text of foreign code in a bounded length, with the codes of control characters in their place."""
+    if len(text) > _MOST_LETTERS:
+        text = f"{text[:_MOST_LETTERS]} … ({len(text):,} letters)"
+    return "".join(
+        letter if letter.isprintable() or letter.isspace() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:

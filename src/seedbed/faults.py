@@ -12,11 +12,13 @@ import json
 import os
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import dropwhile
 from pathlib import Path
+from typing import NoReturn
 
 from seedbed import regular_files
 from seedbed.errors import described
@@ -107,6 +109,16 @@ def leave(error: BaseException) -> int:
     with contextlib.suppress(OSError, ValueError):  # nobody has to read it
         print(fault.traceback, fault, sep="", file=sys.stderr, flush=True)  # noqa: T201
     return STATUS
+
+
+def end(status: int) -> NoReturn:
+    """Ends this process, also where a thread of foreign code would keep it from ending."""
+    if threading.active_count() > 1:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # foreign code may have closed it
+                stream.flush()
+        os._exit(status)
+    raise SystemExit(status)
 
 
 def note(fault: Fault) -> None:

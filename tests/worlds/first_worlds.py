@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -123,6 +124,11 @@ def talks() -> World:
     return World()
 
 
+def leaves_a_thread() -> World:
+    threading.Thread(target=threading.Event().wait).start()
+    return World()
+
+
 def goes_away() -> World:
     os.chdir(tempfile.mkdtemp())
     return World()
@@ -149,7 +155,7 @@ class Wide(TOYS["toy:catch"]):  # type: ignore[misc,name-defined]
 
 
 def wide(num_envs: int) -> Wide:
-    return Wide("toy:catch", num_envs)
+    return Wide("first_worlds:wide", num_envs)
 
 
 def columns(num_envs: int) -> Any:
@@ -159,6 +165,34 @@ def columns(num_envs: int) -> Any:
         value[:, None] if place == 1 else value for place, value in enumerate(step(action))
     )
     return env
+
+
+def no_seed(num_envs: int) -> Any:
+    env = gymnasium.make_vec("CartPole-v1", num_envs)
+    return type("NoSeed", (type(env),), {"reset": lambda self: (np.zeros((num_envs, 4), np.float32), {})})(
+        num_envs
+    )
+
+
+def giving(num_envs: int, place: int, value: Any) -> Any:
+    env = gymnasium.make_vec("CartPole-v1", num_envs)
+    step = env.step
+    env.step = lambda action: tuple(  # type: ignore[method-assign]
+        [value] * num_envs if at == place else part for at, part in enumerate(step(action))
+    )
+    return env
+
+
+def words_for_rewards(num_envs: int) -> Any:
+    return giving(num_envs, 1, "1.0")
+
+
+def half_an_end(num_envs: int) -> Any:
+    return giving(num_envs, 2, 0.5)
+
+
+def no_end(num_envs: int) -> Any:
+    return giving(num_envs, 3, None)
 
 
 class Telling(World):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -44,15 +45,22 @@ RETURNED = [
     ("wide", "reward of a step is float32 (2, 1); it must be float32 (2,)"),
     (
         "columns",
-        "step() gave reward as an array of float32 (2, 1); it must be of shape (2,), one for each environment",
+        "step() gave reward as an array of float32 (2, 1); it must be numbers of shape (2,), one for each environment",
     ),
+    ("no_seed", "reset() takes no `seed`: define it as"),
+    ("words_for_rewards", "step() gave reward as an array of <U3 (2,); it must be numbers of shape (2,)"),
+    (
+        "half_an_end",
+        "step() gave terminated as an array of float64 (2,); it must be True or False of shape (2,)",
+    ),
+    ("no_end", "step() gave truncated as an array of object (2,); it must be True or False of shape (2,)"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("PYTHONPATH", HERE)  # for processes
+    monkeypatch.setenv("PYTHONPATH", HERE, prepend=os.pathsep)  # for processes
 
 
 @pytest.mark.parametrize(("world", "words"), RETURNED, ids=[row[0] for row in RETURNED])
@@ -116,6 +124,7 @@ DONE_TO_A_PROCESS = [
     ("goes_away", (), None),
     ("minds_signals", (), None),
     ("crashes_at_the_end", (), None),
+    ("leaves_a_thread", (), None),
 ]
 
 

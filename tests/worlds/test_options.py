@@ -2,8 +2,10 @@
 
 import enum
 import sys
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import gymnasium
 import numpy as np
@@ -44,7 +46,18 @@ def takes(
     table={"a": 1},  # noqa: B006
     array=np.zeros(2, np.float32),  # noqa: B008
     narrow=np.float32(1),  # noqa: B008
+    whole_array=np.array([1, 2]),  # noqa: B008
+    narrow_whole=np.int8(1),  # noqa: B008
+    truth=np.True_,
+    point_or_none: tuple[int, int] | None = None,
+    seeds_or_none: set[int] | None = None,
+    queue=deque([1]),  # noqa: B006
+    sizes: Iterable[int] = (1,),
+    final: Final[int] = 1,
+    told: Annotated[int, "of what"] = 1,
     function=len,
+    raw=b"abc",
+    span=range(3),
     unknown: "NothingOfThatName" = None,  # type: ignore[name-defined]  # noqa: F821
     required,
 ):
@@ -88,6 +101,14 @@ READ: list[tuple[str, Any]] = [
     ("point=3,4", (3, 4.0)),
     ("table={'b': None}", {"b": None}),
     ("narrow=2", np.float32(2)),
+    ("narrow_whole=-128", np.int8(-128)),
+    ("truth=off", np.False_),
+    ("point_or_none=3,4", (3, 4)),
+    ("seeds_or_none=1,2", {1, 2}),
+    ("queue=1,2", deque([1, 2])),
+    ("sizes=3,4", (3, 4)),
+    ("final=1e1", 10),
+    ("told=1e1", 10),
     ("unknown=no", False),
     ("required=no", False),
     ("flag:=2", 2),
@@ -129,6 +150,15 @@ REFUSED = [
     ("numbers=[1", "a list of a whole number"),
     ("point=1,2,3", "a list of"),
     ("table=5", "a table"),
+    ("whole_array=1.5,2", "a list"),
+    ("whole_array=1,1e30", "a list"),
+    ("array=1e39", "a list"),
+    ("narrow=1e39", "a number of float32"),
+    ("narrow_whole=300", "a number of int8"),
+    ("point_or_none=1", "a list of a whole number or none"),
+    ("told=few", "a whole number"),
+    ("raw=abc", "a bytes"),
+    ("span=3", "a range"),
     ("function=max", "a builtin_function_or_method"),
     ("flag:=off", "'off' is no JSON"),
     ("flagg=no", "unknown option of world 'flagg': did you mean flag"),
@@ -175,10 +205,23 @@ def test_options_from_python_keep_their_types() -> None:
 def test_options_from_numpy_and_paths_are_written_as_numbers_lists_and_text() -> None:
     given = {"a": np.int64(3), "b": np.array([1.5, 2]), "c": Path("x"), "d": np.bool_(False)}
     assert written(given) == ("a:=3", "b:=[1.5, 2.0]", 'c:="x"', "d:=false")
-    with pytest.raises(
-        ConfigError, match=r"option f is <built-in function len>, which the record .*module:factory"
-    ):
-        written({"f": len})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"f": len}, "option f is <built-in function len>, which the record .*module:factory"),
+        ({"table": {1: 2}}, "option table is {1: 2}, which the record"),
+        ({"tables": [{"a": {None: 2}}]}, "which the record"),
+        ({"a=b": 1}, "option 'a=b': the name of an option is text without ="),
+        ({"a:": 1}, "option 'a:': the name"),
+        ({"": 1}, "option '': the name"),
+        ({3: 1}, "option 3: the name"),
+    ],
+)
+def test_what_would_not_come_back_as_it_was_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        written(given)
 
 
 # -- the environments that take them ------------------------------------------------------------------------------

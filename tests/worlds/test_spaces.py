@@ -140,6 +140,7 @@ REFUSED = {
     "inner text": (spaces.Dict(a=spaces.Tuple((UNIT, spaces.Text(9)))), None, "observation a/1 is none"),
     "many": (spaces.Discrete(10**7), None, "a choice among 10,000,000"),
     "many more": (spaces.Dict(x=UNIT, n=spaces.Discrete(10**6, start=-5)), None, "observation n is a choice"),
+    "most": (spaces.Discrete(2**62), None, "a choice among 4,611,686,018,427,387,904"),
     "whole": (UNIT, box(0, 4, (2,), np.int32), "actions of Box"),
     "whole from -2": (UNIT, box(-2, 4, (2, 2), np.int64), "actions of Box"),
     "one whole": (UNIT, box(0, 4, (), np.int32), "actions of Box"),
@@ -152,6 +153,12 @@ REFUSED = {
     ),
     "no action": (UNIT, box(-1, 1, (0,)), "actions of Box"),
 }
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(2**31), spaces.MultiDiscrete([2, 2**40])])
+def test_choices_that_no_action_holds_are_refused(space):
+    with pytest.raises(ConfigError, match="and 2,147,483,647 are the most: let it be chosen in parts"):
+        stepped(World(UNIT, space))
 
 
 def mended(error: SeedbedError, world: gymnasium.Env, number: int = 0) -> gymnasium.Env:
@@ -207,6 +214,9 @@ def test_a_policy_acts_in_them(space):
         spaces.Discrete(1),
         spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [1, 1]]),
         box(-0.1, 0.3, (2,), np.float64),
+        box(20, 30, (2,)),
+        box(-np.inf, -1000, (2,)),
+        spaces.Discrete(2**31 - 1, start=2**40),
     ],
 )
 def test_actions_that_are_taken(space):

@@ -142,7 +142,7 @@ def test_a_full_pipe_does_not_hold_up_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_results_that_are_lost_are_no_success(tmp_path: Path) -> None:
-    ended = surrounded(tmp_path, ["fits"], {}, ">/dev/full", stderr=subprocess.PIPE)
+    ended = surrounded(tmp_path, ["compatibility"], {}, ">/dev/full", stderr=subprocess.PIPE)
     assert (ended.returncode, ended.stderr) == (
         1,
         b"seedbed: cannot write to standard output: No space left on device\n",

@@ -14,11 +14,9 @@ import numpy as np
 from gymnasium import spaces
 
 from seedbed.envs import contract, remedies
-from seedbed.envs.contract import looks
 from seedbed.envs.narrowing import Narrowing
 from seedbed.envs.remedies import Keys
-from seedbed.envs.spaces import name_of, taken
-from seedbed.errors import EnvironmentFault
+from seedbed.envs.spaces import name_of, require_entries, taken, unlike
 
 Read = Callable[[Any], Any]
 
@@ -67,36 +65,26 @@ def reader(space: Any, env_id: str, keys: Keys) -> Read:
 
 
 def _dict_reader(space: spaces.Dict, env_id: str, keys: Keys) -> Read:
-    name = name_of(env_id, keys)
     children = {key: reader(child, env_id, (*keys, key)) for key, child in space.spaces.items()}
 
     def read(shown: Any) -> Any:
-        if not isinstance(shown, Mapping):
-            raise _unlike(space, name, keys, shown)
-        if shown.keys() != children.keys():
-            raise EnvironmentFault(
-                f"{name} has the keys {sorted(map(str, shown))}, and the space declares "
-                f"{sorted(map(str, children))}"
-            )
+        require_entries(space, env_id, keys, shown)
         return {key: child(shown[key]) for key, child in children.items()}
 
     return read
 
 
 def _tuple_reader(space: spaces.Tuple[Any], env_id: str, keys: Keys) -> Read:
-    name = name_of(env_id, keys)
     children = [reader(child, env_id, (*keys, index)) for index, child in enumerate(space.spaces)]
 
     def read(shown: Any) -> Any:
-        if not isinstance(shown, tuple | list) or len(shown) != len(children):
-            raise _unlike(space, name, keys, shown)
+        require_entries(space, env_id, keys, shown)
         return tuple(child(part) for child, part in zip(children, shown, strict=True))
 
     return read
 
 
 def _choice_reader(space: spaces.Discrete, env_id: str, keys: Keys) -> Read:
-    name = name_of(env_id, keys)
     first, last = int(space.start), int(space.start + space.n) - 1
 
     def read(shown: Any) -> Any:
@@ -104,16 +92,16 @@ def _choice_reader(space: spaces.Discrete, env_id: str, keys: Keys) -> Read:
             isinstance(shown, np.ndarray) and shown.shape == () and shown.dtype.kind in "iub"
         )
         if not whole or not first <= int(shown) <= last:
-            raise _unlike(space, name, keys, shown)
+            raise unlike(space, env_id, keys, shown)
         return int(shown)
 
     return read
 
 
 def _array_reader(space: Any, env_id: str, keys: Keys) -> Read:
-    name, shape, dtype = name_of(env_id, keys), tuple(space.shape), np.dtype(space.dtype)
+    shape, dtype = tuple(space.shape), np.dtype(space.dtype)
     narrowed = Narrowing(
-        name,
+        name_of(env_id, keys),
         dtype.name,
         lambda: f"the space declares {space}",
         lambda offset: remedies.without_offset(keys, shape, offset),
@@ -124,18 +112,10 @@ def _array_reader(space: Any, env_id: str, keys: Keys) -> Read:
         if type(shown) is np.ndarray and shown.dtype == dtype and shown.shape == shape:
             return shown
         if shown is None or isinstance(shown, list | tuple | str | bytes | Mapping):
-            raise _unlike(space, name, keys, shown)
+            raise unlike(space, env_id, keys, shown)
         array = np.asarray(shown)
         if array.shape != shape or array.dtype.kind not in "biuf":
-            raise _unlike(space, name, keys, shown)
+            raise unlike(space, env_id, keys, shown)
         return narrowed(array[None])[0]
 
     return read
-
-
-def _unlike(space: Any, name: str, keys: Keys, shown: Any) -> EnvironmentFault:
-    remedy = ""
-    if isinstance(shown, list | tuple) and isinstance(space, spaces.Box):
-        line = remedies.transformed(keys, f"np.asarray({{}}, np.{space.dtype.name})", None)
-        remedy = f": {line}"
-    return EnvironmentFault(f"{name} is {looks(shown)}, and the space declares {space}{remedy}")

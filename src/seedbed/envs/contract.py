@@ -89,10 +89,13 @@ def steps(env_id: str, result: Any, num_envs: int) -> tuple[Any, Any, Any, Any, 
     """
     values = five(env_id, result)
     for name, value in zip(_FIVE[1:4], values[1:4], strict=True):
-        if np.shape(value) != (num_envs,):
+        array = np.asarray(value)
+        # None in an array of objects becomes nan, which the rule for rewards names with its environment.
+        kinds, kind = ("biufO", "numbers") if name == "reward" else ("biu", "True or False")
+        if array.shape != (num_envs,) or array.dtype.kind not in kinds:
             raise EnvironmentFault(
-                f"{env_id}: step() gave {name} as {looks(value)}; it must be of shape ({num_envs},), one for each "
-                "environment"
+                f"{env_id}: step() gave {name} as {looks(array)}; it must be {kind} of shape ({num_envs},), one for "
+                "each environment"
             )
     return values
 

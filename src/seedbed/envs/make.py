@@ -12,6 +12,7 @@ import numpy as np
 
 from seedbed.envs.atari import is_atari, make_atari
 from seedbed.envs.claims import claim, release
+from seedbed.envs.contract import looks
 from seedbed.envs.foreign import PREFIX as FOREIGN
 from seedbed.envs.foreign import is_foreign, make_foreign
 from seedbed.envs.interface import Environment
@@ -37,6 +38,9 @@ from seedbed.types import ACTION_MASK, EnvSpec, TimeStep, leaves
 
 NATIVE = ("gymnax", "brax", "craftax", "pgx", "jaxmarl")
 """Libraries of JAX-native environments, by the prefix of their ids; :mod:`seedbed.envs.on_device.makers` makes them."""
+
+_FIELDS = {"reward": "float32", "terminated": "bool", "truncated": "bool", "first": "bool"}
+"""Dtypes of the parts of a step with one element for each environment."""
 
 
 def make(
@@ -176,7 +180,7 @@ class Guarded:
         """Starts every environment anew; a step that is under way is dropped."""
         if self._under_way:
             self.receive()
-        step: TimeStep = self._call("reset", self._environment.reset, seed)
+        step = self._call("reset", self._environment.reset, seed)
         self._started = True
         return self._as_declared(step, "reset")
 
@@ -210,11 +214,16 @@ class Guarded:
             raise EnvironmentFault(f"{self.spec.id}: receive() without send()")
         self._under_way = False
         self._steps += 1
-        step: TimeStep = self._call("receive", self._environment.receive)
+        step = self._call("receive", self._environment.receive)
         return self._as_declared(step, "step")
 
-    def _as_declared(self, step: TimeStep, moment: str) -> TimeStep:
+    def _as_declared(self, step: Any, moment: str) -> TimeStep:
         """The step, if it keeps the rules of :mod:`seedbed.envs.rules`."""
+        if not isinstance(step, TimeStep):
+            raise self._fault(f": {moment}() gave {looks(step)}; it must give a seedbed.types.TimeStep")
+        for name, dtype in _FIELDS.items():
+            if (broken := broken_array(getattr(step, name), dtype, (self.num_envs,))) is not None:
+                raise self._fault(f": {name} of a step {broken}")
         shown = leaves(step.observation)
         if [path for path, _ in shown] != [path for path, *_ in self._leaves]:
             raise self._broken(moment, f"the observation has {[path for path, _ in shown]}")
@@ -225,7 +234,8 @@ class Guarded:
             raise self._fault(f": {moment}() gave a number that is not taken: {broken}")
         if self._mask_rule and (broken := self._mask_rule(step)) is not None:
             raise self._fault(f": {moment}() breaks the rule of masks: {ACTION_MASK} {broken}")
-        return step
+        kept: TimeStep = step
+        return kept
 
     def _broken(self, moment: str, broken: str) -> EnvironmentFault:
         return self._fault(f": {moment}() shows what is not declared: {broken}")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seedbed.envs.contract import looks
 from seedbed.errors import EnvironmentFault
 
 Array = NDArray[Any]
@@ -63,6 +64,10 @@ class Narrowing:
         return narrow
 
     def _narrowed(self, given: Array) -> Array:
+        if given.dtype.kind not in "biuf":
+            raise EnvironmentFault(
+                f"{self._name} is {looks(given)}; it must be numbers that {self._dtype} holds"
+            )
         with np.errstate(over="ignore", invalid="ignore"):
             narrow = given.astype(self._dtype)
         if self._dtype.kind == "f":

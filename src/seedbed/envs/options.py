@@ -114,7 +114,7 @@ def _argument(env_id: str, name: str, value: Any, parameter: Parameter) -> Any:
         return _fitted(value, parameter.default)
     try:
         return _as_default(read(value, parameter.kind), parameter.default)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         default = "" if parameter.default is _NO_DEFAULT else f" (its default is {parameter.default!r})"
         raise ConfigError(
             f"{env_id}: {name} is {str(value)!r}; it must be {words(parameter.kind)}{default}, or written {name}:=JSON "
@@ -163,7 +163,12 @@ def written(options: Mapping[str, Any]) -> tuple[str, ...]:
 
     texts = []
     for name, value in options.items():
+        if not isinstance(name, str) or not name or "=" in name or name.endswith(":"):
+            raise ConfigError(
+                f"environment option {name!r}: the name of an option is text without =, as in name=value"
+            )
         try:
+            _require_text_keys(value)
             texts.append(f"{name}:={json.dumps(value, default=known)}")
         except (TypeError, ValueError):
             raise ConfigError(
@@ -171,6 +176,15 @@ def written(options: Mapping[str, Any]) -> tuple[str, ...]:
                 "of your own, and give its name as the environment (module:factory)"
             ) from None
     return tuple(texts)
+
+
+def _require_text_keys(value: Any) -> None:
+    """Raises :class:`TypeError` for a table with other keys, of which JSON would make text."""
+    if isinstance(value, Mapping) and not all(isinstance(key, str) for key in value):
+        raise TypeError(value)
+    if isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            _require_text_keys(one)
 
 
 def _kind_of(default: Any) -> Any:
@@ -185,12 +199,23 @@ def _kind_of(default: Any) -> Any:
 
 def _as_default(value: Any, default: Any) -> Any:
     """A value that was read, in the container or the precision of the default."""
-    if isinstance(default, np.ndarray):
-        return np.asarray(value, default.dtype)
-    if value is None or not isinstance(default, np.generic | tuple | set | frozenset):
+    if isinstance(default, np.ndarray | np.generic) and value is not None:
+        found = _of_dtype(value, default.dtype)
+        return found if isinstance(default, np.ndarray) else found[()]
+    if value is None or not isinstance(default, tuple | set | frozenset):
         return value
     made: Callable[[Any], Any] = type(default)
     return made(value)
+
+
+def _of_dtype(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The value as an array; raises :class:`ValueError` if it has no such numbers. Reals may lose digits."""
+    given = np.asarray(value)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = given.astype(dtype)
+    if (np.isinf(found) & np.isfinite(given)).any() if dtype.kind == "f" else (found != given).any():
+        raise ValueError(value)
+    return found
 
 
 def _fitted(value: Any, default: Any) -> Any:

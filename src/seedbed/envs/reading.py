@@ -10,7 +10,8 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path, PurePath
 from typing import Any
@@ -22,6 +23,9 @@ UNKNOWN = (Any, object, inspect.Parameter.empty)
 """Annotations that say nothing."""
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _NUMBER = re.compile(r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_WRAPPED = (typing.Annotated, typing.Final)
+"""Annotations around another one, which is the type."""
+_CONTAINERS = (list, tuple, set, frozenset, deque)
 _WORDS = {
     bool: "true or false",
     int: "a whole number",
@@ -57,7 +61,7 @@ def read(text: str, kind: Any) -> Any:
     if kind in UNKNOWN:
         return plain(text)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Annotated:
+    if origin in _WRAPPED:
         return read(text, inner[0])
     if is_union(kind):
         return _first(text, sorted(inner, key=_place))
@@ -67,6 +71,8 @@ def read(text: str, kind: Any) -> Any:
     for known, reader in _READERS:
         if inspect.isclass(base) and issubclass(base, known):
             return reader(text, kind)
+    if (made := _container(base)) is not None:
+        return made(_list(text, kind))
     raise ValueError(text)
 
 
@@ -225,10 +231,18 @@ _READERS: tuple[tuple[type, Callable[[str, Any], Any]], ...] = (
     (os.PathLike, _path),
     (Mapping, _table),
     (np.ndarray, _list),
-    (Sequence, _list),
-    (Set, _list),
 )
 """Types that can be written, a narrower one before wider ones."""
+
+
+def _container(base: Any) -> Callable[[list[Any]], Any] | None:
+    """Returns the container that values of the type ``base`` are, or may be if it is abstract; None if in none."""
+    if not inspect.isclass(base):
+        return None
+    abstract = base.__module__ == "collections.abc"
+    return next(
+        (one for one in _CONTAINERS if issubclass(base, one) or (abstract and issubclass(one, base))), None
+    )
 
 
 def is_union(kind: Any) -> bool:
@@ -239,6 +253,8 @@ def is_union(kind: Any) -> bool:
 def words(kind: Any) -> str:
     """Returns a description of values of the type ``kind``: ``"a whole number or none"``."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in _WRAPPED:
+        return words(inner[0])
     if is_union(kind):
         return " or ".join(dict.fromkeys(words(each) for each in inner))
     if origin is typing.Literal:
@@ -246,9 +262,11 @@ def words(kind: Any) -> str:
     base = origin or kind
     if base in _WORDS:
         return _WORDS[base]
+    if inspect.isclass(base) and issubclass(base, np.generic):
+        return f"a number of {base.__name__}"
     if inspect.isclass(base) and issubclass(base, Enum):
         return " or ".join(one.name for one in base)
-    if inspect.isclass(base) and issubclass(base, Sequence | Set | np.ndarray):
+    if base is np.ndarray or _container(base) is not None:
         elements = [each for each in inner if each is not Ellipsis]
         return f"a list of {words(elements[0])}" if elements else "a list, for instance [1, 2]"
     return f"a {getattr(base, '__name__', base)}"

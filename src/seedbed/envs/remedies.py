@@ -97,17 +97,24 @@ def in_numbers(keys: Keys, space: Space[Any]) -> str | None:
     return None
 
 
-def choice_of_parts(keys: Keys, space: Space[Any]) -> str | None:
-    """Shows one choice among very many as two among few; None if it is not one alone."""
+def choice_of_parts(keys: Keys, space: Space[Any], most: int) -> str | None:
+    """Shows one choice among very many as several, each among ``most`` or fewer; None if it is not one alone."""
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Discrete):
         return None
-    side, start = int(np.ceil(np.sqrt(int(space.n)))), int(space.start)
-    counted = f"{{}} - {start}" if start else "{}"
-    return transformed(
-        keys, f"np.array(divmod({counted}, {side}))", f"gymnasium.spaces.MultiDiscrete([{side}, {side}])"
-    )
+    count, start = int(space.n), int(space.start)
+    parts = next(parts for parts in range(2, 64) if _side(count, parts) <= most)
+    side = _side(count, parts)
+    counted = f"({{}} - {start})" if start else "{}"
+    digits = ", ".join(f"{counted} // {side**place} % {side}" for place in range(parts))
+    return transformed(keys, f"np.array([{digits}])", f"gymnasium.spaces.MultiDiscrete({[side] * parts})")
+
+
+def _side(count: int, parts: int) -> int:
+    """The least number whose power is ``count`` or more."""
+    side = int(count ** (1 / parts))
+    return next(one for one in range(max(side - 1, 1), side + 3) if one**parts >= count)
 
 
 # -- actions ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.envs import remedies
+from seedbed.envs.contract import looks
 from seedbed.envs.narrowing import Narrowing
 from seedbed.envs.remedies import Keys
 from seedbed.errors import ConfigError, EnvironmentFault
@@ -39,6 +40,8 @@ _FEW_CHANNELS = 8
 _MOST_VALUES = 1 << 16
 """Of one choice in an observation, which becomes as many inputs of a network."""
 
+_MOST_ACTIONS = 2**31 - 1
+"""Of one choice, which travels as int32."""
 
 _EXACT = 2.0**24
 """Up to this size float32 has every whole number."""
@@ -68,9 +71,9 @@ def _codec(space: Space[Any], env_id: str, keys: Keys, beside: Iterable[str | in
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        return _join(env_id, keys, space.spaces)
+        return _join(space, env_id, keys, space.spaces)
     if isinstance(space, spaces.Tuple):
-        return _join(env_id, keys, dict(enumerate(space.spaces)))
+        return _join(space, env_id, keys, dict(enumerate(space.spaces)))
     if isinstance(space, spaces.Box):
         return _box_codec(space, env_id, keys)
     choice = _choice(space)
@@ -80,14 +83,35 @@ def _codec(space: Space[Any], env_id: str, keys: Keys, beside: Iterable[str | in
             f"Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them; {_place(keys)} is none: "
             f"{_without(space, keys, [*beside])}"
         )
-    choice_spec, start = choice
+    choice_spec, _ = choice
     if (most := max(choice_spec.num_values, default=0)) > _MOST_VALUES:
-        line = remedies.choice_of_parts(keys, space) or "gymnasium.wrappers.TransformObservation does it"
+        line = (
+            remedies.choice_of_parts(keys, space, _MOST_VALUES)
+            or "gymnasium.wrappers.TransformObservation does it"
+        )
         raise ConfigError(
             f"{name_of(env_id, keys)} is a choice among {most:,}, which would be as many inputs of a network, and "
             f"{_MOST_VALUES:,} are the most: show it in parts: {line}"
         )
-    return choice_spec, lambda batch: (np.asarray(batch) - start).astype(choice_spec.dtype)
+    return choice_spec, _choices_codec(space, env_id, keys)
+
+
+def _choices_codec(space: Any, env_id: str, keys: Keys) -> Callable[[Any], Array]:
+    """The function from a batch of choices as the space counts them to choices that start at 0."""
+    spec, start = _choice(space)  # type: ignore[misc]
+    start = np.asarray(start, np.int64)
+    narrowed = Narrowing(
+        name_of(env_id, keys), spec.dtype, lambda: f"the space declares {space}", lambda _: "", watched=False
+    )
+
+    def convert(batch: Any) -> Array:
+        given = np.asarray(batch)
+        # Unsigned numbers have none below 0, which a choice that is none may be.
+        return narrowed(
+            (given.astype(np.int64) if given.dtype.kind == "u" else given) - start if start.any() else given
+        )
+
+    return convert
 
 
 def _without(space: Space[Any], keys: Keys, beside: list[str | int]) -> str:
@@ -187,6 +211,11 @@ def action_codec(space: Space[Any], env_id: str) -> tuple[ArraySpec, Callable[[A
         )
     if choice is not None:
         spec, start = choice
+        if (most := max(spec.num_values)) > _MOST_ACTIONS:
+            raise ConfigError(
+                f"{env_id}: actions of {space} are a choice among {most:,}, and {_MOST_ACTIONS:,} are the most: let it "
+                "be chosen in parts, as a MultiDiscrete, by gymnasium.wrappers.TransformAction"
+            )
         return spec, lambda action: (np.asarray(action) + start).astype(space.dtype)
     low, high = space.low, space.high  # type: ignore[attr-defined]
     spec = ArraySpec(tuple(space.shape or ()), "float32", low=_flat(low), high=_flat(high))
@@ -229,7 +258,7 @@ def _flat(bound: Array) -> tuple[float, ...]:
     return tuple(float(x) for x in bound.ravel())
 
 
-def _join(env_id: str, keys: Keys, children: Mapping[Any, Space[Any]]) -> Codec:
+def _join(space: Any, env_id: str, keys: Keys, children: Mapping[Any, Space[Any]]) -> Codec:
     """Makes one codec out of the codecs of the entries of a dict (by key) or a tuple (by index)."""
     names = [str(key) for key in children]
     for name in names:
@@ -240,4 +269,36 @@ def _join(env_id: str, keys: Keys, children: Mapping[Any, Space[Any]]) -> Codec:
             )
     parts = {key: _codec(child, env_id, (*keys, key), children) for key, child in children.items()}
     spec = {str(key): part for key, (part, _) in parts.items()}
-    return spec, lambda batch: {str(key): convert(batch[key]) for key, (_, convert) in parts.items()}
+
+    def convert(batch: Any) -> dict[str, Tree]:
+        require_entries(space, env_id, keys, batch)
+        return {str(key): convert(batch[key]) for key, (_, convert) in parts.items()}
+
+    return spec, convert
+
+
+def require_entries(space: Any, env_id: str, keys: Keys, shown: Any) -> None:
+    """Raises :class:`EnvironmentFault` unless ``shown`` has the entries that a ``Dict`` or ``Tuple`` declares."""
+    if isinstance(space.spaces, Mapping):
+        if not isinstance(shown, Mapping):
+            raise unlike(space, env_id, keys, shown)
+        if shown.keys() != space.spaces.keys():
+            raise EnvironmentFault(
+                f"{name_of(env_id, keys)} has the keys {sorted(map(str, shown))}, and the space declares "
+                f"{sorted(map(str, space.spaces))}"
+            )
+    elif not isinstance(shown, tuple | list) or len(shown) != len(space.spaces):
+        raise unlike(space, env_id, keys, shown)
+
+
+def unlike(space: Space[Any], env_id: str, keys: Keys, shown: Any) -> EnvironmentFault:
+    """Returns the fault of an observation that its space does not declare."""
+    from gymnasium import spaces
+
+    remedy = ""
+    if isinstance(shown, list | tuple) and isinstance(space, spaces.Box):
+        line = remedies.transformed(keys, f"np.asarray({{}}, np.{space.dtype.name})", None)
+        remedy = f": {line}"
+    return EnvironmentFault(
+        f"{name_of(env_id, keys)} is {looks(shown)}, and the space declares {space}{remedy}"
+    )

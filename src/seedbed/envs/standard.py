@@ -68,7 +68,8 @@ class GymnasiumBatch:
     def reset(self, seed: int) -> TimeStep:
         """Starts every environment anew."""
         seeds: Any = [int(s) for s in environment_seeds(seed, self.num_envs)]
-        observation, _ = self._env.reset(seed=seeds if _has_members(self._env) else seeds[0])
+        given = seeds if _has_members(self._env) else seeds[0]
+        observation, _ = contract.reset(self.spec.id, self._env.reset, self._env.unwrapped.reset, seed=given)
         return self._stream.start(taken(self._decode, observation, "reset"))
 
     def send(self, action: Any) -> None:

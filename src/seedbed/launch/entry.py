@@ -104,12 +104,7 @@ def main() -> None:
         faults.note(Fault.of(error))
     except BaseException as error:
         status = faults.leave(error)
-    if threading.active_count() > 1:
-        # A thread that hangs in foreign code would keep the process from ending.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    raise SystemExit(status)
+    faults.end(status)
 
 
 if __name__ == "__main__":

@@ -108,13 +108,13 @@ def record(environment: Environment, seed: int, actions: Actions) -> Recording:
 
 
 def _bounds(spec: ArraySpec) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Least and greatest value of every element of an action; 10 stands for an infinite bound."""
+    """Least and greatest value of every element of an action, no further than 10 from the number nearest to 0."""
     if spec.num_values:
         greatest = np.array(spec.num_values).reshape(spec.shape) - 1
         return np.zeros_like(greatest), greatest
-    low = np.array(spec.low or [-10.0] * int(np.prod(spec.shape)), np.float32).reshape(spec.shape)
-    high = np.array(spec.high or [10.0] * int(np.prod(spec.shape)), np.float32).reshape(spec.shape)
-    return np.maximum(low, -10), np.minimum(high, 10)
+    low, high = (bound.astype(np.float32) for bound in spec.bounds)
+    nearest = np.clip(np.float32(0), low, high)
+    return np.maximum(low, nearest - 10), np.minimum(high, nearest + 10)
 
 
 # -- rules about one recording ------------------------------------------------------------------------------
