@@ -26,14 +26,17 @@ through.
 from __future__ import annotations
 
 import difflib
+import re
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _COMMAND_LINES = ("argparse", "optparse")
+"""Modules of Python that end a program whose command line is another than they expect."""
 _MOST_LETTERS = 2000
 """Of a message of foreign code in one line; tracebacks in the log have more of it."""
-"""Modules of Python that end a program whose command line is another than they expect."""
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal obeys, but for the end of a line and the tabulator; and halves of characters."""
 
 
 class SeedbedError(Exception):
@@ -137,7 +140,9 @@ def described(error: BaseException) -> str:
     kind, text = type(error).__name__, _text(error)
     if "Traceback (most recent call last)" in text:
         text = f"{text.splitlines()[0]} … {text.splitlines()[-1]}"
-    text = _printable(text)
+    if len(text) > _MOST_LETTERS:
+        text = f"{text[:_MOST_LETTERS]} … ({len(text):,} letters)"
+    text = legible(" ".join(text.split()))
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SystemExit):
         reads = any(Path(frame.filename).stem in _COMMAND_LINES for frame in frames)
@@ -156,14 +161,12 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-def _printable(text: str) -> str:
-    """Text of foreign code in a bounded length, with the codes of control characters in their place."""
-    if len(text) > _MOST_LETTERS:
-        text = f"{text[:_MOST_LETTERS]} … ({len(text):,} letters)"
-    return "".join(
-        letter if letter.isprintable() or letter.isspace() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
+def legible(text: str) -> str:
+    """Returns the text with each character that a terminal would obey, or cannot show, written as Python writes it.
+
+    Words of a peer, of a stranger's folder or of foreign code would else move its cursor, or show what is not there.
+    """
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:

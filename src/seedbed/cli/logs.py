@@ -9,8 +9,7 @@ from typing import Annotated
 import tyro
 
 from seedbed.cli.parse import parse, print_line
-from seedbed.errors import ConfigError
-from seedbed.metrics.say import legible
+from seedbed.errors import ConfigError, legible
 
 
 @dataclass(frozen=True)

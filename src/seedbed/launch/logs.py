@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import regular_files
-from seedbed.errors import ConfigError
-from seedbed.metrics.say import legible
+from seedbed.errors import ConfigError, legible
 
 MOST_BYTES = 16 << 20
 """Size of a log beyond which its middle is cut out."""

@@ -21,8 +21,9 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from seedbed.errors import legible
 from seedbed.metrics.meters import Clock
-from seedbed.metrics.say import has_room, legible, let_go, say
+from seedbed.metrics.say import has_room, let_go, say
 from seedbed.metrics.sinks import Row, Sink
 
 

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import sys
 from typing import IO
 
-from seedbed.errors import RunFailed
+from seedbed.errors import RunFailed, legible
 
 _PATIENCE_SECONDS = 2.0
 """Time for a slow reader to take the contents of a full pipe."""
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that a terminal obeys, but for the end of a line and the tabulator."""
-
-
-def legible(text: str) -> str:
-    """Returns the text with each character that a terminal would obey written as Python writes it."""
-    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def say(text: str, stream: IO[str] | None = None, *, patience: float = _PATIENCE_SECONDS) -> bool:

@@ -18,8 +18,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from seedbed.errors import legible
 from seedbed.metrics.console import Budget, beside, can_redraw, figures
-from seedbed.metrics.say import legible, let_go
+from seedbed.metrics.say import let_go
 from seedbed.watching.run import Standing
 from seedbed.watching.watcher import Watcher
 
