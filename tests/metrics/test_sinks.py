@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from harness import PLACED, at_once, placed
+from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata as hparams
 
@@ -240,14 +241,19 @@ def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     assert kind != "link" or (tmp_path / "aim").read_text() == "mine"
 
 
-def test_tensorboards_own_reader_shows_groups_sentences_and_settings(tmp_path: Path) -> None:
+def test_tensorboards_own_reader_shows_groups_sentences_and_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink = TensorBoard(tmp_path, settings={"lr": 0.5, "json": True, "hidden": (64, 64), "frames": None})
     for step in (3, 6):
         sink.write({"agent_steps": step, "mean_return": 1.5 * step, "loss/kl": 0.25})
     sink.close()
     sink.close()
+    warned: list[str] = []
+    monkeypatch.setattr(event_accumulator.logger, "warning", warned.append)
     reader = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
     reader.Reload()
+    assert not warned
     assert reader.Tags()["scalars"] == ["agent/mean_return", "loss/kl"]
     assert [(e.step, e.value) for e in reader.Scalars("agent/mean_return")] == [(3, 4.5), (6, 9.0)]
     shown = reader.SummaryMetadata("agent/mean_return")

@@ -201,7 +201,6 @@ class TensorBoard:
         """
         from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
-        from tensorboardX.summary import scalar
 
         step = int(row.get("agent_steps", 0))
         if step <= self._step:
@@ -209,9 +208,7 @@ class TensorBoard:
         summary = Summary()
         for name, value in row.items():
             if name != "agent_steps":
-                summary.MergeFrom(
-                    scalar(registry.in_group(name), value, summary_description=self._description(name))
-                )
+                summary.MergeFrom(self._point(name, value))
         data = _record(step=step, summary=summary)
         if self._restarts:
             data = _record(step=step, session_log=SessionLog(status=SessionLog.START)) + data
@@ -219,9 +216,15 @@ class TensorBoard:
         self._step, self._restarts = step, False
         self._described.update(row)
 
-    def _description(self, name: str) -> str:
-        """Returns the metric's sentence for its first point in the file, which TensorBoard shows, and else nothing."""
-        return "" if name in self._described else registry.find(name).sentence
+    def _point(self, name: str, value: float) -> Any:
+        """Returns the summary of one number; the first one of a metric in the file has the metric's sentence."""
+        from tensorboardX.summary import scalar
+
+        sentence = "" if name in self._described else registry.find(name).sentence
+        point = scalar(registry.in_group(name), value, summary_description=sentence)
+        if sentence:  # TensorBoard's reader warns of metadata without the name of a plugin
+            point.value[0].metadata.plugin_data.plugin_name = "scalars"
+        return point
 
     def close(self) -> None:
         """Closes the file, with a record that the session has ended."""
