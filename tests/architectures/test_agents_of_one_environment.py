@@ -174,7 +174,7 @@ def test_a_picture_of_all_agents_is_recorded(tmp_path: Path) -> None:
 
 def test_rows_that_are_no_whole_number_of_environments_are_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no whole number of environments"):
-        of(tmp_path / "run", envs_per_actor=8, batch_size=8)
+        of(tmp_path / "run", envs_per_actor=8)
 
 
 @pytest.mark.slow

@@ -326,7 +326,11 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, Any], says: st
     ("settings", "says"),
     [
         ({"hosts": 2}, None),
-        ({"hosts": 2, "batch_size": 5}, "2 parts of the replay cannot share it equally: use --batch-size 6"),
+        ({"hosts": 2, "batch_size": 5}, "2 training devices (1 on each of 2 hosts): use --batch-size 6"),
+        (
+            {"replay_parts": 2, "batch_size": 5},
+            "parts of the replay cannot share it equally: use --batch-size 6",
+        ),
         ({"hosts": 2, "replay_parts": 3}, "2 hosts cannot share them equally: use --replay-parts 2"),
         ({"replay_parts": 2}, None),
         ({"replay_parts": 2, "actors": 3}, "give --actors 2 or a multiple of it"),

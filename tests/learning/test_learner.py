@@ -293,7 +293,8 @@ def test_with_one_minibatch_a_pass_is_one_update_with_the_batch(learner: Learner
 
 def test_minibatches_that_cannot_be_shared_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"8 minibatches of 1 unrolls .* 2 training devices: give batches of a multiple of 16"
+        ConfigError,
+        match=r"8 minibatches of 1 unrolls .* 2 training devices: give batches of a multiple of 16",
     ):
         Learner(in_parts(minibatches=8), jax.devices()[:1] * 2, jax.random.key(0))
 

@@ -36,9 +36,9 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
     return (
         meaningless(config)
         or guests_elsewhere(config)
-        or uneven_shares(config)
         or uneven_parts(config, agent)
         or load_architecture(config.arch).check(config, agent)
+        or uneven_shares(config)
     )
 
 

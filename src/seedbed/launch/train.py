@@ -50,7 +50,8 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
       RunFailed: the run failed; the message names the component, the cause and the log.
     """
     require_files()
-    require_equal_shares(config)
+    if config.cluster.hosts > 1:  # before any of them is waited for
+        require_equal_shares(config)
     if config.cluster.host:
         assert config.cluster.coordinator is not None, (
             "a host that is not the first has to be told where that is"
