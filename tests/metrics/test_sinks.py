@@ -244,7 +244,9 @@ def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
 def test_tensorboards_own_reader_shows_groups_sentences_and_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = TensorBoard(tmp_path, settings={"lr": 0.5, "json": True, "hidden": (64, 64), "frames": None})
+    sink = TensorBoard(
+        tmp_path, settings={"lr": 0.5, "json": True, "hidden": (64, 64), "frames": None, "file": "a\udcff"}
+    )
     for step in (3, 6):
         sink.write({"agent_steps": step, "mean_return": 1.5 * step, "loss/kl": 0.25})
     sink.close()
@@ -269,7 +271,7 @@ def test_tensorboards_own_reader_shows_groups_sentences_and_settings(
         name: value.number_value or value.bool_value or value.string_value
         for name, value in begun.hparams.items()
     }
-    assert given == {"lr": 0.5, "json": True, "hidden": "(64, 64)"}
+    assert given == {"lr": 0.5, "json": True, "hidden": "(64, 64)", "file": "a\\udcff"}
     assert ended.end_time_secs == 0 and ended.status
     compared = hparams.parse_experiment_plugin_data(
         reader.SummaryMetadata(hparams.EXPERIMENT_TAG).plugin_data.content

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from seedbed import regular_files
-from seedbed.errors import ConfigError, cause_of
+from seedbed.errors import ConfigError, cause_of, legible
 from seedbed.metrics import registry
 from seedbed.metrics.appending import AppendedFile
 
@@ -235,9 +235,9 @@ class TensorBoard:
 
 
 def _plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` as values of TensorBoard's hyperparameters; a list becomes its text."""
+    """``settings`` as values of TensorBoard's hyperparameters; a list becomes its text, and any text is UTF-8."""
     return {
-        name: value if isinstance(value, bool | int | float | str) else str(value)
+        name: value if isinstance(value, bool | int | float) else legible(str(value))
         for name, value in settings.items()
         if value is not None
     }
