@@ -36,13 +36,13 @@ train: $(EXTENSION) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C lea
 # examples are compiled as for everybody.
 AS_FOR_EVERYBODY := tests/learn tests/docs
 NOT_OPTIMIZED := --xla_backend_optimization_level=0
-# A test goes to the process that is free next. Fast tests come first (tests/conftest.py): to collect them and the slow
-# ones apart would take each process most of a minute more, and compile their common programs twice.
+# A test goes to the process that is free next. Slow tests have new processes: after some thousand tests one is slow itself.
 AT_ONCE := -n logical --maxprocesses 4 --dist worksteal
 
 test: $(INSTALLED)-test $(EXTENSION) ## run the fast tests, then the slow ones
-	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest $(AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
-	$(BIN)/python -m pytest $(AT_ONCE) $(AS_FOR_EVERYBODY)
+	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m 'not slow' $(AT_ONCE)
+	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
+	$(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY)
 
 check: $(INSTALLED)-test $(INSTALLED)-check $(EXTENSION) ## format, lint, types, and which folder may import which
 	$(BIN)/ruff format --check .

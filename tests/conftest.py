@@ -34,8 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Fast tests come first. Tests that install packages take minutes each: they run where their mark is asked for."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """Tests that install packages need the index and minutes each: they run where their mark is asked for."""
     if "installs" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("installs")]
@@ -44,9 +43,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
+_GROWTH = 1e9  # bytes of memory
+_kept = [0.5e9]  # what this process held when the caches were last empty
+
+
 @pytest.fixture(autouse=True, scope="module")
 def bounded_memory() -> Iterator[None]:
-    """JAX keeps what it has compiled as long as its process lives: several GB after these tests, in each process."""
+    """JAX keeps what it has compiled as long as its process lives: several GB after these tests, in each process.
+
+    To fill the caches again takes seconds, and memory does not shrink to what it was: they are emptied when it has
+    grown, not when it is large.
+    """
     yield
-    if "jax" in sys.modules and psutil.Process().memory_info().rss > 1.5e9:
+    if "jax" in sys.modules and psutil.Process().memory_info().rss > _kept[0] + _GROWTH:
         sys.modules["jax"].clear_caches()
+        _kept[0] = psutil.Process().memory_info().rss
