@@ -19,6 +19,7 @@ import pytest
 
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.make import NATIVE, make, spec_of
+from seedbed.envs.on_device.batch import NativeBatch
 from seedbed.envs.on_device.episodes import finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import advance, begin
 from seedbed.envs.on_device.makers import MAKERS, _quiet, make_native
@@ -365,3 +366,38 @@ def test_threads_that_make_environments_at_once_hear_no_warning_either() -> None
         for thread in threads:
             thread.join()
     assert [str(each.message) for each in heard] == []
+
+
+def test_an_environment_of_a_library_is_made_and_compiled_once() -> None:
+    options = {"rooms": 5, "doors": 4}
+    made = make_native("toy:doors", options)
+    assert make_native("toy:doors", dict(reversed(options.items()))) is made
+    assert make_native("toy:doors", {**options, "doors": 3}) is not made
+    first = NativeBatch(made, 3).reset(5)
+    compiled: list[str] = []
+
+    def hear(event: str, seconds: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    try:
+        again = NativeBatch(make_native("toy:doors", options), 3).reset(5)
+        assert not compiled
+        NativeBatch(made, 4).reset(5)
+        assert compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(hear)
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+
+
+def test_options_that_are_equal_and_not_the_same_make_environments_of_their_own() -> None:
+    with pytest.raises(ConfigError):
+        make_native("gymnax:CartPole-v1", {"max_steps_in_episode": True})
+    assert make_native("gymnax:CartPole-v1", {"max_steps_in_episode": 1}).time_limit == 1
+    with pytest.raises(ConfigError):
+        make_native("gymnax:CartPole-v1", {"max_steps_in_episode": True})
+
+
+def test_an_environment_of_the_user_is_made_each_time() -> None:
+    assert make_native("on_device_worlds:walk") is not make_native("on_device_worlds:walk")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from seedbed.envs.on_device.interface import EnvState, NativeEnvironment, advance, begin
+from seedbed.envs.on_device.interface import EnvState, NativeEnvironment
 from seedbed.envs.seeds import environment_seeds
 from seedbed.types import ACTION_MASK, TimeStep, Tree, leaves
 
@@ -31,7 +30,6 @@ class NativeBatch:
         self._envs = -(-num_envs // env.spec.rows)
         self.num_envs = self._envs * env.spec.rows
         self._env = env
-        self._begin = jax.jit(partial(begin, env))
         self._advance: Any = None  # Compiled at the first reset.
         self._stage: EnvState | None = None
         self._shown: TimeStep | None = None
@@ -40,13 +38,12 @@ class NativeBatch:
         """Starts every environment anew; the first time it compiles a step too, so that no step waits for that."""
         seeds = environment_seeds(seed, self._envs).astype(np.uint32)
         with _on_the_processor():
-            self._stage, self._shown = self._begin(seeds)
+            self._stage, self._shown = self._env.compiled_begin(seeds)
             if self._advance is None:
                 action = jax.ShapeDtypeStruct(
                     (self.num_envs, *self.spec.action.shape), self.spec.action.dtype
                 )
-                step = jax.jit(partial(advance, self._env), donate_argnums=0)
-                self._advance = step.lower(self._stage, action).compile()
+                self._advance = self._env.compiled_advance.lower(self._stage, action).compile()
         return self._host()
 
     def send(self, action: Any) -> None:

@@ -7,6 +7,7 @@ its own, the first one of the next. Anakin, inside its program, and hosts, by
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -43,6 +44,16 @@ class NativeEnvironment:
     time_limit: int | None = None
     render: Callable[[Any], Any] | None = None
     differ: str = ""
+
+    @functools.cached_property
+    def compiled_begin(self) -> Any:
+        """:func:`begin` of this environment, compiled once for each number of environments."""
+        return jax.jit(functools.partial(begin, self))
+
+    @functools.cached_property
+    def compiled_advance(self) -> Any:
+        """:func:`advance` of this environment, compiled likewise; the state that it is given is used up."""
+        return jax.jit(functools.partial(advance, self), donate_argnums=0)
 
 
 class EnvState(NamedTuple):

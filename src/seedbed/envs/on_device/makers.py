@@ -43,12 +43,36 @@ _ON_HOSTS = ("toy", "envpool")
 def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
     """Makes a native environment.
 
+    One of a library is made once: its functions are pure, and what they compile serves everybody who has it.
+
     Raises:
       ConfigError: the environment is not native, its library is missing, or an option is wrong.
       SpecError: its observations differ from its spec.
     """
-    library = env_id.partition(":")[0]
     options, own = without_policies(options)
+    known = env_id.partition(":")[0] in MAKERS or env_id in TOYS
+    if not known or not all(isinstance(value, (bool, int, float, str)) for value in options.values()):
+        return _make(env_id, options, own)  # Its maker, or a value, may be another one at the next call.
+    # 1, 1.0 and True are equal, and not the same option.
+    key = (env_id, own, *((name, type(value), value) for name, value in sorted(options.items())))
+    with _making:
+        if key not in _made:
+            made = _make(env_id, options, own)
+            while len(_made) >= _KEPT:
+                del _made[next(iter(_made))]
+            _made[key] = made
+        return _made[key]
+
+
+_KEPT = 16
+_made: dict[Any, NativeEnvironment] = {}
+"""Environments of libraries by what they were made of, the newest last."""
+_making = threading.RLock()
+"""Held while one is made: all threads of a run ask for the same."""
+
+
+def _make(env_id: str, options: dict[str, Any], own: bool) -> NativeEnvironment:
+    library = env_id.partition(":")[0]
     try:
         made: Any = None
         if library in MAKERS:
