@@ -139,12 +139,16 @@ def on_four_devices(program: str, *arguments: str, beside: Path = TESTS) -> list
 
 
 class Command:
-    """``seedbed …`` in a process group of its own, as on a terminal; killed with its children at the end."""
+    """``seedbed …`` in a process group of its own, as on a terminal; killed with its children at the end.
+
+    A ``PYTHONPATH`` comes before the tests' own, and takes nothing from it.
+    """
 
     def __init__(self, *words: str, cwd: Path, command: list[str] | None = None, **environment: str) -> None:
         self.cwd = cwd
         self._output = cwd / f"output-{time.monotonic_ns()}"
-        path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        given = [environment.pop("PYTHONPATH", ""), str(TESTS), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, given))
         with self._output.open("wb") as file:
             self.process = psutil.Popen(
                 [*(command or [SEEDBED]), *words],

@@ -252,11 +252,9 @@ def test_updates_change_policies_as_they_would_be_changed_alone(name: str) -> No
         # Weights are divided by the largest of the whole batch.
         unroll = unroll._replace(weight=np.float32([0.5, 0.8, 1.0, 1.0]))
 
+    @functools.partial(jax.jit, static_argnums=0)
     def updated(update: Update, state: Any, batch: Unroll) -> Any:
-        once = jax.jit(update.passes)
-        for _ in range(3):
-            state, _ = once(state, batch)
-        return state
+        return jax.lax.fori_loop(0, 3, lambda _, state: update.passes(state, batch)[0], state)
 
     both, one = Update(own.agent, jax.devices()[:1]), Update(half, jax.devices()[:1])
     start = both.begin(jax.random.key(5))

@@ -50,8 +50,7 @@ LONGEST = 5  # of toy:count
 def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     here = str(Path(__file__).parent)
     monkeypatch.syspath_prepend(here)
-    path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path)  # for the actors
+    monkeypatch.setenv("PYTHONPATH", here, prepend=os.pathsep)  # for the actors
 
 
 def own_actor(index: int) -> psutil.Process:

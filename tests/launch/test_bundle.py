@@ -40,7 +40,7 @@ def task(index: int, entry: str = "waiting:run") -> Task:
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     (tmp_path / "waiting.py").write_text(WAITING)
     (tmp_path / "ending.py").write_text("def run(context): raise ValueError(f'number {context.task.index}')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     (tmp_path / "run" / "logs").mkdir(parents=True)
     (tmp_path / "run" / "token").write_text(TOKEN + "\n")
     monkeypatch.setattr(module, "runtime_folder", lambda: tmp_path)

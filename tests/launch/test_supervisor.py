@@ -509,7 +509,7 @@ def test_a_launcher_looks_after_its_guard_and_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "printing.py").write_text("print('first'); print('x' * 99, flush=True)\nraise SystemExit(4)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(logs, "MOST_BYTES", 400)
     monkeypatch.setattr(logs, "_KEPT", 100)
     with contextlib.closing(Guard()) as guard:
@@ -527,7 +527,7 @@ def test_an_instance_starts_without_a_log_if_there_can_be_none(
     guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ending.py").write_text("print('unheard'); raise SystemExit(4)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     (tmp_path / "logs").write_text("no folder")
     actor = ProcessInstance(["ending"], tmp_path / "logs" / "actor-0.log", guard)
     actor._process.wait(60)
@@ -559,7 +559,7 @@ def test_why_a_process_ended(
     program: str, said: str, guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ending.py").write_text(program)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     log = tmp_path / "actor-0.log"
     actor = ProcessInstance(["ending"], log, guard)
     actor._process.wait(60)
@@ -572,7 +572,7 @@ def test_a_process_that_is_stopped_is_seen_to_be(
     guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "waiting.py").write_text("import signal; signal.pause()")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     actor = ProcessInstance(["waiting"], tmp_path / "actor-0.log", guard)
     try:
         for sent, stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
@@ -597,7 +597,7 @@ def test_the_fault_of_the_one_before_is_not_taken_for_its_own(
 ) -> None:
     (tmp_path / "first.py").write_text(LEAVES)
     (tmp_path / "second.py").write_text("raise SystemExit(4)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     log = tmp_path / "actor-0.log"
     ended = []
     for name in ("first", "second"):

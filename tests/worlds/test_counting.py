@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -95,7 +96,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the seeds of environments are noted."""
     here = str(Path(__file__).parent)
     monkeypatch.syspath_prepend(here)
-    monkeypatch.setenv("PYTHONPATH", here)
+    monkeypatch.setenv("PYTHONPATH", here, prepend=os.pathsep)
     monkeypatch.setenv("WORLD_LOG", str(tmp_path / "seeds"))
     return tmp_path / "seeds"
 

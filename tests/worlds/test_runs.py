@@ -1,5 +1,6 @@
 """What a run says of the observations of its environment, in whatever process that stands."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def test_a_run_says_how_it_takes_observations_and_what_its_environments_warn_of(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     train(
         tiny(
             "odd_worlds:clock",
