@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,23 @@ def load(name: str) -> Callable[..., Any]:
         )
     made: Callable[..., Any] = found
     return made
+
+
+def standing_above(name: str, path: Path) -> Path | None:
+    """Returns the folder above ``path`` that has the module of ``module:name``, if it is not found from here.
+
+    Nothing is imported.
+    """
+    module = name.partition(":")[0].partition(".")[0]
+    here = current_folder()
+    searched = [*([] if here is None else [str(here)]), *sys.path]
+    if module in sys.modules or PathFinder.find_spec(module, searched) is not None:
+        return None
+    for folder in path.resolve().parents:
+        found = PathFinder.find_spec(module, [str(folder)])
+        if found is not None and found.origin is not None:  # any folder of that name would do for a package
+            return folder
+    return None
 
 
 def import_from_here(name: str, module: str) -> Any:

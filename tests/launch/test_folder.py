@@ -213,3 +213,25 @@ def test_a_certificate_is_made_once_where_the_network_hears(tmp_path: Path) -> N
     assert str(
         folder.gate(dataclasses.replace(place, tls_cert=own), ["0.0.0.0:1"]).invitation("0.0.0.0:1")
     ) == str(first)
+
+
+def test_a_run_of_a_module_that_stands_above_it_says_where_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, other = tmp_path / "project", tmp_path / "other"
+    project.mkdir()
+    other.mkdir()
+    (project / "no_world_of_mine.py").write_text("raise SystemExit('never run')\n")
+    monkeypatch.chdir(project)
+    settings = {"preset": "none", "network": "mlp", "run_dir": "runs/a"}
+    RunFolder.create(configure("no_world_of_mine:make", **settings))
+    again = RunFolder.open("runs/a")
+    assert again.config().env == "no_world_of_mine:make"
+    monkeypatch.chdir(other)
+    elsewhere = RunFolder(project / "runs" / "a")
+    with pytest.raises(ConfigError, match=re.escape(f"cd {project}), and name the run runs/a")):
+        elsewhere.config()
+    # A folder of that name is no module, and what cannot be found at all is named when it is imported.
+    (project / "no_world_of_mine.py").rename(project / "gone.py")
+    (project / "no_world_of_mine").mkdir()
+    assert elsewhere.config().env == "no_world_of_mine:make"

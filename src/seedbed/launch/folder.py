@@ -26,6 +26,7 @@ from seedbed.launch.runtime_folder import runtime_folder
 from seedbed.launch.signature import is_signed, sign
 from seedbed.learning.checkpoint import Checkpoint, load_latest
 from seedbed.metrics.say import say
+from seedbed.plugins import standing_above
 from seedbed.transport.admission import Gate, Invitation, require_token
 from seedbed.transport.tls import Identity, needs_tls
 from seedbed.types import EnvSpec
@@ -274,6 +275,13 @@ class RunFolder:
                 raise ConfigError(
                     f"{self.path} has Seedbed import {unknown}, and is not known as a run that this user began in this "
                     f"place, on this machine: if you know what that does, add --trust {unknown}"
+                )
+        for name in sorted(foreign_names(record)):
+            if (place := standing_above(name, self.path)) is not None:
+                run = os.path.relpath(self.path.resolve(), place)
+                raise ConfigError(
+                    f"{name} is not found from this folder, and is in {place}: go there (cd {place}), and name the run "
+                    f"{run}"
                 )
         return resolve.from_json(record)
 
