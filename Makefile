@@ -17,7 +17,7 @@ EXTENSION_SOURCE := $(wildcard src/seedbed/nets/cpu/*.cc src/seedbed/nets/cpu/*.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install train test check docs clean
+.PHONY: help install train test thorough check docs clean
 
 help: ## list the targets
 	@echo 'make TARGET, where TARGET is one of'
@@ -43,6 +43,9 @@ test: $(INSTALLED)-test $(EXTENSION) ## run the fast tests, then the slow ones
 	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m 'not slow' $(AT_ONCE)
 	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
 	$(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY)
+
+thorough: $(INSTALLED)-test $(EXTENSION) ## run the rows of tables that `make test` leaves out
+	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m thorough $(AT_ONCE)
 
 check: $(INSTALLED)-test $(INSTALLED)-check $(EXTENSION) ## format, lint, types, and which folder may import which
 	$(BIN)/ruff format --check .

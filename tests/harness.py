@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+import pytest
 
 from seedbed.architectures.compatibility import why_not
 from seedbed.config.resolve import configure, flat
@@ -49,6 +50,13 @@ MUZERO: dict[str, Any] = {
 }
 """A model and a search that are made in a moment, and windows that short unrolls have room for."""
 Found = TypeVar("Found")
+
+
+def thorough(*rows: Any) -> list[Any]:
+    """Rows of a table that ``make thorough`` runs, and ``make test`` leaves to other rows of their kind."""
+    return [
+        pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.thorough) for row in rows
+    ]
 
 
 def hear_interrupts() -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from harness import thorough
 
 from seedbed.agents import a2c, bc, dqn, muzero, ppo, pqn, r2d2, sac, vtrace
 from seedbed.agents.own_policies import make_own, with_own_policies
@@ -55,8 +56,6 @@ MAKERS: dict[str, Callable[[EnvSpec], Agent]] = {
         muzero.MuZeroSettings(**_SHORT, unroll_steps=2, n_step=2, simulations=4), spec
     ),
 }
-DRAW_IN_THE_LOSS = ("sac", "muzero")
-"""Agents whose losses draw numbers for each place in a batch, so that the rest of the batch matters."""
 
 
 def spec_of(name: str, count: int) -> EnvSpec:
@@ -111,8 +110,7 @@ _ENDS: Any = ((2, 0, "terminated"), (4, 1, "truncated"), (5, 2, "terminated"))
         ("dqn", "image"),
         ("r2d2", "masked"),
         *(
-            pytest.param(name, world, marks=pytest.mark.slow)
-            for name, world in (
+            thorough(
                 ("vtrace", "image"),
                 ("ppo-lstm", "tree"),
                 ("ppo-corrected", "continuous"),
@@ -131,7 +129,7 @@ def test_the_contract(name: str, world: str, check: Callable[[Subject], None]) -
 WORLD_OF = {"sac": "bounded", "muzero": "masked", "dqn": "image", "ppo": "masked"}
 
 
-@pytest.mark.parametrize("name", ["vtrace", "ppo", "r2d2", *DRAW_IN_THE_LOSS])
+@pytest.mark.parametrize("name", ["vtrace", "r2d2", "sac", *thorough("ppo", "muzero")])
 def test_one_policy_is_the_agent_itself(name: str) -> None:
     own, agent = subject(name, WORLD_OF.get(name, "vector"), 1)
     key = jax.random.key(7)
@@ -160,7 +158,14 @@ def test_one_policy_is_the_agent_itself(name: str) -> None:
         close(policy(own.agent.clip(our_gradient), 0), agent.clip(gradient), "clipped")
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if name not in DRAW_IN_THE_LOSS])
+# Not SAC and MuZero: their losses draw numbers for each place in a batch, so that the rest of it matters.
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("vtrace-lstm", "ppo", "dqn", "r2d2", "pqn"),
+        *thorough("vtrace", "a2c", "ppo-lstm", "ppo-corrected", "bc"),
+    ],
+)
 def test_each_policy_is_trained_as_it_would_be_alone_on_its_rows(name: str) -> None:
     own, agent = subject(name, WORLD_OF.get(name, "vector"), 2)
     unroll = own.unroll(_ENDS)
@@ -242,7 +247,7 @@ def test_no_gradient_shortens_anothers() -> None:
     assert max(float(leaf.max()) for leaf in jax.tree.leaves(policy(clipped, 0))) < 40.0
 
 
-@pytest.mark.parametrize("name", ["vtrace", "ppo-lstm", "dqn", "r2d2"])
+@pytest.mark.parametrize("name", ["ppo-lstm", "r2d2", *thorough("vtrace", "dqn")])
 def test_updates_change_policies_as_they_would_be_changed_alone(name: str) -> None:
     """The whole update: optimizer and target parameters too."""
     own, agent = subject(name, WORLD_OF.get(name, "vector"), 2)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import MUZERO
+from harness import MUZERO, thorough
 from small_runs import AGENTS, ENVS, STEPS, params, run
 
 from seedbed.weights.store import WeightStore
@@ -32,7 +32,11 @@ HERE = {
 }
 
 
-@pytest.mark.parametrize("name", HERE)
+# Each kind of agent: with and without memory, minibatches, continuous actions.
+FIRST = ("vtrace lstm", "ppo", "pqn lstm", "a2c lstm continuous")
+
+
+@pytest.mark.parametrize("name", [*FIRST, *thorough(*(name for name in HERE if name not in FIRST))])
 def test_the_same_agent_computes_the_same_everywhere(name: str, tmp_path: Path) -> None:
     elsewhere = {
         "seed": {**SERVED, "lag": 0},

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import MUZERO, Command, alive, checkpoints, flags, simulated, summary, tiny, until
+from harness import MUZERO, Command, alive, checkpoints, flags, simulated, summary, thorough, tiny, until
 
 from seedbed.acting.lag_control import ExactControl
 from seedbed.launch.build import build_agent, build_spec
@@ -106,6 +106,8 @@ CASES: dict[str, dict[str, Any]] = {
         "unroll_length": 10,
     },
 }
+ALIKE = ("cartpole lag 1", "catch lstm", "catch reuse", "catch pqn")
+"""Cases whose kinds others are of too."""
 
 
 def outcome(run: Summary) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def test_every_carrier_gives_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*(case for case in CASES if case not in ALIKE), *thorough(*ALIKE)])
 def test_interrupted_and_resumed_is_the_same_as_never_interrupted(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import tiny
+from harness import thorough, tiny
 from untrained import untrained
 
 from seedbed.envs.make import spec_of
@@ -64,10 +64,12 @@ def test_a_run_of_which_nothing_fits_and_no_run_are_refused(tmp_path: Path) -> N
     ("arch", "more"),
     [
         ("seed", {"transport": "inproc", "actors": 1}),
-        ("a3c", {"agent": "a2c"}),
-        ("anakin", {}),
         ("anakin", {"sweep": ("entropy_cost=0.01,0.02",)}),
-        ("gorila", {"agent": "dqn", "actors": 1, "replay_min_size": 20}),
+        *thorough(
+            ("a3c", {"agent": "a2c"}),
+            ("anakin", {}),
+            ("gorila", {"agent": "dqn", "actors": 1, "replay_min_size": 20}),
+        ),
     ],
 )
 def test_a_run_begins_with_them_under_any_architecture_and_resumes_without(

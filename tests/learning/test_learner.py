@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from harness import on_four_devices
+from harness import on_four_devices, thorough
 
 from seedbed.errors import ConfigError, SpecError
 from seedbed.learning.learner import Learner
@@ -254,11 +254,10 @@ def test_passes_end_when_the_policy_has_gone_too_far_and_the_version_does_not_no
     "plan",
     [
         {},
-        {"reuse": 3},
         {"minibatches": 4},
-        {"reuse": 3, "minibatches": 2},
         {"reuse": 5, "minibatches": 2, "most_kl": 0.0},
         {"reuse": 3, "minibatches": 2, "most_kl": 1e9},
+        *thorough({"reuse": 3}, {"reuse": 3, "minibatches": 2}),
     ],
 )
 def test_in_one_piece_the_updates_are_the_same(plan: dict[str, Any]) -> None:

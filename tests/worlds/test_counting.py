@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import balanced, checkpoints, rows, tiny
+from harness import balanced, checkpoints, rows, thorough, tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seedbed.config.settings import RunConfig
@@ -106,7 +106,9 @@ def lost(folder: Path) -> None:
     shutil.rmtree(checkpoints(folder)[-1])
 
 
-@pytest.mark.parametrize("arch", placed("seed", "impala", "apex", "rapid", "a2c", "sebulba", "a3c", "gorila"))
+@pytest.mark.parametrize(
+    "arch", [*placed("seed", "rapid", "a2c", "a3c"), *thorough("impala", "apex", "sebulba", "gorila")]
+)
 def test_each_resumption_has_seeds_and_a_number_of_its_own_and_one_curve(
     arch: str, tmp_path: Path, seen: Path
 ) -> None:

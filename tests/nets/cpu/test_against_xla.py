@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from harness import thorough
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -95,13 +96,13 @@ def check(image, kernel, features, stride, padding, dtype, n, *, rectified=False
         ((10, 10, 4), (3, 3), 16, 1, "VALID"),  # tiny
     ],
 )
-@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize("rectified", [True, *thorough(False)])
 def test_layers_of_the_networks(image, kernel, features, stride, padding, rectified, dtype):
     of_bytes = rectified and image[-1] == 4
     check(image, kernel, features, stride, padding, dtype, n=19, rectified=rectified, of_bytes=of_bytes)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 9)),
     st.tuples(st.integers(1, 5), st.integers(1, 5)),
