@@ -240,8 +240,7 @@ class Update:
         if plan.reuse == 1:
             return self._one_pass(state, batch)
         one_pass = jax.jit(self._one_pass)  # so that its shape and its use are traced once
-        shape = jax.eval_shape(one_pass, state, batch)[1]
-        metrics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        metrics = _zeros(jax.eval_shape(one_pass, state, batch)[1])
 
         def one_more(
             carry: tuple[TrainState, Tree, Any], _: None
@@ -260,12 +259,15 @@ class Update:
         if self._agent.data.minibatches == 1:
             return self.step(state, batch)[:2]
 
+        @jax.jit  # so that its shape and its use are traced once
         def one(state: TrainState, rows: Any) -> tuple[TrainState, Tree]:
             part = jax.lax.with_sharding_constraint(self.minibatch(batch, rows), self.shares)
             return self.step(state, part)[:2]
 
-        state, metrics = jax.lax.scan(one, state, self.order(state.key, state.updates))
-        return state, jax.tree.map(lambda leaf: leaf[-1], metrics)
+        order = self.order(state.key, state.updates)
+        # Only the last metrics are needed: to stack all of them takes two operations a metric.
+        carry = (state, _zeros(jax.eval_shape(one, state, order[0])[1]))
+        return jax.lax.scan(lambda carry, rows: (one(carry[0], rows), None), carry, order)[0]
 
     def _gradients(
         self, params: Tree, target: Tree, batch: Unroll, key: Any
@@ -275,6 +277,10 @@ class Update:
             params, target, batch, key
         )
         return jax.lax.pmean((loss, metrics, gradients), DEVICES), priorities
+
+
+def _zeros(shapes: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def _require_equal_shares(agent: Agent, devices: int) -> None:
