@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, simulated
+from harness import Command, simulated, thorough
 from small_runs import params, run
 
 import seedbed
@@ -37,7 +37,7 @@ def of(folder: Path, **settings: Any) -> Any:
     return run(folder, **{"env": SCRIPTED, "arch": "seed", "frames": frames, **SMALL, **SERVED, **settings})
 
 
-@pytest.mark.parametrize("policies", ["shared", "own"])
+@pytest.mark.parametrize("policies", ["own", *thorough("shared")])
 def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path, policies: str) -> None:
     seed = of(tmp_path / "seed", policies=policies)
     ours = params(tmp_path / "seed")
@@ -59,7 +59,7 @@ def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path, p
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
 
 
-@pytest.mark.parametrize("policies", ["shared", "own"])
+@pytest.mark.parametrize("policies", ["own", *thorough("shared")])
 def test_games_of_two_are_the_same_in_one_program(tmp_path: Path, policies: str) -> None:
     game: dict[str, Any] = {"env": "pgx:tic_tac_toe", "policies": policies, "frames": 300}
     settings = {**game, "batch_size": 8, "unroll_length": 6}
@@ -113,7 +113,7 @@ def test_a_device_has_whole_games(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policies", ["shared", "own"])
+@pytest.mark.parametrize("policies", ["own", *thorough("shared")])
 def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path, policies: str) -> None:
     replay = {
         "policies": policies,
@@ -134,7 +134,7 @@ def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path, policie
     assert 0 < seed.more["steps_trained"] <= seed.agent_steps < 0.6 * seed.more["steps_received"]
 
 
-@pytest.mark.parametrize("policies", ["shared", "own"])
+@pytest.mark.parametrize("policies", ["own", *thorough("shared")])
 def test_a_run_goes_on_with_its_agents_as_they_stood(tmp_path: Path, policies: str) -> None:
     whole = of(tmp_path / "whole", deterministic=True, policies=policies)
     of(tmp_path / "parts", deterministic=True, policies=policies, frames=2 * ROWS * STEPS // 2 + 1)

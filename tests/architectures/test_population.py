@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import on_four_devices, rows, summary
+from harness import on_four_devices, rows, summary, thorough
 from small_runs import AGENTS, ENVS, STEPS, frames_of, params, run
 
 import seedbed
@@ -26,7 +26,7 @@ def kept(folder: Path, variant: int) -> dict[str, np.ndarray[Any, Any]]:
     return {name: leaf[variant] for name, leaf in tree.items() if name.startswith("params")}
 
 
-@pytest.mark.parametrize("name", ["vtrace lstm", "ppo until too far"])
+@pytest.mark.parametrize("name", ["vtrace lstm", *thorough("ppo until too far")])
 def test_each_member_is_the_agent_of_a_run_of_its_own(name: str, tmp_path: Path) -> None:
     together = run(tmp_path / "together", **AGENTS[name], seeds=2, sweep=SWEEP).to_json()
     # Places in unrolls; how many of them only reset is another number for each, and the mean is told.

@@ -14,7 +14,18 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import Command, balanced, checkpoints, flags, learned, on_four_devices, rows, summary, tiny
+from harness import (
+    Command,
+    balanced,
+    checkpoints,
+    flags,
+    learned,
+    on_four_devices,
+    rows,
+    summary,
+    thorough,
+    tiny,
+)
 
 import seedbed
 from seedbed.acting.actor_threads import seed_of
@@ -63,6 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 # Overwritten, too, and on the device.
 CASES["memory r2d2 device"] = {**CASES["memory r2d2 lag 1"], "lag": 0, "replay_on": "device"}
+FIRST = ("catch lstm lag 1", "memory r2d2 device")
 TOLD = ("params_sha256", "weights_version", "agent_steps", "episodes", "mean_return", "best_mean_return")
 TOLD += ("policy_lag_mean", "policy_lag_max", "steps_trained", "steps_open", "steps_queued", "steps_dropped")
 
@@ -104,9 +116,7 @@ def ctrl_c_at(decision: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert left[0] <= 0, "the run ended before the interruption"
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] * ("r2d2 lag" in case)) for case in CASES]
-)
+@pytest.mark.parametrize("case", [*FIRST, *thorough(*(case for case in CASES if case not in FIRST))])
 def test_interrupted_and_resumed_is_the_same_as_never_interrupted(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from gymnasium import spaces
+from harness import thorough
 
 from seedbed.envs.make import make
 from seedbed.envs.seeds import environment_seeds
@@ -192,12 +193,14 @@ check_environment(lambda n: make(f"envpool:{task}", n, options), steps=steps)
     ("task", "options", "steps"),
     [
         ("CartPole-v1", {}, 200),
-        ("Pendulum-v1", {}, 300),
-        ("Pong-v5", {"max_episode_steps": 40}, 90),
         ("Breakout-v5", {"episodic_life": True}, 120),
         ("gfootball/academy_empty_goal_close-v1", {}, 100),
         ("MiniGrid-Empty-5x5-v0", {}, 120),
-        ("Basic-v1", {}, 150),
+        *thorough(
+            ("Pendulum-v1", {}, 300),
+            ("Pong-v5", {"max_episode_steps": 40}, 90),
+            ("Basic-v1", {}, 150),
+        ),
     ],
 )
 def test_the_real_thing(task, options, steps, tmp_path):

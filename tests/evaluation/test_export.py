@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from harness import thorough
 from untrained import untrained
 
 import seedbed
@@ -71,8 +72,12 @@ def shown(spec: Any, random: np.random.Generator) -> Any:
     return rebuild(spec, [draw(leaf) for _, leaf in leaves(spec)])
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("name", RUNS)
+# Every run and every format.
+TURNS = [(name, FORMATS[number % 2]) for number, name in enumerate(RUNS)]
+OTHERS = [(name, FORMATS[(number + 1) % 2]) for number, name in enumerate(RUNS)]
+
+
+@pytest.mark.parametrize(("name", "form"), [*TURNS, *thorough(*OTHERS)])
 def test_it_decides_as_the_policy_does(name: str, form: str, tmp_path: Path) -> None:
     env, settings = RUNS[name]
     folder = untrained(env, tmp_path / "run", **settings)
