@@ -98,10 +98,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 
-SLOWLY = [pytest.param(name, marks=[pytest.mark.slow] * (name != "r2d2")) for name in SAMPLING]
-
-
-@pytest.mark.parametrize("name", SLOWLY)
+@pytest.mark.parametrize("name", ["r2d2", "sac", *thorough("dqn", "muzero")])
 def test_an_agent_with_a_replay_computes_the_same_wherever_unrolls_come_from(
     name: str, tmp_path: Path
 ) -> None:
@@ -125,11 +122,7 @@ def test_an_agent_with_a_replay_computes_the_same_wherever_unrolls_come_from(
 
 @pytest.mark.parametrize(
     ("name", "ratio"),
-    [
-        pytest.param("dqn", 0.1, marks=pytest.mark.slow),
-        ("r2d2", 1.0),
-        pytest.param("muzero", 0.1, marks=pytest.mark.slow),
-    ],
+    [("r2d2", 1.0), *thorough(("dqn", 0.1), ("muzero", 0.1))],
 )
 def test_a_replay_on_the_device_computes_the_same_beside_acting_and_in_one_program(
     name: str, ratio: float, tmp_path: Path

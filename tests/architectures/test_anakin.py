@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import Command, balanced, checkpoints, learned, on_four_devices, rows, summary
+from harness import Command, balanced, checkpoints, learned, on_four_devices, rows, summary, thorough
 from small_runs import AGENTS, ENVS, STEPS, frames_of, run
 
 import seedbed
@@ -43,7 +43,7 @@ def test_metrics_are_means_over_a_call(tmp_path: Path) -> None:
     assert together["skipped_updates"] == 0
 
 
-@pytest.mark.parametrize("name", ["vtrace lstm", "ppo"])
+@pytest.mark.parametrize("name", ["vtrace lstm", *thorough("ppo")])
 def test_a_run_in_two_parts_is_the_whole_run(name: str, tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", 8, **AGENTS[name])
     run(tmp_path / "parts", 5, **AGENTS[name])

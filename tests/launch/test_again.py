@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Command, balanced, checkpoints, flags, summary, tiny, until
+from harness import Command, balanced, checkpoints, flags, summary, thorough, tiny, until
 
 from seedbed.cli.ending import status_of
 from seedbed.cli.resume import Resume
@@ -106,7 +106,7 @@ def test_a_preempted_run_ends_with_75_and_the_same_command_ends_it(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["seed", "impala"])
+@pytest.mark.parametrize("arch", ["impala", *thorough("seed")])
 def test_actors_elsewhere_end_with_the_run(arch: str, tmp_path: Path) -> None:
     words = flags(
         "toy:catch", "run", arch=arch, actors=0, listen=("127.0.0.1:0",), transport="grpc", frames=4_000

@@ -226,12 +226,13 @@ def test_a_run_of_a_module_that_stands_above_it_says_where_to_go(
     settings = {"preset": "none", "network": "mlp", "run_dir": "runs/a"}
     RunFolder.create(configure("no_world_of_mine:make", **settings))
     again = RunFolder.open("runs/a")
-    assert again.config().env == "no_world_of_mine:make"
+    again.require_modules()
     monkeypatch.chdir(other)
     elsewhere = RunFolder(project / "runs" / "a")
     with pytest.raises(ConfigError, match=re.escape(f"cd {project}), and name the run runs/a")):
-        elsewhere.config()
+        elsewhere.require_modules()
+    assert elsewhere.config().env == "no_world_of_mine:make", "what imports nothing goes on"
     # A folder of that name is no module, and what cannot be found at all is named when it is imported.
     (project / "no_world_of_mine.py").rename(project / "gone.py")
     (project / "no_world_of_mine").mkdir()
-    assert elsewhere.config().env == "no_world_of_mine:make"
+    elsewhere.require_modules()

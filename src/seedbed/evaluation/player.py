@@ -64,6 +64,7 @@ class Player:
     ) -> None:
         self.folder = RunFolder.open(path)
         self.config: RunConfig = self.folder.config(trust)
+        self.folder.require_modules()
         checkpoint = self.folder.newest()
         self.version = int(checkpoint.meta["version"])
         self._greedy = greedy

@@ -276,14 +276,17 @@ class RunFolder:
                     f"{self.path} has Seedbed import {unknown}, and is not known as a run that this user began in this "
                     f"place, on this machine: if you know what that does, add --trust {unknown}"
                 )
-        for name in sorted(foreign_names(record)):
+        return resolve.from_json(record)
+
+    def require_modules(self) -> None:
+        """Raises :class:`ConfigError` if a module that the run names is not found from here, but above the run."""
+        for name in sorted(foreign_names(self.record())):
             if (place := standing_above(name, self.path)) is not None:
                 run = os.path.relpath(self.path.resolve(), place)
                 raise ConfigError(
                     f"{name} is not found from this folder, and is in {place}: go there (cd {place}), and name the run "
                     f"{run}"
                 )
-        return resolve.from_json(record)
 
     def store(self) -> str | None:
         """Returns the URL that the run's state is copied to; None if it is copied nowhere, or no run is here.

@@ -120,6 +120,7 @@ def _go_on(
 ) -> Summary:
     """Goes on with the run in a folder, as :func:`resume` does."""
     before = folder.config(trust)
+    folder.require_modules()
     if before.cluster.host:
         run = folder.path.parent.parent
         raise ConfigError(
