@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, flags, simulated, summary
+from harness import Command, flags, simulated, summary, thorough
 from small_runs import AGENTS, ENVS, STEPS, params
 
 from seedbed.acting.assignment import number_of
@@ -84,12 +84,10 @@ AGENTS_HERE = {
     [
         ("dqn", "seed", 1),
         ("r2d2", "sebulba", 1),
-        ("ppo", "anakin", 1),
         ("a2c", "anakin", 2),
-        ("vtrace lstm", "seed", 1),
         ("vtrace lstm", "impala", 1),
         ("ppo", "rapid", 1),
-        ("ppo", "sebulba", 1),
+        *thorough(("ppo", "anakin", 1), ("vtrace lstm", "seed", 1), ("ppo", "sebulba", 1)),
     ],
 )
 def test_two_hosts_compute_what_one_does(name: str, arch: str, seeds: int, tmp_path: Path) -> None:

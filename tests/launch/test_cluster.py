@@ -21,6 +21,7 @@ from harness import (
     learned,
     rows,
     summary,
+    thorough,
     tiny,
     until,
     words_of,
@@ -176,7 +177,7 @@ def test_a_learner_goes_on_from_a_store_with_actors_on_the_cluster(nodes: Nodes,
     assert not ours(tmp_path)
 
 
-@pytest.mark.parametrize("arch", ["gorila", "distbelief"])
+@pytest.mark.parametrize("arch", ["gorila", *thorough("distbelief")])
 def test_workers_push_their_gradients_from_there_to_shards_here(
     arch: str, nodes: Nodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,7 +326,7 @@ def two_hosts(folder: str, arch: str, **settings: Any) -> list[str]:
     return flags("gymnax:CartPole-v1" if arch == "anakin" else "CartPole-v1", folder, **settings)
 
 
-@pytest.mark.parametrize("arch", HOSTS)
+@pytest.mark.parametrize("arch", ["sebulba", *thorough("anakin")])
 def test_hosts_that_the_cluster_places_compute_what_they_do_here(
     arch: str, nodes: Nodes, tmp_path: Path
 ) -> None:
@@ -344,7 +345,7 @@ def test_hosts_that_the_cluster_places_compute_what_they_do_here(
     until(lambda: not ours(tmp_path), "the end of all")
 
 
-@pytest.mark.parametrize("lost", ["the engine's process", "the machine"])
+@pytest.mark.parametrize("lost", ["the machine", *thorough("the engine's process")])
 def test_a_lost_host_ends_the_others_with_a_checkpoint_and_the_run_goes_on_from_it(
     lost: str, nodes: Nodes, tmp_path: Path
 ) -> None:
