@@ -411,11 +411,10 @@ def test_a_learner_outside_of_the_cluster_is_refused_and_nothing_begun(
 @pytest.mark.parametrize(
     "settings",
     [
-        {"arch": "seed"},
-        {"arch": "impala"},
         {"arch": "apex", "agent": "dqn", "replay_size": 2_000, "replay_min_size": 64, "eval_envs": 0},
+        *thorough({"arch": "seed"}, {"arch": "impala"}),
     ],
-    ids=["seed", "impala", "apex"],
+    ids=["apex", "seed", "impala"],
 )
 def test_guests_come_with_a_machine_and_go_with_it(
     settings: dict[str, Any], nodes: Nodes, tmp_path: Path

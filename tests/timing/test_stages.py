@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Command, alive, until, words_of
+from harness import Command, alive, thorough, until, words_of
 
 from seedbed.cli.main import main
 from seedbed.config.resolve import configure
@@ -75,7 +75,7 @@ STAGES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", STAGES)
+@pytest.mark.parametrize("arch", ["rapid", "sebulba", *thorough("seed", "impala", "a2c", "anakin")])
 def test_bench_prints_every_stage_and_appends_a_row(
     arch: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from harness import thorough
 
 from seedbed.nets.cpu import build, library
 
@@ -27,8 +28,7 @@ def test_no_number_too_many_is_touched_and_all_are_right(tmp_path):
     assert "0 differ" in done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("sanitizer", "layers"), [("address,undefined", 300), ("thread", 60)])
+@pytest.mark.parametrize(("sanitizer", "layers"), thorough(("address,undefined", 300), ("thread", 60)))
 def test_sanitizers_find_nothing(tmp_path, sanitizer, layers):
     done = run(tmp_path, layers, "-O1", "-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
     assert done.returncode == 0, done.stdout + done.stderr
