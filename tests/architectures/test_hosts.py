@@ -82,10 +82,10 @@ AGENTS_HERE = {
 @pytest.mark.parametrize(
     ("name", "arch", "seeds"),
     [
-        ("dqn", "seed", 1),
         ("a2c", "anakin", 2),
         ("ppo", "rapid", 1),
         *thorough(
+            ("dqn", "seed", 1),
             ("r2d2", "sebulba", 1),
             ("vtrace lstm", "impala", 1),
             ("ppo", "anakin", 1),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import TESTS, tiny
+from harness import TESTS, thorough, tiny
 from small_runs import ENVS, STEPS, params, run
 
 import seedbed
@@ -91,7 +91,7 @@ def test_every_agent_and_architecture_has_a_run() -> None:
     assert {arch for _, arch in PAIRS} == {arch for arch, _ in AGENTS} >= {"seed", "anakin", "gorila", "a3c"}
 
 
-@pytest.mark.parametrize(("agent", "arch"), PAIRS)
+@pytest.mark.parametrize(("agent", "arch"), [*PAIRS[::2], *thorough(*PAIRS[1::2])])
 def test_no_locked_door_is_tried_anywhere(agent: str, arch: str, tmp_path: Path) -> None:
     env = "on_device_worlds:strict_doors" if arch == "anakin" else "toy:doors"
     config = small(env, tmp_path / "run", agent=agent, arch=arch, frames=400)
@@ -125,7 +125,7 @@ def test_nor_in_evaluation_in_videos_and_in_data_sets(agent: str, tmp_path: Path
     assert seedbed.evaluate(tmp_path / "clone", episodes=20).count == 32
 
 
-@pytest.mark.parametrize("agent", ["vtrace", "ppo", "a2c"])
+@pytest.mark.parametrize("agent", ["vtrace", *thorough("ppo", "a2c")])
 def test_under_masks_the_same_agent_computes_the_same_everywhere(agent: str, tmp_path: Path) -> None:
     settings = {
         "env": "toy:doors",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import rows, tiny
+from harness import rows, thorough, tiny
 
 from seedbed.launch.train import train
 from seedbed.metrics.sinks import JsonLines, Row
@@ -28,7 +28,7 @@ RUNS: list[dict[str, Any]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS, ids=[" ".join(map(str, run.values())) for run in RUNS])
-@pytest.mark.parametrize("world", ["Telling", "telling_vector"])
+@pytest.mark.parametrize("world", ["Telling", *thorough("telling_vector")])
 def test_numbers_of_final_steps_are_metrics(
     world: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
