@@ -36,7 +36,7 @@ train: $(EXTENSION) ## train ALE/Pong-v5 from pixels, or another ENV; Ctrl-C lea
 # examples are compiled as for everybody.
 AS_FOR_EVERYBODY := tests/learn tests/docs
 NOT_OPTIMIZED := --xla_backend_optimization_level=0
-# A test goes to the process that is free next. Slow tests have new processes: after some thousand tests one is slow itself.
+# A test goes to the process that is free next. Slow tests have new processes, without the memory of thousands of others.
 AT_ONCE := -n logical --maxprocesses 4 --dist worksteal
 
 test: $(INSTALLED)-test $(EXTENSION) ## run the fast tests, then the slow ones

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,6 +57,11 @@ def thorough(*rows: Any) -> list[Any]:
     return [
         pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.thorough) for row in rows
     ]
+
+
+def shortened(table: Iterable[Any], first: Collection[Any]) -> list[Any]:
+    """The rows of a table in their order: ``first`` are for ``make test``, the others for ``make thorough``."""
+    return [one for row in table for one in ([row] if row in first else thorough(row))]
 
 
 def hear_interrupts() -> None:

@@ -52,9 +52,11 @@ def load(name: str) -> Callable[..., Any]:
 def standing_above(name: str, path: Path) -> Path | None:
     """Returns the folder above ``path`` that has the module of ``module:name``, if it is not found from here.
 
-    Nothing is imported.
+    Nothing is imported. A name may have a library before its module, as ``dm_env:module:name``.
     """
-    module = name.partition(":")[0].partition(".")[0]
+    module = name.rpartition(":")[0].rpartition(":")[2].partition(".")[0]
+    if not module:
+        return None
     here = current_folder()
     searched = [*([] if here is None else [str(here)]), *sys.path]
     if module in sys.modules or PathFinder.find_spec(module, searched) is not None:

@@ -201,6 +201,12 @@ PAIRS = [
 ]
 
 
+def test_every_agent_and_every_world_has_a_row_that_is_always_run():
+    always = [row for row in PAIRS if isinstance(row, tuple) and not hasattr(row, "marks")]
+    assert {agent for agent, _ in always} == set(AGENTS)
+    assert {spec for _, spec in always} == set(SPECS)
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize(("agent", "spec"), PAIRS)
 def test_contract(agent, spec, check):

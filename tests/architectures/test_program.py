@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import balanced, rows, thorough, tiny
+from harness import balanced, rows, shortened, tiny
 from small_runs import params, write_catch
 
 from seedbed.acting.example import example_unroll
@@ -134,7 +134,7 @@ def _added_up(jaxpr: Any) -> int:
     return found
 
 
-@pytest.mark.parametrize("case", [*FIRST, *thorough(*(case for case in CASES if case not in FIRST))])
+@pytest.mark.parametrize("case", shortened(CASES, FIRST))
 def test_the_same_program_runs_in_threads(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every role's entry, with another launcher; the engine does not change what is computed."""
     monkeypatch.chdir(Path(__file__).parents[1])  # where the games are

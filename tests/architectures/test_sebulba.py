@@ -22,8 +22,8 @@ from harness import (
     learned,
     on_four_devices,
     rows,
+    shortened,
     summary,
-    thorough,
     tiny,
 )
 
@@ -116,7 +116,7 @@ def ctrl_c_at(decision: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert left[0] <= 0, "the run ended before the interruption"
 
 
-@pytest.mark.parametrize("case", [*FIRST, *thorough(*(case for case in CASES if case not in FIRST))])
+@pytest.mark.parametrize("case", shortened(CASES, FIRST))
 def test_interrupted_and_resumed_is_the_same_as_never_interrupted(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

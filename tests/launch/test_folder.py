@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -20,6 +21,7 @@ from seedbed.config.placement import NetworkSettings
 from seedbed.config.resolve import configure, replace
 from seedbed.errors import ConfigError
 from seedbed.launch.folder import RunFolder
+from seedbed.plugins import standing_above
 from seedbed.testing.transport import PATIENCE, FakeHandler
 from seedbed.transport.connect import connect, listen
 
@@ -232,7 +234,28 @@ def test_a_run_of_a_module_that_stands_above_it_says_where_to_go(
     with pytest.raises(ConfigError, match=re.escape(f"cd {project}), and name the run runs/a")):
         elsewhere.require_modules()
     assert elsewhere.config().env == "no_world_of_mine:make", "what imports nothing goes on"
+    assert standing_above("dm_env:no_world_of_mine:make", elsewhere.path) == project
+    assert standing_above("os:path", elsewhere.path) is None
     # A folder of that name is no module, and what cannot be found at all is named when it is imported.
     (project / "no_world_of_mine.py").rename(project / "gone.py")
     (project / "no_world_of_mine").mkdir()
     elsewhere.require_modules()
+
+
+def test_a_run_of_an_agent_that_stands_above_it_says_where_to_go_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, other = tmp_path / "project", tmp_path / "other"
+    project.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(other)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    folder = RunFolder.create(configure("toy:catch", run_dir=str(project / "run")))
+    record = {**folder.record(), "agent": "no_agent_of_mine:AGENT"}
+    (project / "run/config.json").write_text(json.dumps(record))
+    (project / "no_agent_of_mine.py").write_text("")
+    with pytest.raises(ConfigError, match=re.escape(f"cd {project}), and name the run run")):
+        folder.config(trust=None)
+    (project / "no_agent_of_mine.py").rename(project / "gone.py")
+    with pytest.raises(ConfigError, match="module 'no_agent_of_mine' cannot be imported"):
+        folder.config(trust=None)

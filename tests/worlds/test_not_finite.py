@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, balanced, flags, learned, rows, summary, thorough, tiny
+from harness import Command, balanced, flags, learned, rows, shortened, summary, tiny
 from odd_worlds import SPOILT, Spoiling
 
 from seedbed.envs.make import Guarded, make
@@ -125,7 +125,7 @@ RUNS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arch", "kind", "more"), [*RUNS[::3], *thorough(*(run for run in RUNS if run not in RUNS[::3]))]
+    ("arch", "kind", "more"), shortened(RUNS, RUNS[::3]), ids=[f"{arch}-{kind}" for arch, kind, _ in RUNS]
 )
 def test_one_of_sixteen_costs_one_restart(arch: str, kind: str, more: dict[str, Any], tmp_path: Path) -> None:
     settings = {name: value for name, value in {**BESIDE, **more}.items() if value is not None}

@@ -492,7 +492,7 @@ class Anakin:
         """
         one_batch = jax.jit(self._one_batch)  # so that its shape and its call are traced once
         shape = jax.eval_shape(one_batch, own, carry)[1:]
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        nothing = jax.tree.map(jnp.zeros_like, shape)
 
         def one_more(_: Any, now: tuple[Carry, Tree, Seen]) -> tuple[Carry, Tree, Seen]:
             carry, metrics, seen = one_batch(own, now[0])

@@ -276,7 +276,12 @@ class RunFolder:
                     f"{self.path} has Seedbed import {unknown}, and is not known as a run that this user began in this "
                     f"place, on this machine: if you know what that does, add --trust {unknown}"
                 )
-        return resolve.from_json(record)
+        try:
+            return resolve.from_json(record)
+        except ConfigError as error:
+            if isinstance(error.__cause__, ModuleNotFoundError):
+                self.require_modules()
+            raise
 
     def require_modules(self) -> None:
         """Raises :class:`ConfigError` if a module that the run names is not found from here, but above the run."""

@@ -97,7 +97,7 @@ class Sampling:
             return after, ring, jax.tree.map(lambda leaf: leaf[-1], metrics), trained
 
         shapes = jax.eval_shape(all_of_them)[2:]
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        nothing = jax.tree.map(jnp.zeros_like, shapes)
         # Its first insert takes more than one chunk.
         rounds = held.chunks[0, 0] - self.ring.geometry.most_hops
         return jax.lax.cond(rounds > self.filling, all_of_them, lambda: (train, held, *nothing))

@@ -240,7 +240,7 @@ class Update:
         if plan.reuse == 1:
             return self._one_pass(state, batch)
         one_pass = jax.jit(self._one_pass)  # so that its shape and its use are traced once
-        metrics = _zeros(jax.eval_shape(one_pass, state, batch)[1])
+        metrics = jax.tree.map(jnp.zeros_like, jax.eval_shape(one_pass, state, batch)[1])
 
         def one_more(
             carry: tuple[TrainState, Tree, Any], _: None
@@ -266,7 +266,7 @@ class Update:
 
         order = self.order(state.key, state.updates)
         # Only the last metrics are needed: to stack all of them takes two operations a metric.
-        carry = (state, _zeros(jax.eval_shape(one, state, order[0])[1]))
+        carry = (state, jax.tree.map(jnp.zeros_like, jax.eval_shape(one, state, order[0])[1]))
         return jax.lax.scan(lambda carry, rows: (one(carry[0], rows), None), carry, order)[0]
 
     def _gradients(
@@ -277,10 +277,6 @@ class Update:
             params, target, batch, key
         )
         return jax.lax.pmean((loss, metrics, gradients), DEVICES), priorities
-
-
-def _zeros(shapes: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def _require_equal_shares(agent: Agent, devices: int) -> None:

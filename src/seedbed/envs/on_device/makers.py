@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import sys
@@ -54,21 +55,18 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
     if not known or not all(isinstance(value, (bool, int, float, str)) for value in options.values()):
         return _make(env_id, options, own)  # Its maker, or a value, may be another one at the next call.
     # 1, 1.0 and True are equal, and not the same option.
-    key = (env_id, own, *((name, type(value), value) for name, value in sorted(options.items())))
+    given = tuple((name, type(value), value) for name, value in sorted(options.items()))
     with _making:
-        if key not in _made:
-            made = _make(env_id, options, own)
-            while len(_made) >= _KEPT:
-                del _made[next(iter(_made))]
-            _made[key] = made
-        return _made[key]
+        return _made_once(env_id, given, own)
 
 
-_KEPT = 16
-_made: dict[Any, NativeEnvironment] = {}
-"""Environments of libraries by what they were made of, the newest last."""
 _making = threading.RLock()
 """Held while one is made: all threads of a run ask for the same."""
+
+
+@functools.lru_cache(maxsize=16)
+def _made_once(env_id: str, given: tuple[tuple[str, type, Any], ...], own: bool) -> NativeEnvironment:
+    return _make(env_id, {name: value for name, _, value in given}, own)
 
 
 def _make(env_id: str, options: dict[str, Any], own: bool) -> NativeEnvironment:
