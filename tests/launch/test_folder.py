@@ -20,7 +20,9 @@ import pytest
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.resolve import configure, replace
 from seedbed.errors import ConfigError
+from seedbed.evaluation.player import Player
 from seedbed.launch.folder import RunFolder
+from seedbed.launch.train import resume
 from seedbed.plugins import standing_above
 from seedbed.testing.transport import PATIENCE, FakeHandler
 from seedbed.transport.connect import connect, listen
@@ -233,6 +235,9 @@ def test_a_run_of_a_module_that_stands_above_it_says_where_to_go(
     elsewhere = RunFolder(project / "runs" / "a")
     with pytest.raises(ConfigError, match=re.escape(f"cd {project}), and name the run runs/a")):
         elsewhere.require_modules()
+    for verb in (Player, resume):  # evaluations, videos and data sets are a player's
+        with pytest.raises(ConfigError, match=re.escape(f"cd {project})")):
+            verb(str(elsewhere.path))
     assert elsewhere.config().env == "no_world_of_mine:make", "what imports nothing goes on"
     assert standing_above("dm_env:no_world_of_mine:make", elsewhere.path) == project
     assert standing_above("os:path", elsewhere.path) is None
