@@ -6,6 +6,9 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -368,36 +371,41 @@ def test_threads_that_make_environments_at_once_hear_no_warning_either() -> None
     assert [str(each.message) for each in heard] == []
 
 
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The names of the functions that are compiled meanwhile, in any thread."""
+    names: list[str] = []
+
+    def hear(event: str, _: float, **of: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(of["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(hear)
+
+
 def test_an_environment_of_a_library_is_made_and_compiled_once() -> None:
     options = {"rooms": 5, "doors": 4}
     made = make_native("toy:doors", options)
     assert make_native("toy:doors", dict(reversed(options.items()))) is made
     assert make_native("toy:doors", {**options, "doors": 3}) is not made
     first = NativeBatch(made, 3).reset(5)
-    compiled: list[str] = []
-
-    def hear(event: str, seconds: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(hear)
-    try:
+    with compilations() as compiled:
         again = NativeBatch(make_native("toy:doors", options), 3).reset(5)
         assert not compiled
         NativeBatch(made, 4).reset(5)
         assert compiled
-    finally:
-        jax.monitoring.unregister_event_duration_listener(hear)
     jax.tree.map(np.testing.assert_array_equal, first, again)
 
 
-def test_options_that_are_equal_and_not_the_same_make_environments_of_their_own() -> None:
-    with pytest.raises(ConfigError):
-        make_native("gymnax:CartPole-v1", {"max_steps_in_episode": True})
-    assert make_native("gymnax:CartPole-v1", {"max_steps_in_episode": 1}).time_limit == 1
-    with pytest.raises(ConfigError):
-        make_native("gymnax:CartPole-v1", {"max_steps_in_episode": True})
-
-
-def test_an_environment_of_the_user_is_made_each_time() -> None:
-    assert make_native("on_device_worlds:walk") is not make_native("on_device_worlds:walk")
+def test_batches_that_begin_at_once_compile_one_step() -> None:
+    made = make_native("toy:doors", {"rooms": 4})
+    batches = [NativeBatch(made, 11) for _ in range(4)]
+    with compilations() as compiled, ThreadPoolExecutor(len(batches)) as threads:
+        first, *others = threads.map(lambda batch: batch.reset(5), batches)
+    assert sum("advance" in name for name in compiled) == 1, compiled
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, first, other)

@@ -50,10 +50,23 @@ class NativeEnvironment:
         """:func:`begin` of this environment, compiled once for each number of environments."""
         return jax.jit(functools.partial(begin, self))
 
+    def compiled_advance(self, stage: EnvState, action: Any) -> Any:
+        """:func:`advance` of this environment, compiled likewise; the state that it is given is used up.
+
+        Args:
+          stage: state of the batch, or shapes and dtypes of one.
+          action: shape ``[B, ...]`` and dtype of the batch's actions.
+        """
+        envs = len(stage.steps)
+        if envs not in self._advances:
+            step = jax.jit(functools.partial(advance, self), donate_argnums=0)
+            self._advances[envs] = step.lower(stage, action).compile()
+        return self._advances[envs]
+
     @functools.cached_property
-    def compiled_advance(self) -> Any:
-        """:func:`advance` of this environment, compiled likewise; the state that it is given is used up."""
-        return jax.jit(functools.partial(advance, self), donate_argnums=0)
+    def _advances(self) -> dict[int, Any]:
+        """Compiled steps, each by its number of environments."""
+        return {}
 
 
 class EnvState(NamedTuple):
