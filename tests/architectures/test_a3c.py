@@ -58,7 +58,7 @@ def a3c_settings(env: str, folder: Path, **settings: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("lstm", "shards"), [(0, 1), (8, 4), *thorough((0, 4), (8, 1))])
+@pytest.mark.parametrize(("lstm", "shards"), [(8, 4), *thorough((0, 1), (0, 4), (8, 1))])
 def test_one_thread_computes_what_a2c_does(shards: int, lstm: int, tmp_path: Path) -> None:
     alone = {"agent": "a2c", "batch_size": 1, "lstm": lstm, "frames": STEPS * 10 * 3}
     ours = run(tmp_path / "a3c", arch="a3c", actors=1, shards=shards, **alone)

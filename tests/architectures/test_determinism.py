@@ -106,7 +106,7 @@ CASES: dict[str, dict[str, Any]] = {
         "unroll_length": 10,
     },
 }
-ALIKE = ("cartpole lag 1", "catch lstm", "catch reuse", "catch pqn", "catch muzero")
+ALIKE = ("cartpole lag 1", "catch lstm", "catch reuse", "catch pqn", "catch muzero", "pong")
 """Cases whose kinds others are of too."""
 
 

@@ -141,6 +141,7 @@ def test_a_worker_and_a_shard_are_killed_and_the_run_goes_on(tmp_path: Path) -> 
     assert versions[0] != versions[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_worker_and_a_shard_that_stand_still_are_replaced(tmp_path: Path) -> None:
     """Stopped processes do not die, and give no sign of life."""
@@ -177,6 +178,7 @@ def test_a_shard_that_dies_too_often_ends_the_run_with_its_cause(tmp_path: Path)
     assert checkpoints(tmp_path / "run")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_that_is_killed_takes_its_processes_along_and_can_be_resumed(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **GORILA, shards=2, frames=10**9, checkpoint_minutes=0.01)

@@ -101,7 +101,7 @@ def test_no_locked_door_is_tried_anywhere(agent: str, arch: str, tmp_path: Path)
     assert done.get("actor_restarts", 0) == 0
 
 
-@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+@pytest.mark.parametrize("agent", ["ppo", *thorough("dqn")])
 def test_nor_in_evaluation_in_videos_and_in_data_sets(agent: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     # Explores so much that an action by chance that looked at no mask would be among the first.
@@ -151,7 +151,7 @@ def test_under_masks_the_same_agent_computes_the_same_everywhere(agent: str, tmp
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
 
 
-@pytest.mark.parametrize(("agent", "settings"), [("ppo", {}), ("dqn", {"eval_envs": 4})])
+@pytest.mark.parametrize(("agent", "settings"), [("ppo", {}), *thorough(("dqn", {"eval_envs": 4}))])
 def test_the_way_through_the_rooms_is_found(agent: str, settings: dict[str, Any], tmp_path: Path) -> None:
     config = seedbed.configure(
         "toy:doors",

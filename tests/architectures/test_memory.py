@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import balanced, refusal, rows, tiny, until
+from harness import balanced, refusal, rows, thorough, tiny, until
 
 from seedbed.acting.unrolls import Delivery
 from seedbed.agents import r2d2
@@ -89,7 +89,7 @@ def test_what_is_sampled_gives_the_values_that_the_actors_had(
     assert max(differences) < 1e-6
 
 
-@pytest.mark.parametrize("settings", [DQN, R2D2], ids=["dqn", "r2d2"])
+@pytest.mark.parametrize("settings", [R2D2, *thorough(DQN)], ids=["r2d2", "dqn"])
 def test_a_run_goes_on_with_what_its_replay_held(settings: dict[str, Any], tmp_path: Path) -> None:
     held: list[dict[str, float]] = []
     restore = ReplayMemory.restore

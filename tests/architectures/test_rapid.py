@@ -47,6 +47,7 @@ RAPID = {**PPO, "arch": "rapid", "forward_servers": 2}
 FRAMES_A_ROUND = 2 * 4 * 5  # actors, environments, steps: see harness.TINY
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_every_carrier_gives_the_same_bits(tmp_path: Path) -> None:
     told = []

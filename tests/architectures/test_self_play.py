@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, alive, balanced, flags, learned, rows, servers, summary, until
+from harness import Command, alive, balanced, flags, learned, rows, servers, summary, thorough, until
 from small_runs import params, run
 
 import seedbed
@@ -63,7 +63,7 @@ def ratings(told: Summary) -> dict[str, float]:
     "learns",
     [
         {"opponents_by": "pfsp"},
-        pytest.param({"opponents_by": "recent", "batch_size": 4}, marks=pytest.mark.slow),
+        *thorough({"opponents_by": "recent", "batch_size": 4}),
     ],
 )
 def test_forward_pass_servers_play_and_count_as_central_inference_does(
@@ -168,8 +168,7 @@ DQN = {
     "agent",
     [
         {"opponents_by": "pfsp"},
-        pytest.param({"opponents_by": "recent"}, marks=pytest.mark.slow),
-        pytest.param({**DQN, "replay_ratio": 1.0}, marks=pytest.mark.slow),
+        *thorough({"opponents_by": "recent"}, {**DQN, "replay_ratio": 1.0}),
     ],
     ids=["pfsp", "recent", "dqn"],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Command, balanced, flags, summary, tiny
+from harness import Command, balanced, flags, shortened, summary, tiny
 
 import seedbed
 
@@ -26,7 +26,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", shortened(WORLDS, ("vizdoom by envpool", "vizdoom", "ale, sebulba")))
 def test_a_run_trains_in_every_kind_of_world(name: str, tmp_path: Path) -> None:
     env, settings = WORLDS[name]
     package = env.partition(":")[0].partition(".")[0]

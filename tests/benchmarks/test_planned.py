@@ -103,6 +103,7 @@ def test_kept_rows_of_two_cores_are_predicted_within_15_percent(page: Any) -> No
     assert all(f"| {each.name} | {each.measured:,.0f} |" in written for each in found)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_rows_of_the_paper_are_predicted_within_30_percent(page: Any) -> None:
     found = page.paper()

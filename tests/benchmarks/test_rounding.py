@@ -25,6 +25,7 @@ def test_the_cosine_of_an_angle(rounding: Any) -> None:
     assert rounding.cosine(one, np.array([3.0, 0.0])) == pytest.approx(0.6)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_dtypes_agree_more_than_halves_do(
     rounding: Any, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from harness import thorough
 
 from seedbed.envs.make import make
 from seedbed.errors import ConfigError, EnvironmentFault
@@ -25,9 +26,11 @@ def walk(env, steps, seed=1, action=None):
     ("env_id", "options"),
     [
         ("ALE/Pong-v5", {"max_episode_frames": 100, "num_threads": 2}),
-        ("BreakoutNoFrameskip-v4", {}),
         ("BreakoutNoFrameskip-v4", {"episodic_life": True}),
-        ("ALE/Breakout-v5", {"frame_skip": 1, "max_episode_frames": 60, "noop_max": 0}),
+        *thorough(
+            ("BreakoutNoFrameskip-v4", {}),
+            ("ALE/Breakout-v5", {"frame_skip": 1, "max_episode_frames": 60, "noop_max": 0}),
+        ),
     ],
 )
 def test_atari_keeps_the_rules(env_id, options):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pgx
 import pytest
+from harness import thorough
 
 from seedbed.envs.make import make
 from seedbed.envs.on_device.games import TURN, best_moves
@@ -29,8 +30,7 @@ TIC_TAC_TOE = "pgx:tic_tac_toe"
         (TIC_TAC_TOE, {}, 4),
         pytest.param(TIC_TAC_TOE, {"opponent": "perfect"}, 3, marks=pytest.mark.slow),
         pytest.param("pgx:kuhn_poker", {"opponent": "random", "max_steps": 1}, 2, marks=pytest.mark.slow),
-        pytest.param("pgx:2048", {}, 2, marks=pytest.mark.slow),
-        pytest.param("pgx:backgammon", {"opponent": "random"}, 2, marks=pytest.mark.slow),
+        *thorough(("pgx:2048", {}, 2), ("pgx:backgammon", {"opponent": "random"}, 2)),
     ],
 )
 def test_games_keep_the_rules_of_the_stream(env: str, options: dict[str, Any], envs: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import imageio.v3 as imageio
 import numpy as np
 import pytest
-from harness import PLACED, at_once, placed
+from harness import PLACED, at_once, placed, tiny
 
 import seedbed
 from seedbed import regular_files
@@ -70,9 +70,7 @@ def test_an_environment_that_cannot_be_drawn_is_a_clear_error(
         "    def step(self, action):\n"
         "        return numpy.zeros(2, numpy.float32), 1.0, bool(action), False, {}\n"
     )
-    seedbed.train(
-        seedbed.configure("blind:World", run_dir="run", video=False, frames=500, transport="inproc", actors=1)
-    )
+    seedbed.train(tiny("blind:World", Path("run"), frames=500, transport="inproc"))
     with pytest.raises(SeedbedError, match=r"blind:World"):
         record("run")
     assert not [*Path("run").glob("*.mp4")], "half a video"
@@ -80,7 +78,7 @@ def test_an_environment_that_cannot_be_drawn_is_a_clear_error(
 
 def test_a_video_shows_the_whole_episode(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    seedbed.train(seedbed.configure("CartPole-v1", run_dir=str(folder), video=False, frames=2_000))
+    seedbed.train(tiny("CartPole-v1", folder, frames=2_000, transport="inproc"))
     video = record(folder)
     frames = imageio.imread(video, plugin="pyav")
     assert frames.ndim == 4

@@ -25,6 +25,7 @@ from harness import (
     rows,
     sockets,
     summary,
+    thorough,
     tiny,
     until,
     words_of,
@@ -150,7 +151,7 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", ["shm", "grpc"])
+@pytest.mark.parametrize("transport", ["shm", *thorough("grpc")])
 def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
     transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +381,7 @@ DQN = {"agent": "dqn", "replay_size": 4000, "replay_min_size": 40, "replay_ratio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["seed", "impala", "apex"])
+@pytest.mark.parametrize("arch", ["seed", *thorough("impala", "apex")])
 def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_path: Path) -> None:
     words = flags(
         *("CartPole-v1", "run"),

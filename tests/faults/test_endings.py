@@ -15,7 +15,20 @@ from typing import Any
 
 import jax
 import pytest
-from harness import SEEDBED, Command, alive, checkpoints, flags, learned, rows, sockets, summary, tiny, until
+from harness import (
+    SEEDBED,
+    Command,
+    alive,
+    checkpoints,
+    flags,
+    learned,
+    rows,
+    sockets,
+    summary,
+    thorough,
+    tiny,
+    until,
+)
 
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError, RunFailed
@@ -311,10 +324,12 @@ def test_a_disk_that_is_really_full_ends_in_one_line(tmp_path: Path) -> None:
             "4000 frames spent, and cannot write the checkpoint",
         ),
         # Metrics end no run: the last checkpoint, which does not fit either, does.
-        (
-            *(6, {"frames": 20_000}),
-            "cannot write the checkpoint of step",
-            "20000 frames spent, and cannot write the checkpoint",
+        *thorough(
+            (
+                *(6, {"frames": 20_000}),
+                "cannot write the checkpoint of step",
+                "20000 frames spent, and cannot write the checkpoint",
+            )
         ),
     ],
 )

@@ -60,7 +60,7 @@ def resumed(cwd: Path, frames: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("arch", "host"), [("anakin", 0), ("rapid", 1), *thorough(("seed", 0), ("anakin", 1), ("sebulba", 1))]
+    ("arch", "host"), [("anakin", 0), *thorough(("rapid", 1), ("seed", 0), ("anakin", 1), ("sebulba", 1))]
 )
 def test_the_others_end_with_the_reason_and_a_checkpoint(arch: str, host: int, tmp_path: Path) -> None:
     folders = [tmp_path / "run", tmp_path / "run/hosts/1"]

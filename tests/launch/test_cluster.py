@@ -138,8 +138,7 @@ class Actors:
     "settings",
     [
         {"arch": "seed", "deterministic": True},
-        {"arch": "impala", "lag": 0},
-        {"arch": "rapid", "lag": 0},
+        *thorough({"arch": "impala", "lag": 0}, {"arch": "rapid", "lag": 0}),
     ],
     ids=["seed, deterministic", "impala, in lockstep", "rapid, in lockstep"],
 )
@@ -162,6 +161,7 @@ def test_the_cluster_changes_nothing_that_is_computed(
     assert not ours(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_learner_goes_on_from_a_store_with_actors_on_the_cluster(nodes: Nodes, tmp_path: Path) -> None:
     found = {}
     for place in ("here", "ray"):
@@ -177,7 +177,7 @@ def test_a_learner_goes_on_from_a_store_with_actors_on_the_cluster(nodes: Nodes,
     assert not ours(tmp_path)
 
 
-@pytest.mark.parametrize("arch", ["gorila", *thorough("distbelief")])
+@pytest.mark.parametrize("arch", thorough("gorila", "distbelief"))
 def test_workers_push_their_gradients_from_there_to_shards_here(
     arch: str, nodes: Nodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,6 +282,7 @@ def test_apex_has_its_actors_there_and_ctrl_c_saves_and_ends_everything(nodes: N
     until(lambda: not ours(tmp_path / "run"), "the end of all")
 
 
+@pytest.mark.thorough
 def test_a_forward_pass_server_that_dies_is_found_again_at_its_port(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "sleepy.py").write_text(SLEEPY)
     words = flags("sleepy:World", "run", arch="rapid", frames=10**9, on="ray")

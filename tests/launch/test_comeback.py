@@ -244,6 +244,7 @@ def test_a_killed_run_comes_back_bit_for_bit_without_its_folder(tmp_path: Path) 
     assert begins[0] == begins[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_preempted_run_goes_on_on_another_machine(tmp_path: Path) -> None:
     """Another machine has another home, and so another key, and another folder."""

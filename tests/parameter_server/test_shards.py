@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from harness import thorough
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,10 +91,9 @@ def agent_of(name: str, **settings: Any) -> Agent:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("a2c", {}),
         ("dqn", {}),
-        ("ppo", {"anneal_to_zero": True}),
         ("vtrace", {"target_entropy": 0.5, "optimizer": "rmsprop"}),
+        *thorough(("a2c", {}), ("ppo", {"anneal_to_zero": True})),
     ],
 )
 def test_every_agents_optimizer_can_have_the_parameters_in_parts(name: str, settings: dict[str, Any]) -> None:

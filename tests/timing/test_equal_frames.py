@@ -102,6 +102,7 @@ def test_a_run_that_fails_does_not_cost_the_others(monkeypatch: pytest.MonkeyPat
         compare_all(configure("toy:catch", frames=100), lambda pair, ran: None)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_all_of_them_are_compared_by_one_command(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

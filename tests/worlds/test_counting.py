@@ -32,8 +32,6 @@ PLACED: dict[str, dict[str, Any]] = {
     "gorila": DQN,
     "anakin": {},
 }
-SLOW = ("gorila", "rapid")
-"""They start processes that import JAX."""
 
 
 def settings_of(env: str, folder: Path, arch: str, **settings: Any) -> RunConfig:
@@ -41,11 +39,9 @@ def settings_of(env: str, folder: Path, arch: str, **settings: Any) -> RunConfig
     return tiny(env, folder, **{"arch": arch, **PLACED[arch], **settings})
 
 
-def placed(*names: str) -> list[Any]:
-    return [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in names]
-
-
-@pytest.mark.parametrize("arch", placed(*PLACED))
+@pytest.mark.parametrize(
+    "arch", ["seed", "impala", "apex", "sebulba", "anakin", *thorough("rapid", "a2c", "a3c", "gorila")]
+)
 def test_a_decision_that_only_resets_is_no_step(arch: str, tmp_path: Path) -> None:
     env, options = ("toy:count", ONE_STEP)
     if arch == "anakin":
@@ -62,7 +58,7 @@ def test_a_decision_that_only_resets_is_no_step(arch: str, tmp_path: Path) -> No
     assert last["agent_steps"] == last["steps_received"] - last["steps_resets"]
 
 
-@pytest.mark.parametrize("arch", ["a2c", "anakin", "sebulba"])
+@pytest.mark.parametrize("arch", ["anakin", "sebulba", *thorough("a2c")])
 def test_a_rate_is_annealed_over_the_steps_that_were_carried_out(arch: str, tmp_path: Path) -> None:
     env, options = ("toy:count", ONE_STEP)
     if arch == "anakin":
@@ -107,7 +103,7 @@ def lost(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arch", [*placed("seed", "rapid", "a2c", "a3c"), *thorough("impala", "apex", "sebulba", "gorila")]
+    "arch", ["seed", "a3c", *thorough("rapid", "a2c", "impala", "apex", "sebulba", "gorila")]
 )
 def test_each_resumption_has_seeds_and_a_number_of_its_own_and_one_curve(
     arch: str, tmp_path: Path, seen: Path

@@ -23,7 +23,7 @@ def run(tmp_path, layers, *flags):
 
 
 def test_no_number_too_many_is_touched_and_all_are_right(tmp_path):
-    done = run(tmp_path, 1500)
+    done = run(tmp_path, 500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 differ" in done.stdout
 
