@@ -44,8 +44,9 @@ test: $(INSTALLED)-test $(EXTENSION) ## run the fast tests, then the slow ones
 	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
 	$(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY)
 
-thorough: $(INSTALLED)-test $(EXTENSION) ## run the rows of tables that `make test` leaves out
-	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m thorough $(AT_ONCE)
+thorough: $(INSTALLED)-test $(EXTENSION) ## run the tests that `make test` leaves to others of their kind
+	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m thorough $(AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
+	$(BIN)/python -m pytest -m thorough $(AT_ONCE) $(AS_FOR_EVERYBODY)
 
 check: $(INSTALLED)-test $(INSTALLED)-check $(EXTENSION) ## format, lint, types, and which folder may import which
 	$(BIN)/ruff format --check .
