@@ -102,6 +102,7 @@ def by_replay(folder: Path, recipe: Replayed, seed: int, steps: int) -> float:
     return float(seedbed.train(config).to_json()["mean_return"])
 
 
+@pytest.mark.thorough
 def test_dqn_learns_as_an_independent_program_does(tmp_path: Path) -> None:
     recipe, steps, seeds = Replayed(), 25_600, 4
     ours = [by_replay(tmp_path / str(seed), recipe, seed, steps) for seed in range(seeds)]
@@ -132,6 +133,7 @@ def pendulum(folder: Path, recipe: Soft, seed: int, steps: int) -> float:
     return float(seedbed.train(config).to_json()["mean_return"])
 
 
+@pytest.mark.thorough
 def test_sac_learns_as_an_independent_program_does(tmp_path: Path) -> None:
     recipe, steps, seeds = Soft(), 7_680, 3
     ours = [pendulum(tmp_path / str(seed), recipe, seed, steps) for seed in range(seeds)]
