@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from seedbed import regular_files
-from seedbed.config.variants import Variant, variants
+from seedbed.config.variants import Variant, recorded_variants
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.listing import run_folders
@@ -158,7 +158,7 @@ def _read(folder: RunFolder, notes: list[str]) -> Iterator[_Run]:
     try:
         settings = folder.record()
         several = settings.get("seeds", 1) > 1 or settings.get("sweep")
-        agents = variants(folder.config()) if several else [Variant(settings.get("seed", 0))]
+        agents = recorded_variants(settings) if several else [Variant(settings.get("seed", 0))]
         for index, agent in enumerate(agents):
             own = {**settings, **agent.values, "seed": agent.seed}
             name = f"{folder.given} ({agent})" if several else str(folder.given)
