@@ -157,7 +157,7 @@ def _read(folder: RunFolder, notes: list[str]) -> Iterator[_Run]:
     """Yields a run, or the agents that it trained side by side; notes what has no curve."""
     try:
         settings = folder.record()
-        several = settings.get("seeds", 1) > 1 or settings.get("sweep")
+        several = settings.get("seeds", 1) != 1 or settings.get("sweep")
         agents = recorded_variants(settings) if several else [Variant(settings.get("seed", 0))]
         for index, agent in enumerate(agents):
             own = {**settings, **agent.values, "seed": agent.seed}
