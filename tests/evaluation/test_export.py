@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import thorough
+from harness import MUZERO, thorough
 from untrained import untrained
 
 import seedbed
@@ -38,6 +38,9 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "stack": ("ALE/Pong-v5", {"agent": "vtrace", "network": "tiny"}),
     "own policies": ("pgx:tic_tac_toe", {"agent": "ppo", "policies": "own"}),
     "own values": ("pgx:tic_tac_toe", {"agent": "dqn", "policies": "own"}),
+    "bounded": ("Pendulum-v1", {"agent": "sac", "normalize_observations": True}),
+    "cloned": ("toy:catch", {"agent": "bc", "lstm": 8}),
+    "search": ("toy:doors", MUZERO),
 }
 """Environment and settings of runs, by a name of what is shown."""
 STEPS, BATCH = 20, 50
@@ -73,8 +76,8 @@ def shown(spec: Any, random: np.random.Generator) -> Any:
 
 
 # Every run and every format.
-TURNS = [(name, FORMATS[number % 2]) for number, name in enumerate(RUNS)]
-OTHERS = [(name, FORMATS[(number + 1) % 2]) for number, name in enumerate(RUNS)]
+TURNS = [(name, FORMATS[number % 2] if name != "search" else "stablehlo") for number, name in enumerate(RUNS)]
+OTHERS = [(name, FORMATS[(number + 1) % 2]) for number, name in enumerate(RUNS) if name != "search"]
 
 
 @pytest.mark.parametrize(("name", "form"), [*TURNS, *thorough(*OTHERS)])
@@ -112,6 +115,14 @@ def test_it_decides_as_the_policy_does(name: str, form: str, tmp_path: Path) -> 
     assert np.mean(alike) >= 0.999
 
 
+def test_what_the_converter_cannot_write_is_refused_with_the_format_that_can(tmp_path: Path) -> None:
+    env, settings = RUNS["search"]
+    folder = untrained(env, tmp_path / "run", **settings)
+    with pytest.raises(ConfigError, match=r"cannot write this policy .*: use --format stablehlo"):
+        seedbed.export(folder, format="onnx")
+    assert not [*folder.glob("policy*")]
+
+
 @pytest.mark.parametrize("batch", [1, 7])
 def test_a_program_without_seedbed_calls_it_with_batches_of_any_size(batch: int, tmp_path: Path) -> None:
     env, settings = RUNS["mlp"]
@@ -126,6 +137,9 @@ def test_a_program_without_seedbed_calls_it_with_batches_of_any_size(batch: int,
         "results = jax.export.deserialize(bytearray(open(file, 'rb').read())).call(*inputs)\n"
         "assert [list(x.shape) for x in results] == [shape(port) for port in contract['outputs']]\n"
         "assert [x.dtype.name for x in results] == [port['dtype'] for port in contract['outputs']]\n"
+        "by_name = {port['name'] for port in contract['inputs']}\n"
+        "assert {each['input'] for each in contract['state']} < by_name\n"
+        "assert [each['output'] for each in contract['state']] == [o['name'] for o in contract['outputs'][1:]]\n"
         "print('seedbed' in sys.modules, contract['env'], contract['agent'], contract['updates'])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from harness import MUZERO
 from untrained import untrained
 
 import seedbed
@@ -33,6 +34,9 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "masks": ("toy:doors", {"agent": "vtrace"}),
     "masked values": ("toy:doors", {"agent": "dqn"}),
     "sequences": ("toy:memory", {"agent": "r2d2", "lstm": 8, "burn_in": 2}),
+    "bounded": ("Pendulum-v1", {"agent": "sac", "normalize_observations": True}),
+    "cloned": ("toy:catch", {"agent": "bc", "lstm": 8}),
+    "search": ("toy:doors", MUZERO),
 }
 """Environment and settings of runs, by a name of what is shown."""
 

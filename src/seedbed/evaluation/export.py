@@ -248,6 +248,7 @@ def export(
     policy = load(path, greedy=True, trust=trust)
     function = function_of(policy)
     content = _WRITERS[format](function)
+    inputs, outputs = _described(function.inputs, format), _described(function.outputs, format, "next_")
     contract = {
         "format": format,
         "seedbed": __version__,
@@ -258,8 +259,15 @@ def export(
         "frames_per_step": policy.spec.frames_per_step,
         "observation": policy.spec.to_json()["observation"],
         "action": policy.spec.action.to_json(),
-        "inputs": _described(function.inputs, format),
-        "outputs": _described(function.outputs, format, "next_"),
+        "decides": "the most likely action",
+        "inputs": inputs,
+        "outputs": outputs,
+        # All outputs but the action are states.
+        "state": [
+            {"input": given["name"], "output": after["name"], "begins_with": "zeros"}
+            for given, after in zip(inputs[len(inputs) - len(outputs) + 1 :], outputs[1:], strict=True)
+        ],
+        "first": "true where an episode begins: there neither reward nor state counts",
     }
     beside = target.with_name(target.name + ".json")
     try:
