@@ -36,10 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that take long and are not for every change run where their mark is asked for."""
     unasked = [mark for mark in ("installs", "thorough") if mark not in config.option.markexpr]
-    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    left_out = {item for item in items if any(map(item.get_closest_marker, unasked))}
     items[:] = [item for item in items if item not in left_out]
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=[*left_out])
 
 
 _GROWTH = 1e9  # bytes of memory

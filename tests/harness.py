@@ -61,7 +61,9 @@ def thorough(*rows: Any) -> list[Any]:
 
 def shortened(table: Iterable[Any], first: Collection[Any]) -> list[Any]:
     """The rows of a table in their order: ``first`` are for ``make test``, the others for ``make thorough``."""
-    return [one for row in table for one in ([row] if row in first else thorough(row))]
+    rows = list(table)
+    assert all(row in rows for row in first), f"{first} are not all in the table"
+    return [one for row in rows for one in ([row] if row in first else thorough(row))]
 
 
 def hear_interrupts() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def standing_above(name: str, path: Path) -> Path | None:
     here = current_folder()
     searched = [*([] if here is None else [str(here)]), *sys.path]
     if module in sys.modules or PathFinder.find_spec(module, searched) is not None:
+        return None
+    if find_spec(module) is not None:  # by a finder of its own, as of a clone that is installed
         return None
     for folder in path.resolve().parents:
         found = PathFinder.find_spec(module, [str(folder)])

@@ -31,7 +31,7 @@ def test_a_notebook_begins_with_its_title_and_keeps_no_outputs(path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
-    """In one process, cell after cell, as a kernel runs them (decision 90)."""
+    """In one process, cell after cell, as a kernel runs them (decision 91)."""
     program = "\n".join(cell["source"] for cell in cells(path) if cell["cell_type"] == "code")
     done = subprocess.run(
         [sys.executable, "-c", program],

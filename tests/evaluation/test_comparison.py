@@ -54,6 +54,25 @@ def test_the_figures_by_hand(runs: Path) -> None:
     assert other.better_than["dqn"].value == pytest.approx(3 / 16)
 
 
+def test_agents_side_by_side_are_compared_and_nothing_that_a_run_names_is_imported(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", 1.0, agent="nowhere:AGENT", seeds=2, sweep=["entropy-cost=0.1,0.2"], seed=5)
+    for index in range(4):
+        own = a_run(tmp_path / f"of {index}", 1.0 + index)
+        (run / "variants" / str(index)).mkdir(parents=True)
+        own.joinpath("metrics.jsonl").rename(run / "variants" / str(index) / "metrics.jsonl")
+    found = compare([run], by=("entropy_cost",))
+    assert {group.name: group.at_frames.value for group in found.groups} == {
+        "entropy_cost 0.1": pytest.approx(1500),
+        "entropy_cost 0.2": pytest.approx(3500),
+    }
+    for damaged in ({"sweep": ["entropy_cost"]}, {"sweep": [3]}, {"seeds": "many"}):
+        record = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps({**record, **damaged}))
+        with pytest.raises(ConfigError, match="no run is left"):
+            compare([run])
+        (run / "config.json").write_text(json.dumps(record))
+
+
 def test_runs_that_cannot_be_compared_are_named(runs: Path) -> None:
     a_run(runs / "elsewhere", 1.0, env="toy:bandit")
     a_run(runs / "short", 99.0, frames=300, seed=9)

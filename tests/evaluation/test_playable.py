@@ -52,6 +52,24 @@ def test_it_acts_as_the_run_does_and_holds_nothing_else(run: Path, played: Path)
     np.testing.assert_array_equal(whole.act(observation)[0], part.act(observation)[0])
 
 
+def test_it_names_no_place_and_plays_without_them(tmp_path: Path) -> None:
+    secret = str(tmp_path / "secret")
+    run = untrained(
+        "toy:catch",
+        tmp_path / "secret" / "run",
+        begin_or_resume=True,
+        store=f"file://{secret}/copies",
+        init_from=f"{secret}/other",
+        listen=("secret.example:7777",),
+        tls_cert=(f"{secret}/cert", f"{secret}/key"),
+        log=("json:dumps",),
+    )
+    played = seedbed.export(run, format="run", out=tmp_path / "played")
+    assert "secret" not in (played / "config.json").read_text()
+    action, _ = seedbed.load(played).act(np.zeros(seedbed.load(played).observation_spec.shape, np.float32))
+    assert action.shape == ()
+
+
 def test_it_is_not_written_over_a_run_nor_over_a_file(run: Path, played: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="already holds a run: choose another folder"):
         seedbed.export(run, format="run", out=played)

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import PATIENCE, SEEDBED, thorough
+from harness import PATIENCE, SEEDBED, thorough, until
 from untrained import untrained
 
 import seedbed
@@ -137,6 +137,27 @@ def test_clients_at_once_have_memories_of_their_own_and_one_that_dies_leaves_its
     # The place of the one that went is another's, with an empty memory.
     late = client()
     assert decided(late, observations(9, policy, 3)) == decided(policy, observations(9, policy, 3))
+    late.close()
+
+
+def test_a_client_for_which_there_was_no_room_may_come_later(remembers: tuple[Path, Any]) -> None:
+    _, client = remembers
+    holder, late = client(), client()
+    shape = late.observation_spec.shape
+    holder.act(np.zeros((8, *shape), np.float32))
+    with pytest.raises(Refused, match="larger --max-envs"):
+        late.act(np.zeros((2, *shape), np.float32))
+    holder.close()
+
+    def found() -> Any:
+        with suppress(Refused):
+            return late.act(np.zeros((2, *shape), np.float32))
+
+    _, state = until(found, "room")
+    late.close()
+    with pytest.raises(SpecError, match="of a conversation that has ended"):
+        late.act(np.zeros((2, *shape), np.float32), state, reward=0.0)
+    late.act(np.zeros((2, *shape), np.float32))
     late.close()
 
 

@@ -74,7 +74,7 @@ def test_the_others_end_with_the_reason_and_a_checkpoint(arch: str, host: int, t
         if host == 1:
             assert learner.wait() == 1
             assert learner.last_line.startswith(f"seedbed{said}")
-        until(lambda: not any(map(alive, family)), "everything to end", 20)
+        until(lambda: not any(map(alive, family)), "everything to end")
     if host == 0:
         last = (folders[0] / "logs/host-1.log").read_text().rstrip().rsplit("\n", 1)[-1]
         assert last.startswith(f"RunFailed{said}")
@@ -97,7 +97,7 @@ def test_a_host_that_hangs_is_missed(tmp_path: Path) -> None:
         assert "host 1 is gone: no sign of life for 8 s" in learner.last_line
         with suppress(psutil.NoSuchProcess):  # the launcher's guard may have ended it by now
             hanging.resume()
-        until(lambda: not alive(hanging), "the other host to end", 20)
+        until(lambda: not alive(hanging), "the other host to end")
 
 
 def test_a_host_whose_part_fails_says_why_to_the_others(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_hosts_that_have_not_joined_yet_are_not_waited_for(number: int, tmp_path
         learner.process.send_signal(number)
         assert learner.wait() == 130, learner.output
         assert time.monotonic() - began < 30, "one that has joined may save for a minute"
-        until(lambda: not alive(other), "the other host to end", 20)
+        until(lambda: not alive(other), "the other host to end")
     assert not (tmp_path / "run/config.json").exists()
 
 

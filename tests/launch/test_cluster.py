@@ -158,7 +158,7 @@ def test_the_cluster_changes_nothing_that_is_computed(
         "the network is encrypted"
     )
     assert not (tmp_path / "here" / "certificate.pem").exists()
-    assert not ours(tmp_path)
+    until(lambda: not ours(tmp_path), "the end of all")
 
 
 @pytest.mark.thorough
@@ -174,7 +174,7 @@ def test_a_learner_goes_on_from_a_store_with_actors_on_the_cluster(nodes: Nodes,
             found[place] = resume(str(tmp_path / place), store=store["store"], frames=1_200)
     assert found["ray"].params_sha256 == found["here"].params_sha256
     assert found["ray"].weights_version == found["here"].weights_version > 0
-    assert not ours(tmp_path)
+    until(lambda: not ours(tmp_path), "the end of all")
 
 
 @pytest.mark.parametrize("arch", thorough("gorila", "distbelief"))
@@ -192,7 +192,7 @@ def test_workers_push_their_gradients_from_there_to_shards_here(
     assert f"{noun}s 2 of 2 placed" in capfd.readouterr().out
     assert found["agent_steps"] >= 1_200 and found["weights_version"] > 0
     assert found["actor_restarts"] == 0 and balanced(found)
-    assert not ours(tmp_path)
+    until(lambda: not ours(tmp_path), "the end of all")
 
 
 def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_hosts_that_the_cluster_places_compute_what_they_do_here(
     here, there = (summary(tmp_path / place) for place in ("here", "ray"))
     assert here["params_sha256"] == there["params_sha256"]
     assert there["params_sha256"] == summary(tmp_path / "ray/hosts/1")["params_sha256"]
-    assert not OtherHost(tmp_path / "ray")()
+    until(lambda: not OtherHost(tmp_path / "ray")(), "the end of the other host")
     until(lambda: not ours(tmp_path), "the end of all")
 
 
@@ -455,7 +455,7 @@ def test_guests_come_with_a_machine_and_go_with_it(
     assert found["steps_dropped"] or settings["arch"] != "seed", "the open unrolls of the lost guest"
     assert "Traceback" not in driver.output
     until(lambda: not ours(run), "the end of all")
-    assert not pending(nodes)
+    until(lambda: not pending(nodes), "no guest to wait for a machine")
 
 
 def found_guest(actor: Actors) -> tuple[psutil.Process, int] | None:

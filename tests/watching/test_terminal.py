@@ -138,7 +138,12 @@ def test_a_run_of_another_process_is_seen(tmp_path: Path) -> None:
         folder = RunFolder(tmp_path / "run")
         watched = WatchedRun(folder)
         standing = until(
-            lambda: (found := watched.look()).bottleneck and found.row.get("updates", 0) > 2 and found,
+            lambda: (
+                (found := watched.look()).bottleneck
+                and found.row.get("updates", 0) > 2
+                and found.instances
+                and found
+            ),
             "a run with a bottleneck",
         )
         assert standing.state == "running"

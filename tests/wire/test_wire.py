@@ -208,6 +208,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as learner:
         try:
             token = _once(run / "token", learner)
+            until(lambda: (folder / "s").exists() or learner.poll() is not None, "the learner to listen")
             played = subprocess.run(
                 [str(world), address, token],
                 capture_output=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from seedbed.cli.defaults import defaults_of, plain, typed
 from seedbed.cli.parse import parse
 from seedbed.cli.status import Status
 from seedbed.config.settings import RunConfig
+from seedbed.config.words import flag_of
 from seedbed.errors import ConfigError, cause_of
 from seedbed.metrics.say import say
 
@@ -57,8 +59,8 @@ def run(arguments: list[str]) -> Status:
         by = f" --by {' '.join(others)}" if others else ""
         say(f"curves, folded over seeds: seedbed compare {result.folder}{by}")
     elif best.state == "finished":
-        words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in best.values.items())
-        say(f"best: {Path(result.folder) / f'{best.number:04}'} with {words}")
+        words = [word for name, value in best.values.items() for word in flag_of(name, value)]
+        say(f"best: {Path(result.folder) / f'{best.number:04}'} with {shlex.join(words)}")
     return Status.OVER
 
 

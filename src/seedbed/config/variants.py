@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,40 +45,63 @@ def variants(config: RunConfig) -> list[Variant]:
     Raises:
       ConfigError: a swept setting does not exist, is no number, or has a value that it cannot have.
     """
-    swept = [_axis(config, item) for item in config.population.sweep]
+    population = config.population
+    swept = [_axis(config, item) for item in population.sweep]
     names = [name for name, _ in swept]
     if len(set(names)) != len(names):
         raise ConfigError(f"sweep has {', '.join(names)}: name each setting once, with all of its values")
+    return _combined(swept, config.seed, population.seeds, changing=population.pbt_frames is not None)
+
+
+def recorded_variants(record: Mapping[str, Any]) -> list[Variant]:
+    """The agents of a recorded run (see :meth:`~seedbed.launch.folder.RunFolder.record`), of which nothing is imported.
+
+    Raises:
+      ConfigError: the record is none of a run's.
+    """
+    try:
+        swept = [_parsed(item) for item in record.get("sweep") or ()]
+        seed, seeds = int(record.get("seed", 0)), int(record.get("seeds") or 1)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"its settings of agents side by side are damaged: {error}") from error
+    return _combined(swept, seed, seeds, changing=record.get("pbt_frames") is not None)
+
+
+def _combined(
+    swept: Sequence[tuple[str, list[float]]], seed: int, seeds: int, *, changing: bool
+) -> list[Variant]:
+    names = [name for name, _ in swept]
     return [
-        Variant(
-            config.seed + offset,
-            dict(zip(names, values, strict=True)),
-            changing=config.population.pbt_frames is not None,
-        )
+        Variant(seed + offset, dict(zip(names, values, strict=True)), changing)
         for values in itertools.product(*(values for _, values in swept))
-        for offset in range(config.population.seeds)
+        for offset in range(seeds)
     ]
 
 
-def _axis(config: RunConfig, item: str) -> tuple[str, list[float]]:
+def _parsed(item: str) -> tuple[str, list[float]]:
     name, equals, text = item.partition("=")
-    name = name.replace("-", "_")
-    settings = {
-        part.name: getattr(config.settings, part.name) for part in dataclasses.fields(config.settings)
-    }
-    numbers = {setting for setting, value in settings.items() if isinstance(value, float)}
     if not equals or not text:
         raise ConfigError(
             f"sweep {item!r}: write name=value,value,… for instance learning_rate=1e-4,3e-4,1e-3"
         )
-    if name not in numbers:
+    name = name.replace("-", "_")
+    return name, [_number(name, word) for word in text.split(",")]
+
+
+def _axis(config: RunConfig, item: str) -> tuple[str, list[float]]:
+    name = item.partition("=")[0].replace("-", "_")
+    settings = {
+        part.name: getattr(config.settings, part.name) for part in dataclasses.fields(config.settings)
+    }
+    numbers = {setting for setting, value in settings.items() if isinstance(value, float)}
+    if "=" in item and name not in numbers:
         if name not in settings:
             raise ConfigError(unknown_name("number to sweep", name, numbers))
         raise ConfigError(
             f"sweep {item!r}: {name} is {settings[name]}, of which one program cannot have several values: "
             "start a run for each"
         )
-    values = [_number(name, word) for word in text.split(",")]
+    name, values = _parsed(item)
     for value in values:
         replace(config, **{name: value})  # Refused here if the agent refuses it.
     if len(set(values)) != len(values):

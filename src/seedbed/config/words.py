@@ -22,11 +22,12 @@ def words_of(config: RunConfig) -> list[str]:
     before = flat(defaults(config.env, config.preset, config.agent, config.arch))
     for name, value in flat(config).items():
         if name not in _CHOOSING and value != before[name]:
-            words += _flag(name, value)
+            words += flag_of(name, value)
     return words
 
 
-def _flag(name: str, value: Any) -> Iterator[str]:
+def flag_of(name: str, value: Any) -> Iterator[str]:
+    """Yields the arguments of ``seedbed train`` that give a setting its value."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         yield f"--{flag}" if value else f"--no-{flag}"

@@ -8,7 +8,7 @@
     └── checkpoints/STEP/          sealed as every checkpoint is: train.safetensors, manifest.json
 
 ``seedbed eval``, ``record``, ``collect``, ``export``, ``seedbed.load`` and ``--init-from`` read it as they read any
-run. Optimizer, counters, metrics, logs and secrets stay behind, and the folder names no path of this machine.
+run. Optimizer, counters, metrics, logs and secrets stay behind, and so do the settings of :data:`LEFT_OUT`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ from seedbed.launch.build import build_spec
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.surroundings import held
 from seedbed.learning.checkpoint import Contents, save
+
+LEFT_OUT = (
+    *("run_dir", "begin_or_resume", "store", "init_from", "dataset"),
+    *("log", "listen", "insecure", "tls_cert", "coordinator", "guests"),
+)
+"""Settings that name places of the machine or its network, or modules that only training needs."""
 
 
 @held()
@@ -55,7 +61,7 @@ def write_playable(path: str | Path, out: str | Path, *, trust: Collection[str] 
         contents = Contents({"train": {"params": policy.params}}, {"version": policy.version})
         save(target.checkpoints, checkpoint.step, contents, keep=1)
         # Last: without it the folder is no run.
-        settings = to_json(config) | {"run_dir": None}
+        settings = {name: value for name, value in to_json(config).items() if name not in LEFT_OUT}
         regular_files.write_whole(target.path / "config.json", json.dumps(settings, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"cannot write {error.filename or out}: {error.strerror}") from error

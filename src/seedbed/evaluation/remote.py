@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.acting.unrolls import step_arrays, step_fields
-from seedbed.errors import SpecError
+from seedbed.errors import SpecError, TransportError
 from seedbed.evaluation.observations import batch_of, step_of
 from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect as dial
@@ -97,10 +97,10 @@ class RemotePolicy:
           The action ``[*action shape]`` or ``[B, *action shape]``, within the bounds, and the state for the next step.
 
         Raises:
-          SpecError: an observation does not fit the spec, the state is not the newest one or of another batch, or the
-            reward is missing.
-          Refused: the server has no room for a batch of this size.
-          ConnectionLost: the server is gone.
+          SpecError: an observation does not fit the spec, the state is not the newest one, of another batch or of a
+            conversation that has ended, or the reward is missing.
+          Refused: the server has no room for a batch of this size now.
+          ConnectionLost: the server is gone; a later call without a state dials it anew.
         """
         arrays, batch = batch_of(observation, self.spec.observation)
         rows = len(arrays[0])
@@ -115,10 +115,18 @@ class RemotePolicy:
             )
         if state is not None and reward is None and self._sees_rewards:
             raise SpecError("this policy sees the reward of its last action: give act(..., reward=...)")
-        client = self._opened(rows)
+        if state is not None and self._client is None:
+            raise SpecError(
+                "a state of a conversation that has ended, and its memory with it: begin with no state"
+            )
         timestep = step_of(self.spec, arrays, reward, state is None if first is None else first)
-        client.send(0, step_arrays(timestep))
-        reply = client.receive()
+        try:
+            client = self._opened(rows)
+            client.send(0, step_arrays(timestep))
+            reply = client.receive()
+        except TransportError:
+            self.close()  # the next call begins a new conversation
+            raise
         assert reply is not None, "receive() waits"
         action = np.array(reply[1][0])
         self._state = RemoteState(self._conversations, rows, self._state.step + 1)

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -285,12 +286,15 @@ class RunFolder:
 
     def require_modules(self) -> None:
         """Raises :class:`ConfigError` if a module that the run names is not found from here, but above the run."""
-        for name in sorted(foreign_names(self.record())):
+        record = self.record()
+        # Not what only looks like a name, in an option.
+        named = {key: record[key] for key in ("env", "arch", "agent", "network", "log") if key in record}
+        for name in sorted(foreign_names(named)):
             if (place := standing_above(name, self.path)) is not None:
                 run = os.path.relpath(self.path.resolve(), place)
                 raise ConfigError(
-                    f"{name} is not found from this folder, and is in {place}: go there (cd {place}), and name the run "
-                    f"{run}"
+                    f"{name} is not found from this folder, and is in {place}: go there "
+                    f"(cd {shlex.quote(str(place))}), and name the run {run}"
                 )
 
     def store(self) -> str | None:

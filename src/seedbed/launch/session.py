@@ -148,9 +148,9 @@ class Session:
         heading = title(env, config.arch, config.agent, seeds)
         with heeding_signals(self.interrupted), logging_to(folder.log):
             files: list[Sink] = [
+                LiveFile(folder.live, self._instances),  # first: whoever sees a row sees the instances, too
                 JsonLines(folder.metrics),
                 TensorBoard(folder.events, resumed=self.resumed, settings=to_json(config)),
-                LiveFile(folder.live, self._instances),
                 *sinks(self.services, Recorded(folder.path, to_json(config), heading)),
             ]
             self.display = display(heading, self.stopping.budget)
@@ -166,6 +166,8 @@ class Session:
                 self.recorder = stack.enter_context(contextlib.closing(self._recorder(record)))
                 self.ending.watch(self.recorder.standing, self.display.close)
                 stack.callback(self._copy_the_end)
+                # Whatever ends the run from here on, it is this thread that ends it.
+                stack.callback(self.ending.come_back)
                 arch = self.ending.run = self._build()
                 stack.callback(self._stop, arch)
                 summary = self._train(arch)

@@ -340,11 +340,11 @@ class Supervisor:
         why = _why_not_again(role, reason, watched.fault, len(history))
         if why is not None:
             raise RunFailed(f"{watched}: {reason} (log: {watched.instance.log}); {why}")
+        line = f"{watched}: {reason}; restart {len(history) + 1} of {role.restarts}"
+        _log.warning("%s (log: %s)", line, watched.instance.log)  # before anybody can see that it is counted
         history.append(now)
         watched.fault = reason
         self.restarts += 1
-        line = f"{watched}: {reason}; restart {len(history)} of {role.restarts}"
-        _log.warning("%s (log: %s)", line, watched.instance.log)
         self._note(line)
         if (standing := self._launcher.standing(role, watched.index)) is not None:
             self._note(f"{watched} {standing}; the others have come to {self._version()}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -13,7 +11,6 @@ from seedbed.envs.on_device.interface import EnvState, NativeEnvironment
 from seedbed.envs.seeds import environment_seeds
 from seedbed.types import ACTION_MASK, TimeStep, Tree, leaves
 
-_COMPILING = threading.Lock()  # The first of several threads compiles, and the others take what it has made.
 _SIDE = 16
 _COLOURS = np.array(
     [[255, 255, 255], [230, 75, 53], [77, 187, 213], [0, 160, 135], [243, 155, 127], [60, 84, 136]], np.uint8
@@ -40,7 +37,7 @@ class NativeBatch:
     def reset(self, seed: int) -> TimeStep:
         """Starts every environment anew; the first time it compiles a step too, so that no step waits for that."""
         seeds = environment_seeds(seed, self._envs).astype(np.uint32)
-        with _on_the_processor(), nullcontext() if self._advance else _COMPILING:
+        with _on_the_processor():
             self._stage, self._shown = self._env.compiled_begin(seeds)
             if self._advance is None:
                 action = jax.ShapeDtypeStruct(

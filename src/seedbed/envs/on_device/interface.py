@@ -8,9 +8,10 @@ its own, the first one of the next. Anakin, inside its program, and hosts, by
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,10 +45,16 @@ class NativeEnvironment:
     time_limit: int | None = None
     render: Callable[[Any], Any] | None = None
     differ: str = ""
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
+    _steps: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def compiled_begin(self, seeds: Any) -> tuple[EnvState, TimeStep]:
+        """:func:`begin` of this environment, compiled once for each number of environments, for all threads."""
+        with self._lock:
+            return cast(tuple[EnvState, TimeStep], self._begin(seeds))
 
     @functools.cached_property
-    def compiled_begin(self) -> Any:
-        """:func:`begin` of this environment, compiled once for each number of environments."""
+    def _begin(self) -> Any:
         return jax.jit(functools.partial(begin, self))
 
     def compiled_advance(self, stage: EnvState, action: Any) -> Any:
@@ -57,16 +64,12 @@ class NativeEnvironment:
           stage: state of the batch, or shapes and dtypes of one.
           action: shape ``[B, ...]`` and dtype of the batch's actions.
         """
-        envs = len(stage.steps)
-        if envs not in self._advances:
-            step = jax.jit(functools.partial(advance, self), donate_argnums=0)
-            self._advances[envs] = step.lower(stage, action).compile()
-        return self._advances[envs]
-
-    @functools.cached_property
-    def _advances(self) -> dict[int, Any]:
-        """Compiled steps, each by its number of environments."""
-        return {}
+        kind = len(stage.steps), bool(jax.config.jax_enable_x64)
+        with self._lock:
+            if kind not in self._steps:
+                step = jax.jit(functools.partial(advance, self), donate_argnums=0)
+                self._steps[kind] = step.lower(stage, action).compile()
+            return self._steps[kind]
 
 
 class EnvState(NamedTuple):

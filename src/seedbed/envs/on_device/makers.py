@@ -57,7 +57,7 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
     # 1, 1.0 and True are equal, and not the same option.
     given = tuple((name, type(value), value) for name, value in sorted(options.items()))
     with _making:
-        return _made_once(env_id, given, own)
+        return _made_once(env_id, given, own, bool(jax.config.jax_enable_x64))
 
 
 _making = threading.RLock()
@@ -65,7 +65,10 @@ _making = threading.RLock()
 
 
 @functools.lru_cache(maxsize=16)
-def _made_once(env_id: str, given: tuple[tuple[str, type, Any], ...], own: bool) -> NativeEnvironment:
+def _made_once(
+    env_id: str, given: tuple[tuple[str, type, Any], ...], own: bool, x64: bool
+) -> NativeEnvironment:
+    del x64  # its arrays are of another dtype
     return _make(env_id, {name: value for name, _, value in given}, own)
 
 
