@@ -146,7 +146,7 @@ class House:
         """Waits until the workers have done all that they were told."""
         for worker in self.workers:
             done = threading.Event()
-            worker._submit(done.set)
+            worker.submit(done.set)
             assert done.wait(PATIENCE)
 
 

@@ -27,10 +27,10 @@ class Scribe(CommandThread):
         self.waits: list[float] = []
 
     def note(self, what: Any) -> None:
-        self._submit(self._note, what)
+        self.submit(self._note, what)
 
     def run(self, function: Any) -> None:
-        self._submit(function)
+        self.submit(function)
 
     def _note(self, what: Any) -> None:
         self.noted.put((what, threading.get_ident() == self._thread.ident))

@@ -19,7 +19,7 @@ from seedbed.acting.assignment import Assignment
 from seedbed.acting.batcher import BatchRule
 from seedbed.acting.inference import Inference
 from seedbed.acting.lag import ExactLag, Rounds
-from seedbed.acting.lag_control import ExactControl, FreeControl, LagControl, RoundBuffer
+from seedbed.acting.lag_control import BatchControl, ExactControl, FreeControl, LagControl, RoundBuffer
 from seedbed.acting.meters import Meters
 from seedbed.acting.opponents import ITSELF, Pool, PoolCopy, PoolSettings
 from seedbed.acting.unrolls import Delivery
@@ -27,8 +27,10 @@ from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
 from seedbed.seeding import key
 from seedbed.serving.actor_registry import ActorRegistry
-from seedbed.serving.forward_service import AsTold, ForwardControl, ForwardService, Newest
-from seedbed.serving.proxy import Link, Proxy, ServerReporter
+from seedbed.serving.forward_pass import AsTold, Fetch, Newest, RemoteRecipient
+from seedbed.serving.inference_service import InferenceService
+from seedbed.serving.link import Link
+from seedbed.serving.proxy import Proxy, ServerReporter
 from seedbed.serving.unroll_service import UnrollService
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.interface import PROTOCOL
@@ -90,21 +92,23 @@ class Stand:
         self.connect = partial(connect, self.optimizer.address, timeout=5.0)
 
         self.held = WeightStore(jax.devices()[:1], keep=1 if lag is None else lag + 3)
-        forward_pace: ForwardControl = (
-            Newest(BatchRule(ROWS, 0.0), self.held) if lag is None else AsTold(self.held)
+        self.copy = None if games is None else PoolCopy(games)
+        self.fetch = Fetch(self.held, self.copy)
+        forward_pace: BatchControl = (
+            Newest(BatchRule(ROWS, 0.0), self.fetch) if lag is None else AsTold(self.fetch)
         )
         inference = Inference(AGENT, COUNT, 2 * workers * ROWS, (ROWS,), jax.devices()[0], key(3, "acting"))
         self.served = Meters()
-        self.copy = None if games is None else PoolCopy(games)
-        self.forward = ForwardService(
+        self.forward = InferenceService(
             inference,
             forward_pace,
             assignment,
-            self.held,
+            ledger=Ledger(),
             meters=self.served,
             full_batch=ROWS,
             on_failure=self.failures.append,
             pool=self.copy,
+            recipient=RemoteRecipient(inference),
         )
         self.forward.start()
         self.forward.begin()
@@ -112,6 +116,7 @@ class Stand:
         self.relay = Proxy(
             self.connect,
             self.forward,
+            self.fetch,
             AGENT,
             COUNT,
             capacity=2 * workers * ROWS,
@@ -138,10 +143,10 @@ class Stand:
         return True
 
 
-def settled(forward: ForwardService) -> bool:
+def settled(forward: InferenceService) -> bool:
     """Has its thread come round."""
     done = threading.Event()
-    forward._submit(done.set)
+    forward.submit(done.set)
     return done.wait(20)
 
 
@@ -320,10 +325,10 @@ def test_who_leaves_frees_its_place_here_and_at_the_optimizer(stands: Any) -> No
 def test_weights_come_by_another_worker_when_the_one_that_asked_has_left(stands: Any) -> None:
     stand = stands()
     first, second = stand.worker(0).begin().play(2), stand.worker(1).begin().play(2)
-    asker = stand.forward._asked
+    asker = stand.fetch.asked
     assert asker is not None
     first.leave()
-    until(lambda: stand.forward._asked not in (asker, None), "the other's to be asked", 20)
+    until(lambda: stand.fetch.asked not in (asker, None), "the other's to be asked", 20)
     stand.publish(9)
     until(lambda: stand.held.versions == [9], "the weights", 20)
     second.leave()
@@ -334,16 +339,16 @@ def test_a_worker_may_leave_in_two_steps(stands: Any) -> None:
     stand = stands(workers=1)
     stand.worker().begin().play(2)
     first, second = stand.forward.lanes
-    asked = stand.forward._asked
+    asked = stand.fetch.asked
     assert asked is first.link is second.link
     stand.forward.leave(first)
     until(lambda: stand.forward.lanes == [second], "one lane to leave", 20)
     for _ in range(2):
         stand.forward.poke()
         assert settled(stand.forward)
-    assert stand.forward._asked is asked
+    assert stand.fetch.asked is asked
     stand.forward.leave(second)
-    until(lambda: stand.forward._asked is None, "the other to leave", 20)
+    until(lambda: stand.fetch.asked is None, "the other to leave", 20)
 
 
 def test_a_thread_that_does_not_come_round_gives_no_sign_of_life(stands: Any) -> None:
@@ -356,7 +361,7 @@ def test_a_thread_that_does_not_come_round_gives_no_sign_of_life(stands: Any) ->
         busy.set()
         go_on.wait(20)
 
-    stand.forward._submit(hang)
+    stand.forward.submit(hang)
     assert busy.wait(20)
     stand.forward.beats()
     assert not any(stand.forward.beats() for _ in range(3))

@@ -98,7 +98,7 @@ class Stand:
 
     def settle(self) -> None:
         done = threading.Event()
-        self.intake._submit(done.set)
+        self.intake.submit(done.set)
         assert done.wait(20)
 
     def _take(self, delivery: Delivery) -> bool:

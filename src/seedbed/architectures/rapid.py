@@ -30,6 +30,7 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule, buckets
 from seedbed.acting.inference import Inference
 from seedbed.acting.lag import ExactLag
+from seedbed.acting.lag_control import BatchControl
 from seedbed.acting.meters import Meters
 from seedbed.acting.opponents import PoolCopy
 from seedbed.architectures.checks import acts_and_queues, not_exact, too_far_behind, too_heavy
@@ -55,8 +56,10 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import ConnectionLost
 from seedbed.instances import START_SECONDS
 from seedbed.learning.loop import LearnerLoop
+from seedbed.metrics.ledger import Ledger
 from seedbed.seeding import key
-from seedbed.serving.forward_service import AsTold, ForwardControl, ForwardService, Newest
+from seedbed.serving.forward_pass import AsTold, Fetch, Newest, RemoteRecipient
+from seedbed.serving.inference_service import InferenceService
 from seedbed.serving.proxy import Proxy, ServerReporter
 from seedbed.serving.source import FORWARD_SERVER
 from seedbed.transport.admission import Gate
@@ -208,12 +211,15 @@ class ForwardServer:
         full = max(place.inference_batch or workers * rows, rows)
         # In lockstep, lanes are at most so many rounds apart, and every round has its own weights.
         store = WeightStore([device], keep=lag.rounds + 3 if isinstance(lag, ExactLag) else 1)
-        control: ForwardControl
+        settings = pool_settings(config)
+        pool = None if settings is None else PoolCopy(settings)
+        fetch = Fetch(store, pool)
+        control: BatchControl
         sizes: tuple[int, ...]
         if lag.exact:
-            control, sizes = AsTold(store), (rows,)
+            control, sizes = AsTold(fetch), (rows,)
         else:
-            control = Newest(BatchRule(full, place.inference_wait_ms / 1e3), store)
+            control = Newest(BatchRule(full, place.inference_wait_ms / 1e3), fetch)
             sizes = buckets(min(rows, full), full)
         # An in-process optimizer listens before its servers start.
         patience = 0.0 if optimizer.startswith("inproc:") else _CONNECT_SECONDS
@@ -221,20 +227,21 @@ class ForwardServer:
         inference = Inference(agent, spec, capacity, sizes, device, key(config.seed, "acting"))
         inference.warm_up(jax.device_put(agent.init(key(config.seed, "example")), device))
         self._meters = Meters()
-        settings = pool_settings(config)
-        self._forward = ForwardService(
+        self._service = InferenceService(
             inference,
             control,
             assignment_of(config, agent, spec, token),
-            store,
+            ledger=Ledger(),  # the run's books are the optimizer's
             meters=self._meters,
             full_batch=sizes[-1],
             on_failure=on_failure,
-            pool=None if settings is None else PoolCopy(settings),
+            pool=pool,
+            recipient=RemoteRecipient(inference),
         )
         self._relay = Proxy(
             self._connect,
-            self._forward,
+            self._service,
+            fetch,
             agent,
             spec,
             capacity=capacity,
@@ -252,8 +259,8 @@ class ForwardServer:
           gate: admission of rollout workers on other machines.
         """
         if self._reporter is None:
-            self._forward.start()
-            self._forward.begin()
+            self._service.start()
+            self._service.begin()
             self._reporter = ServerReporter(
                 self._connect, self._token, self._index, self._tell, self._on_lost
             )
@@ -262,7 +269,7 @@ class ForwardServer:
 
     def _tell(self) -> dict[str, Any] | None:
         """Returns the next report to the optimizer; None while the acting thread makes no progress."""
-        if not self._forward.beats():
+        if not self._service.beats():
             return None
         return {"heard": self._relay.heard(), **self._meters.hand_on()}
 
@@ -272,7 +279,7 @@ class ForwardServer:
             server.close()
         if self._reporter is not None:
             self._reporter.close()
-        self._forward.stop()
+        self._service.stop()
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:

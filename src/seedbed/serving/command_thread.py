@@ -33,6 +33,7 @@ class CommandThread(ABC):
         self.begun = 0.0
         """Time (monotonic, s) of :meth:`begin`; 0 before."""
         self._poller: Poller | None = None
+        self._answered = True
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # Called by other threads.
@@ -55,11 +56,22 @@ class CommandThread(ABC):
             self.begun = time.monotonic()
             self._notify()
 
-    def _submit(self, command: Callable[..., None], *arguments: Any) -> None:
+    def submit(self, command: Callable[..., None], *arguments: Any) -> None:
         """Queues a command for the thread, which runs commands in order."""
         with self._news:
             self._inbox.append((command, arguments))
             self._notify()
+
+    def beats(self) -> bool:
+        """Returns whether the thread has run a command since the last call; for one other thread."""
+        if not self._answered:
+            return False
+        self._answered = False
+        self.submit(self._beat)
+        return True
+
+    def _beat(self) -> None:
+        self._answered = True
 
     def poke(self) -> None:
         """Wakes the thread: the work that is due may be another one."""

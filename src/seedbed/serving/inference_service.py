@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,45 @@ from seedbed.transport.interface import Layout, Layouts
 from seedbed.types import Tree, Unroll, Weights, map_leaves
 
 
+class Recipient(Protocol):
+    """The one that complete unrolls go to, and what its lanes have to know for that; called by the service."""
+
+    def new_lane(self, **known: Any) -> ServedLane:
+        """Makes a lane of what is known of it; see :meth:`~seedbed.serving.service.Service.new_lane`."""
+
+    def games(self, pool: Opponents, lane: ServedLane) -> Games:
+        """Makes the games of a lane in self-play."""
+
+    def joined(self, lane: ServedLane) -> None:
+        """Takes note of a lane before its first step is decided."""
+
+    def cut(self, lane: ServedLane, unroll: Unroll) -> Unroll:
+        """Takes note of a complete unroll; returns it in the form in which it waits in the lane's outbox."""
+
+
+class LocalRecipient:
+    """The recipient of unrolls that are trained on in this process."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+
+    def new_lane(self, **known: Any) -> ServedLane:
+        """See :class:`Recipient`."""
+        return ServedLane(**known)
+
+    def games(self, pool: Opponents, lane: ServedLane) -> Games:
+        """See :class:`Recipient`."""
+        numbers = [self._assignment.slot_number(int(slot)) for slot in lane.slots]
+        return Games(pool, numbers, lane.member.epoch)
+
+    def joined(self, lane: ServedLane) -> None:
+        """Does nothing."""
+
+    def cut(self, lane: ServedLane, unroll: Unroll) -> Unroll:
+        """Takes opponents out: nobody trains on what they decided."""
+        return unroll if lane.games is None else without_opponents(unroll)
+
+
 class InferenceService(Service[ServedLane]):
     """A thread that acts for the lanes of one accelerator, and cuts their unrolls; it owns lanes and tables.
 
@@ -34,8 +73,9 @@ class InferenceService(Service[ServedLane]):
       ledger: ledger in which steps are booked.
       meters: meters that all services of the run share.
       full_batch: number of rows in a full batch, for the meters.
-      pool: frozen versions that play against the policy; None without self-play.
       on_failure: function that is called with the exception that ended the thread.
+      pool: frozen versions that play against the policy; None without self-play.
+      recipient: the one that unrolls go to; None for one in this process.
     """
 
     hears = True
@@ -52,6 +92,7 @@ class InferenceService(Service[ServedLane]):
         full_batch: int,
         on_failure: Callable[[BaseException], None],
         pool: Opponents | None = None,
+        recipient: Recipient | None = None,
     ) -> None:
         super().__init__(lag_control, ledger=ledger, meters=meters, on_failure=on_failure)
         self.inference = inference
@@ -59,6 +100,7 @@ class InferenceService(Service[ServedLane]):
         self._rules = BorderRules(assignment.spec)
         self._full_batch = full_batch
         self._pool = pool
+        self._recipient = recipient or LocalRecipient(assignment)
         self._up = self._down = 0  # bytes that have travelled and are not metered yet
 
     # Called by the registry.
@@ -80,10 +122,10 @@ class InferenceService(Service[ServedLane]):
     def new_lane(self, kept: Mapping[str, Any] | None, **known: Any) -> ServedLane:
         """See :class:`~seedbed.serving.service.Service`."""
         log: list[NDArray[Any]] | None = [] if self._assignment.keep_log else None
-        lane = ServedLane(open=self._open_unroll(len(known["slots"])), log=log, **known)
+        unroll = self._open_unroll(len(known["slots"]))
+        lane = self._recipient.new_lane(open=unroll, log=log, **known)
         if self._pool is not None:
-            slots = [self._assignment.slot_number(int(slot)) for slot in lane.slots]
-            lane.games = Games(self._pool, slots, lane.member.epoch)
+            lane.games = self._recipient.games(self._pool, lane)
             if kept is not None:
                 lane.games.players[:] = kept["players"]
         if kept is not None:
@@ -183,6 +225,7 @@ class InferenceService(Service[ServedLane]):
         lane.member.peer.reply(lane.half, [action])
 
     def _join(self, lane: ServedLane) -> None:
+        self._recipient.joined(lane)
         if lane.script is None:  # otherwise the slots hold the states of the checkpoint
             self.inference.reset(lane.slots)
         super()._join(lane)
@@ -206,16 +249,13 @@ class InferenceService(Service[ServedLane]):
 
     def _cut(self, lane: ServedLane) -> None:
         lane.counted = lane.open.transitions
-        lane.outbox = self._as_handed_on(lane.open.cut(self.inference.first_states(lane.slots)))
+        unroll = lane.open.cut(self.inference.first_states(lane.slots))
+        lane.outbox = self._recipient.cut(lane, unroll)
         self._complete.append(lane)
         lane.rounds += 1
         if lane.log is not None:
             lane.log.append(lane.outbox.action[-(lane.counted // lane.rows) :])
         self._ledger.cut(lane.counted)
-
-    def _as_handed_on(self, unroll: Unroll) -> Unroll:
-        """Returns a complete unroll in the form in which it leaves this process."""
-        return unroll if self._pool is None else without_opponents(unroll)
 
     def _replayed(self, lane: ServedLane, script: Script, arrays: list[NDArray[Any]], now: float) -> bool:
         """Replies with the next logged action; returns True once the environments are where they were."""

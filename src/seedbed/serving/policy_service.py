@@ -151,21 +151,21 @@ class PolicyService(CommandThread):
         action = self._spec.action
         down = Layout((((client.rows, *action.shape), action.dtype),))
         client.peer.open([Layouts(Layout(step_fields(self._spec, client.rows)), down)])
-        self._submit(self._join, client)
+        self.submit(self._join, client)
         self._say(f"client {client.index} has come, of {_counted(client.rows)}: {client.peer.name}")
         return {}
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
         """See :class:`~seedbed.transport.interface.Handler`."""
         del lane  # there is one
-        self._submit(self._arrive, self._clients[peer], arrays, time.monotonic())
+        self.submit(self._arrive, self._clients[peer], arrays, time.monotonic())
 
     def left(self, peer: Peer, reason: str) -> None:
         """Frees the client's places; see :class:`~seedbed.transport.interface.Handler`."""
         with self._lock:
             client = self._clients.pop(peer, None)
         if client is not None and len(client.slots):
-            self._submit(self._leave, client)
+            self.submit(self._leave, client)
             self._say(f"client {client.index} has left: {reason}")
 
     # Run by the thread.

@@ -93,19 +93,23 @@ class Service(CommandThread, Generic[L]):
 
     def join(self, lane: L) -> None:
         """Commands the thread to add a lane."""
-        self._submit(self._join, lane)
+        self.submit(self._join, lane)
 
     def arrive(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
         """Commands the thread to take a message of the lane, received at ``now`` (monotonic, s)."""
-        self._submit(self._arrive, lane, arrays, now)
+        self.submit(self._arrive, lane, arrays, now)
 
     def control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
         """Commands the thread to take a message of the actor's control lane."""
-        self._submit(self._control, member, arrays)
+        self.submit(self._control, member, arrays)
+
+    def taken(self, lane: L) -> None:
+        """Commands the thread to empty the lane's outbox, which another process has taken."""
+        self.submit(self._taken, lane)
 
     def leave(self, lane: L) -> None:
         """Commands the thread to remove a lane."""
-        self._submit(self._leave, lane)
+        self.submit(self._leave, lane)
 
     def wait_blocked(self, timeout: float) -> bool:
         """Waits, in lockstep, until all lanes wait for weights; returns False when ``timeout`` s have passed."""
@@ -133,6 +137,12 @@ class Service(CommandThread, Generic[L]):
     def _join(self, lane: L) -> None:
         lane.served = True
         self.lanes.append(lane)
+
+    def _taken(self, lane: L) -> None:
+        if lane.served:
+            self._ledger.train(lane.counted)
+            lane.handed_over()
+            self._complete.remove(lane)
 
     def _leave(self, lane: L) -> None:
         if lane.served:
