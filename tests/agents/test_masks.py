@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from harness import thorough
 
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.errors import ConfigError, SpecError
@@ -27,7 +28,7 @@ from seedbed.testing.agents import (
 )
 from seedbed.types import ACTION_MASK, ArraySpec, EnvSpec, leaves
 
-CHECKS = (check_forbidden_actions_are_never_taken, check_update_is_finite, check_priorities)
+CHECKS = [check_forbidden_actions_are_never_taken, *thorough(check_update_is_finite, check_priorities)]
 CHOICE = ArraySpec((), "int32", (5,))
 SPEC_OF = {
     **SPECS,

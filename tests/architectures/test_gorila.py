@@ -19,6 +19,7 @@ from harness import (
     rows,
     sockets,
     summary,
+    thorough,
     tiny,
     until,
     words_of,
@@ -42,7 +43,7 @@ DQN: dict[str, Any] = {
 GORILA = {**DQN, "arch": "gorila"}
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", [3, *thorough(1)])
 def test_one_worker_in_lockstep_computes_what_seed_does(shards: int, tmp_path: Path) -> None:
     """Acting, replay, sampling, priorities, target: all but who applies the gradient is the same."""
     settings = {**DQN, "lag": 0, "actors": 1, "envs_per_actor": 8, "eval_envs": 2, "frames": 12 * 8 * 5}
@@ -62,7 +63,7 @@ def test_one_worker_in_lockstep_computes_what_seed_does(shards: int, tmp_path: P
     assert max(row.get("gradient_staleness_max", 0) for row in told) == 0
 
 
-@pytest.mark.parametrize("transport", ["shm", "grpc"])
+@pytest.mark.parametrize("transport", ["grpc", *thorough("shm")])
 def test_workers_share_what_they_learn_and_go_on_after_a_stop(transport: str, tmp_path: Path) -> None:
     settings = {**GORILA, "shards": 2, "transport": transport, "replay_ratio": 2.0}
     first = train(tiny("toy:catch", tmp_path / "run", **settings, frames=1500)).to_json()

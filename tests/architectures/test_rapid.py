@@ -22,6 +22,7 @@ from harness import (
     servers,
     sockets,
     summary,
+    thorough,
     tiny,
     until,
 )
@@ -137,7 +138,7 @@ def test_passes_that_are_left_out_do_not_put_publication_off(
     assert set(np.diff(published)) <= {5, 6, 7, 8}
 
 
-@pytest.mark.parametrize("transport", ["shm", "grpc"])
+@pytest.mark.parametrize("transport", ["shm", *thorough("grpc")])
 def test_pools_of_processes_learn_and_go_on_after_a_stop(transport: str, tmp_path: Path) -> None:
     first = train(tiny("toy:catch", tmp_path / "run", **RAPID, transport=transport, frames=1500)).to_json()
     assert balanced(first)
