@@ -288,7 +288,8 @@ class RunFolder:
         """Raises :class:`ConfigError` if a module that the run names is not found from here, but above the run."""
         record = self.record()
         # Not what only looks like a name, in an option.
-        named = {key: record[key] for key in ("env", "arch", "agent", "network", "log") if key in record}
+        naming = {"env", "arch", "agent", "network", "log"}
+        named = {key: value for key, value in record.items() if key in naming}
         for name in sorted(foreign_names(named)):
             if (place := standing_above(name, self.path)) is not None:
                 run = os.path.relpath(self.path.resolve(), place)
