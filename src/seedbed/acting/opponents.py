@@ -409,15 +409,15 @@ class Games:
       pool: pool of the frozen versions.
       slots: number of each row among the rows of all hosts.
       epoch: number of actors that had the rows before.
-      keeps: whether it keeps who decided each step; see :meth:`kept`.
+      records: whether it records who decides each step; see :meth:`recorded`.
 
     Attributes:
       players: int64 ``[rows]``, version that plays each row; :data:`ITSELF` for the policy.
     """
 
-    def __init__(self, pool: Opponents, slots: Sequence[int], epoch: int, *, keeps: bool = False) -> None:
+    def __init__(self, pool: Opponents, slots: Sequence[int], epoch: int, *, records: bool = False) -> None:
         self._pool, self._slots, self._epoch = pool, slots, epoch
-        self._kept: list[NDArray[np.int32]] | None = [] if keeps else None
+        self._recorded: list[NDArray[np.int32]] | None = [] if records else None
         self.players: NDArray[np.int64] = np.full(len(slots), ITSELF, np.int64)
 
     def step(self, step: TimeStep, returns: NDArray[np.float64], count: int) -> None:
@@ -436,14 +436,14 @@ class Games:
                 version, side = self._pool.draw(int(self._slots[row]), self._epoch, count)
                 players[row + side] = version
         self.follow(step, returns, players)
-        if self._kept is not None:
-            self._kept.append(players.astype(np.int32))
+        if self._recorded is not None:
+            self._recorded.append(players.astype(np.int32))
 
-    def kept(self) -> NDArray[np.int32]:
-        """Returns the players of the steps since the last call, int32 ``[T, rows]``; only where it keeps them."""
-        assert self._kept is not None
-        kept, self._kept = self._kept, []
-        return np.stack(kept)
+    def recorded(self) -> NDArray[np.int32]:
+        """Returns the players of the steps since the last call, int32 ``[T, rows]``; only where they are recorded."""
+        assert self._recorded is not None
+        recorded, self._recorded = self._recorded, []
+        return np.stack(recorded)
 
     def follow(self, step: TimeStep, returns: NDArray[np.float64], players: NDArray[np.integer[Any]]) -> None:
         """Counts the games that are over with a step ``[rows]``, and takes up the players that decide it.

@@ -156,7 +156,7 @@ class RemoteRecipient:
     def games(self, pool: Opponents, lane: ServedLane) -> Games:
         """See :class:`~seedbed.serving.inference_service.Recipient`; the versions that play go with the unrolls."""
         assert isinstance(lane, ProxiedLane)
-        return Games(pool, lane.numbers, lane.member.epoch, keeps=True)
+        return Games(pool, lane.numbers, lane.member.epoch, records=True)
 
     def joined(self, lane: ServedLane) -> None:
         """Tells the policy the numbers and the exploration that the optimizer gave the environments."""
@@ -167,7 +167,7 @@ class RemoteRecipient:
         """Sends the unroll as it was played: the optimizer counts its games, and takes opponents out."""
         assert isinstance(lane, ProxiedLane)
         lane.told = None
-        lane.link.send(lane.half, unroll, None if lane.games is None else lane.games.kept())
+        lane.link.send(lane.half, unroll, None if lane.games is None else lane.games.recorded())
         return unroll
 
 
