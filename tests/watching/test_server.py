@@ -147,6 +147,31 @@ def test_returns_of_several_environments_are_not_folded(tmp_path: Path) -> None:
         answers.curves("agent", "nothing")
 
 
+def test_agents_side_by_side_have_a_curve_each(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    config = run.path / "config.json"
+    record = json.loads(config.read_text()) | {"seed": 5, "seeds": 2, "sweep": ["entropy-cost=0.1,0.2"]}
+    config.write_text(json.dumps(record))
+    answers = Answers([tmp_path])
+
+    def groups(by: str) -> dict[str, list[float]]:
+        (line,) = answers.runs()["runs"]
+        found = answers.curves(by, line["id"])["groups"]
+        return {each["name"]: sorted(line[-1][1] for line in each["frames"]["lines"]) for each in found}
+
+    for index in range(4):
+        path = run.metrics_of(index)
+        path.parent.mkdir(parents=True)
+        row = {"agent_steps": 1, "env_frames": 1, "seconds": 1, "mean_return": index}
+        path.write_text(json.dumps(row) + "\n")
+    assert {"entropy_cost", "seed"} <= {*answers.runs()["settings"]}
+    assert groups("entropy_cost") == {"0.1": [0, 1], "0.2": [2, 3]}
+    assert groups("seed") == {"5": [0, 2], "6": [1, 3]}
+    # A record of more agents than anybody trains is that of one.
+    config.write_text(json.dumps(record | {"seeds": 10**9}))
+    assert len(Answers([tmp_path]).runs()["runs"]) == 1
+
+
 def test_the_middle_and_its_band() -> None:
     from seedbed.metrics.reports import Curve
 

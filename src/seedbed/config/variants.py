@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, unknown_name
+
+_MOST_RECORDED = 10_000
+"""Most agents of a recorded run; a record that says more is not this project's."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ def recorded_variants(record: Mapping[str, Any]) -> list[Variant]:
     try:
         swept = [_parsed(item) for item in record.get("sweep") or ()]
         seed, seeds = int(record.get("seed", 0)), int(record.get("seeds") or 1)
+        if (count := seeds * math.prod(len(values) for _, values in swept)) > _MOST_RECORDED:
+            raise ValueError(f"there would be {count:,} of them")
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"its settings of agents side by side are damaged: {error}") from error
     return _combined(swept, seed, seeds, changing=record.get("pbt_frames") is not None)

@@ -14,6 +14,7 @@ import psutil
 
 from seedbed import regular_files
 from seedbed.architectures.program import Program
+from seedbed.config.variants import recorded_variants
 from seedbed.errors import ConfigError
 from seedbed.launch.folder import RunFolder
 from seedbed.metrics.reports import Curve, curve_of
@@ -33,6 +34,7 @@ class Standing:
     Attributes:
       folder: its folder.
       settings: recorded settings, by name.
+      agents: settings of each of its agents side by side that are not the run's; empty where there is one agent.
       state: ``starting``, ``running``, ``silent`` (no row for a while), ``killed`` or ``ended``.
       why: reason for the state, for people; may be empty.
       row: newest row of metrics; empty before the first one.
@@ -46,6 +48,7 @@ class Standing:
 
     folder: RunFolder
     settings: Mapping[str, Any]
+    agents: tuple[Mapping[str, Any], ...]
     state: str
     why: str
     row: Mapping[str, float]
@@ -81,6 +84,9 @@ class WatchedRun:
     _rows: GrowingRows = field(init=False, repr=False)
     _recent: list[dict[str, float]] = field(default_factory=list, init=False, repr=False)
     _of_curve: list[dict[str, float]] = field(default_factory=list, init=False, repr=False)
+    _of_agents: list[tuple[GrowingRows, list[dict[str, float]]]] = field(
+        default_factory=list, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         self._rows = GrowingRows(self.folder.metrics, self.last)
@@ -91,6 +97,9 @@ class WatchedRun:
         row = self._recent[-1] if self._recent else {}
         before = self._before(row)
         settings, live = _object(self.folder, "config"), _object_at(self.folder.live)
+        agents = _agents(settings)
+        for index in range(len(self._of_agents), len(agents)):
+            self._of_agents.append((GrowingRows(self.folder.metrics_of(index), self.last), []))
         program = _program(self.folder.program)
         state, why = self._state(live)
         found = shares(self._smoothed(row), before, live.get("cores"))
@@ -98,6 +107,7 @@ class WatchedRun:
         return Standing(
             self.folder,
             settings,
+            agents,
             state,
             why,
             row,
@@ -109,14 +119,18 @@ class WatchedRun:
             tuple(faults(self.folder.log)),
         )
 
-    def curve(self) -> Curve:
-        """Returns the learning curve in the rows that were read."""
-        return curve_of(self._of_curve)
+    def curves(self) -> list[Curve]:
+        """Returns the learning curve of each agent, in the rows that there are; see :attr:`Standing.agents`."""
+        if not self._of_agents:
+            return [curve_of(self._of_curve)]
+        for rows, read in self._of_agents:
+            read.extend(map(_of_a_curve, rows.new()))
+        return [curve_of(read) for _, read in self._of_agents]
 
     def _read(self) -> None:
         for row in self._rows.new():
             self._recent.append(row)
-            self._of_curve.append({name: row[name] for name in _OF_CURVES if name in row})
+            self._of_curve.append(_of_a_curve(row))
         newest = self._recent[-1].get("seconds", math.nan) if self._recent else math.nan
         # The newest row that is older than the window stays, so that rates are over all of it.
         while len(self._recent) > 2 and newest - self._recent[1].get("seconds", math.nan) > _WINDOW_SECONDS:
@@ -150,6 +164,19 @@ class WatchedRun:
         if silent > _SILENT_SECONDS:
             return "silent", f"no row for {silent:,.0f} s"
         return "running", ""
+
+
+def _of_a_curve(row: Mapping[str, float]) -> dict[str, float]:
+    return {name: row[name] for name in _OF_CURVES if name in row}
+
+
+def _agents(settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    if settings.get("seeds", 1) == 1 and not settings.get("sweep"):
+        return ()
+    try:
+        return tuple({**each.values, "seed": each.seed} for each in recorded_variants(settings))
+    except ConfigError:
+        return ()
 
 
 def _lives(live: Mapping[str, Any]) -> bool:

@@ -94,7 +94,9 @@ class Answers:
         found = self._watcher.look()
         self._standings = {_id(run): run for run in found}
         names = dict.fromkeys(["agent", "arch", "env", *(name for run in found for name in run.settings)])
-        differ = [name for name in names if len({_text(run.settings.get(name)) for run in found}) > 1]
+        agents = [each for run in found for each in _settings_of_agents(run)]
+        names |= dict.fromkeys(name for agent in agents for name in agent)
+        differ = [name for name in names if len({_text(agent.get(name)) for agent in agents}) > 1]
         return {
             "runs": [_line(name, run) for name, run in self._standings.items()],
             "settings": list(dict.fromkeys(["agent", "arch", "env", *differ])),
@@ -131,9 +133,10 @@ class Answers:
         groups: dict[str, list[Curve]] = {}
         for standing in self._standings.values():
             watched = self._watcher.runs.get(standing.folder.path)
-            curve = watched.curve() if watched and env in (None, _env(standing)) else None
-            if curve is not None and len(curve.frames):
-                groups.setdefault(_text(standing.settings.get(by)), []).append(curve)
+            curves = watched.curves() if watched and env in (None, _env(standing)) else []
+            for settings, curve in zip(_settings_of_agents(standing), curves, strict=False):
+                if len(curve.frames):
+                    groups.setdefault(_text(settings.get(by)), []).append(curve)
         folded = {}
         for value, curves in groups.items():
             key = (env, by, value, *(len(curve.frames) for curve in curves))
@@ -153,6 +156,11 @@ class Answers:
         except OSError as error:
             raise KeyError(name) from error
         return path
+
+
+def _settings_of_agents(run: Standing) -> list[Mapping[str, Any]]:
+    """The settings of each agent of a run."""
+    return [{**run.settings, **own} for own in run.agents or ({},)]
 
 
 def fold(curves: Sequence[Curve], x_of: Callable[[Curve], Any]) -> dict[str, Any]:
