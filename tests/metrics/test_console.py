@@ -43,6 +43,7 @@ def test_what_is_shown_is_registered_and_unknown_numbers_are_dashes() -> None:
     shown = dict(entries(ROW | {"mean_return": math.nan}, Budget(seconds=100)))
     assert shown["mean return (100)"] == "–"
     assert shown["time left"] == "10 s"
+    assert dict(entries(ROW, Budget(seconds=100, until_return=9.0)))["time left, at most"] == "10 s"
     assert entries({}, Budget()) == []
 
 

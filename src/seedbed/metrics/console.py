@@ -51,7 +51,7 @@ class Budget:
         return min(max(parts), 1.0)
 
     def seconds_left(self, row: Row) -> float | None:
-        """Seconds until the budget is spent at the present speed; None if nothing tells."""
+        """Seconds until the limits are reached at the present speed; None if nothing tells."""
         left = []
         speed = row.get("frames_per_second", 0.0)
         if self.frames is not None and speed > 0:
@@ -114,7 +114,7 @@ def entries(row: Row, budget: Budget) -> list[tuple[str, str]]:
         shown.append(("time", duration(row["seconds"])))
     left = budget.seconds_left(row)
     if left is not None and math.isfinite(left):
-        shown.append(("time left", duration(left)))
+        shown.append(("time left" if budget.until_return is None else "time left, at most", duration(left)))
     return shown
 
 
