@@ -270,6 +270,22 @@ def test_a_plan_needs_a_limit_and_possible_numbers(fake: Path) -> None:
     )
 
 
+def test_as_many_runs_at_once_as_this_machine_has_room_for_what_stands_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_cores", lambda: 16)
+
+    def at_once(**settings: Any) -> int:
+        config = tiny("toy:catch", tmp_path, frames=1_000, actors=30, transport="shm", **settings)
+        return plan(config, ["learning_rate=0.01..0.8"]).at_once
+
+    assert at_once() == 1
+    # Thirty actors are on other machines then; what they push gradients to is on this one.
+    assert at_once(on="ray") > 4
+    pushing = {"arch": "gorila", "agent": "dqn", "shards": 3, "on": "ray"}
+    assert at_once(**pushing) < at_once(on="ray")
+
+
 def test_ends_with_which_no_run_could_start_are_refused_before_the_first(tmp_path: Path) -> None:
     config = tiny("toy:catch", tmp_path, agent="ppo", frames=1000)
     with pytest.raises(ConfigError, match="minibatches"):

@@ -169,7 +169,7 @@ def plan(
 
 
 def _require_fit(config: RunConfig, space: Sequence[Axis]) -> float:
-    """Refuses ends of axes with which no run could start; returns the cores that a run declares."""
+    """Refuses ends of axes with which no run could start; returns the cores that a run declares on this machine."""
     from seedbed.architectures.compatibility import load_architecture, require_fit
     from seedbed.launch.build import build_agent, build_spec
 
@@ -180,7 +180,9 @@ def _require_fit(config: RunConfig, space: Sequence[Axis]) -> float:
         require_fit(case, agent)
     architecture = load_architecture(config.arch)
     program = architecture.program(architecture.place(config), build_agent(config, spec), spec)
-    return max(sum(role.count * role.needs.cores for role in program.roles), 0.1)
+    # Of a run on a cluster, the head and those that others dial are on this machine.
+    here = [role for role in program.roles if config.on == "here" or role.entry is None or role.listens]
+    return max(sum(role.count * role.needs.cores for role in here), 0.1)
 
 
 def _cores() -> int:
