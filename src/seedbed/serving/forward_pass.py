@@ -1,4 +1,4 @@
-"""What makes an inference service one of a forward-pass server, which acts for rollout workers and learns nothing.
+"""The parts of a forward-pass server's inference service, which acts for rollout workers and learns nothing.
 
 Complete unrolls go to the optimizer (:class:`RemoteRecipient`). Weights come from it over the links of the lanes that
 are served (:class:`Fetch`): under a free lag each newer version as soon as it is published, so that every step is

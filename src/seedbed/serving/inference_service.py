@@ -25,10 +25,10 @@ from seedbed.types import Tree, Unroll, Weights, map_leaves
 
 
 class Recipient(Protocol):
-    """The one that complete unrolls go to, and what its lanes have to know for that; called by the service."""
+    """The receiver of complete unrolls, and of the lanes that they come from; called by the service."""
 
     def new_lane(self, **known: Any) -> ServedLane:
-        """Makes a lane of what is known of it; see :meth:`~seedbed.serving.service.Service.new_lane`."""
+        """Makes a lane; ``known`` are its attributes, see :meth:`~seedbed.serving.service.Service.new_lane`."""
 
     def games(self, pool: Opponents, lane: ServedLane) -> Games:
         """Makes the games of a lane in self-play."""
@@ -59,7 +59,7 @@ class LocalRecipient:
         """Does nothing."""
 
     def cut(self, lane: ServedLane, unroll: Unroll) -> Unroll:
-        """Takes opponents out: nobody trains on what they decided."""
+        """Takes opponents out: nobody trains on their decisions."""
         return unroll if lane.games is None else without_opponents(unroll)
 
 
@@ -75,7 +75,7 @@ class InferenceService(Service[ServedLane]):
       full_batch: number of rows in a full batch, for the meters.
       on_failure: function that is called with the exception that ended the thread.
       pool: frozen versions that play against the policy; None without self-play.
-      recipient: the one that unrolls go to; None for one in this process.
+      recipient: receiver of the unrolls; None for one in this process.
     """
 
     hears = True
