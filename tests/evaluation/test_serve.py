@@ -140,25 +140,27 @@ def test_clients_at_once_have_memories_of_their_own_and_one_that_dies_leaves_its
     late.close()
 
 
-def test_a_client_for_which_there_was_no_room_may_come_later(remembers: tuple[Path, Any]) -> None:
-    _, client = remembers
-    holder, late = client(), client()
-    shape = late.observation_spec.shape
-    holder.act(np.zeros((8, *shape), np.float32))
-    with pytest.raises(Refused, match="larger --max-envs"):
-        late.act(np.zeros((2, *shape), np.float32))
-    holder.close()
+def test_a_client_for_which_there_was_no_room_may_come_later(
+    remembers: tuple[Path, Any], tmp_path: Path
+) -> None:
+    folder, _ = remembers
+    with served(folder, f"unix:{tmp_path}/s", greedy=True, max_envs=3) as client:
+        holder, late = client(), client()
+        pair = np.zeros((2, *late.observation_spec.shape), np.float32)
+        holder.act(pair)
+        with pytest.raises(Refused, match="larger --max-envs"):
+            late.act(pair)
+        holder.close()
 
-    def found() -> Any:
-        with suppress(Refused):
-            return late.act(np.zeros((2, *shape), np.float32))
+        def found() -> Any:
+            with suppress(Refused):
+                return late.act(pair)
 
-    _, state = until(found, "room")
-    late.close()
-    with pytest.raises(SpecError, match="of a conversation that has ended"):
-        late.act(np.zeros((2, *shape), np.float32), state, reward=0.0)
-    late.act(np.zeros((2, *shape), np.float32))
-    late.close()
+        _, state = until(found, "room")
+        late.close()
+        with pytest.raises(SpecError, match="of a conversation that has ended"):
+            late.act(pair, state, reward=0.0)
+        until(found, "room again")
 
 
 def test_what_does_not_fit_is_refused_by_name(remembers: tuple[Path, Any]) -> None:
