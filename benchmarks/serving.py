@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import select
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,8 @@ def main() -> None:
             finally:
                 server.terminate()
                 server.communicate()
-    row = {"policy": about, "measured": measured, **provenance()}
+    row = {"command": shlex.join(["benchmarks/serving.py", *sys.argv[1:]]), "policy": about}
+    row |= {"measured": measured, **provenance()}
     with (Path(__file__).parent / "results" / "serving.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
 
