@@ -57,6 +57,11 @@ def variants(config: RunConfig) -> list[Variant]:
     return _combined(swept, config.seed, population.seeds, changing=population.pbt_frames is not None)
 
 
+def has_variants(record: Mapping[str, Any]) -> bool:
+    """Returns whether a recorded run has agents side by side, each with a curve of its own."""
+    return record.get("seeds", 1) != 1 or bool(record.get("sweep"))
+
+
 def recorded_variants(record: Mapping[str, Any]) -> list[Variant]:
     """The agents of a recorded run (see :meth:`~seedbed.launch.folder.RunFolder.record`), of which nothing is imported.
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from seedbed import regular_files
-from seedbed.config.variants import Variant, recorded_variants
+from seedbed.config.variants import Variant, has_variants, recorded_variants
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.listing import run_folders
@@ -157,7 +157,7 @@ def _read(folder: RunFolder, notes: list[str]) -> Iterator[_Run]:
     """Yields a run, or the agents that it trained side by side; notes what has no curve."""
     try:
         settings = folder.record()
-        several = settings.get("seeds", 1) != 1 or settings.get("sweep")
+        several = has_variants(settings)
         agents = recorded_variants(settings) if several else [Variant(settings.get("seed", 0))]
         for index, agent in enumerate(agents):
             own = {**settings, **agent.values, "seed": agent.seed}

@@ -45,12 +45,13 @@ class Fetch:
           lanes: lanes that are served; the link of the first one is asked.
           version: the least version that is wanted; None if none is.
         """
-        # Only once the link's last lane has left: until then the snapshot that it was asked for may still come.
-        if self.asked not in [_link(lane) for lane in lanes]:
-            self.asked = None
+        # Until the link's last lane has left, the snapshot that it was asked for may still come.
+        if any(_link(lane) is self.asked for lane in lanes):
+            return
+        self.asked = None
         missing = None if self._pool is None else self._pool.missing()
         wanted = version if missing is None else -1 - missing
-        if self.asked is None and lanes and wanted is not None:
+        if lanes and wanted is not None:
             self.asked = _link(lanes[0])
             self.asked.want(wanted)
 

@@ -14,7 +14,7 @@ import psutil
 
 from seedbed import regular_files
 from seedbed.architectures.program import Program
-from seedbed.config.variants import recorded_variants
+from seedbed.config.variants import has_variants, recorded_variants
 from seedbed.errors import ConfigError
 from seedbed.launch.folder import RunFolder
 from seedbed.metrics.reports import Curve, curve_of
@@ -171,7 +171,7 @@ def _of_a_curve(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def _agents(settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    if settings.get("seeds", 1) == 1 and not settings.get("sweep"):
+    if not has_variants(settings):
         return ()
     try:
         return tuple({**each.values, "seed": each.seed} for each in recorded_variants(settings))
