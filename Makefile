@@ -49,8 +49,8 @@ thorough: $(INSTALLED)-test $(EXTENSION) ## run the tests that `make test` leave
 	$(BIN)/python -m pytest -m thorough $(AT_ONCE) $(AS_FOR_EVERYBODY)
 
 check: $(INSTALLED)-test $(INSTALLED)-check $(EXTENSION) ## format, lint, types, and which folder may import which
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --no-cache --check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/house
 

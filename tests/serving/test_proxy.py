@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from fakes import COUNT, Player, reporter
 from harness import until
-from seedbed.serving.forward_pass import AsTold, Fetch, Newest, RemoteRecipient
-from seedbed.serving.link import Link
 
 from seedbed.acting.assignment import Assignment
 from seedbed.acting.batcher import BatchRule
@@ -29,7 +27,9 @@ from seedbed.errors import Refused
 from seedbed.metrics.ledger import Ledger
 from seedbed.seeding import key
 from seedbed.serving.actor_registry import ActorRegistry
+from seedbed.serving.forward_pass import AsTold, Fetch, Newest, RemoteRecipient
 from seedbed.serving.inference_service import InferenceService
+from seedbed.serving.link import Link
 from seedbed.serving.proxy import Proxy, ServerReporter
 from seedbed.serving.unroll_service import UnrollService
 from seedbed.transport.connect import connect, listen
