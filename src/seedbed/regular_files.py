@@ -17,9 +17,15 @@ import json
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 MOST_BYTES = 64 << 20
 """Largest file of text that is read as a whole."""
@@ -31,6 +37,9 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISCHR, "it is a device"),
     (stat.S_ISBLK, "it is a device"),
 )
+# Windows has neither pipes nor links in the place of files, and changes the ends of lines unless it is told not to.
+_GUARDS: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 
 
 def current_folder() -> Path | None:
@@ -100,12 +109,27 @@ def open_to_change(path: str | Path) -> io.BufferedRandom:
 
 def _opened(path: str | Path, how: int, links: bool) -> int:
     """A descriptor; another thing that came into the file's place after the look is refused too, without waiting."""
-    guards = os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
-    handle = os.open(path, how | guards, 0o666)
+    handle = os.open(path, how | _GUARDS | (0 if links else _NO_LINK), 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it has to be a file", os.fspath(path))
     return handle
+
+
+def lock(file: IO[bytes] | int) -> None:
+    """Locks an open file, until it is closed or this process ends, against :func:`lock` by others.
+
+    Raises:
+      BlockingIOError: another process, or another opening of the file, has the lock.
+      OSError: its file system has no locks.
+    """
+    if sys.platform == "win32":
+        try:
+            msvcrt.locking(file if isinstance(file, int) else file.fileno(), msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:  # it says that the byte is locked
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read(path: str | Path, most: int | None = MOST_BYTES, *, links: bool = False) -> bytes:

@@ -21,6 +21,7 @@ VOCABULARY = {
     "instances",
     "seeding",
     "regular_files",
+    "limits",
     "priority",
 }
 ARITHMETIC = {"ops", "nets", "agents"}
@@ -34,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "public": set(),
     "errors": set(),
     "regular_files": set(),
+    "limits": set(),
     "priority": set(),
     "faults": {"errors", "regular_files"},
     "installation": set(),

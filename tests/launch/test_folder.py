@@ -139,7 +139,7 @@ def test_a_file_system_without_locks_is_said_and_used(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("seedbed.launch.folder.fcntl.flock", refuse)
+    monkeypatch.setattr("seedbed.regular_files.fcntl.flock", refuse)
     with folder.held():
         pass
     assert "has no locks (No locks available)" in capsys.readouterr().out

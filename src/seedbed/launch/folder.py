@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
@@ -126,7 +125,7 @@ class RunFolder:
             raise ConfigError(f"cannot write {error.filename or self._lock}: {error.strerror}") from error
         with lock as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                regular_files.lock(file)
             except BlockingIOError as error:
                 raise ConfigError(
                     f"another process trains in {self.path}: wait for it or stop it, or choose another folder"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from seedbed import regular_files
+from seedbed import limits, regular_files
 from seedbed.metrics.sinks import Row
 
 
@@ -31,7 +30,7 @@ class LiveFile:
             "machine": socket.gethostname(),
             "pid": process.pid,
             "begun": process.create_time(),
-            "cores": _cores(),
+            "cores": limits.cores(),
         }
 
     def __str__(self) -> str:
@@ -44,7 +43,3 @@ class LiveFile:
 
     def close(self) -> None:
         """Does nothing: the file tells of the last row."""
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import shutil
 import socket
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from seedbed import __version__
+from seedbed import __version__, limits
 from seedbed.errors import ConfigError, SeedbedError
 from seedbed.installation import extra_line, whole_line
 from seedbed.launch.surroundings import programs_folder, require_devices
@@ -123,9 +122,8 @@ def _devices() -> Iterator[Finding]:
         # Later examinations compute as well.
         jax.config.update("jax_platforms", "cpu")
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for index, device in enumerate(jax.local_devices()):
-        on_cpu = f", {cores} cores" if device.platform == "cpu" else ""
+        on_cpu = f", {limits.cores()} cores" if device.platform == "cpu" else ""
         yield f"device {index}", f"{device.platform}: {device.device_kind}{on_cpu}", ""
 
 
@@ -186,21 +184,23 @@ def _shared_memory() -> Finding:
 
 
 def _open_files() -> Finding:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    advice = "" if soft >= _LEAST_OPEN_FILES else f"raise it for many actors: ulimit -n {_LEAST_OPEN_FILES}"
-    return "open files", f"{soft} (at most {hard})", advice
+    now, most = limits.open_files()
+    if now is None:
+        return "open files", "no limit", ""
+    advice = "" if now >= _LEAST_OPEN_FILES else f"raise it for many actors: ulimit -n {_LEAST_OPEN_FILES}"
+    return "open files", f"{now} (at most {most or 'any number'})", advice
 
 
 def _processes() -> Finding:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    return "processes", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}", ""
+    most = limits.processes()
+    return "processes", "no limit" if most is None else f"at most {most}", ""
 
 
 def _memory() -> Finding:
     memory = psutil.virtual_memory()
     found = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    limit = "" if soft == resource.RLIM_INFINITY else f", {soft / 2**30:.1f} GiB a process"
+    most = limits.memory_bytes()
+    limit = "" if most is None else f", {most / 2**30:.1f} GiB a process"
     return "memory", found + limit, "" if memory.available > 2**30 else "a run from pixels takes about 1 GiB"
 
 

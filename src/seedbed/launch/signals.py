@@ -11,12 +11,14 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 _COUNTED = (signal.SIGINT, signal.SIGTERM)
-_ENDING = (*_COUNTED, signal.SIGHUP)
+_CLOSED = [signal.SIGHUP] if sys.platform != "win32" else []
+_ENDING = (*_COUNTED, *_CLOSED)
 _HURRY_SECONDS = 3.0
 
 
@@ -73,7 +75,7 @@ def ending_as_by_ctrl_c() -> Iterator[None]:
 def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
     """Calls ``handle`` for the first signal, and raises :class:`KeyboardInterrupt` for the second that counts."""
     # A process that was started to ignore its terminal (nohup) goes on ignoring it.
-    heeded = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
+    heeded = [number for number in _ENDING if number not in _CLOSED or not _ignored(number)]
     begun, counted = False, 0
 
     def hear(number: int, frame: Any) -> None:

@@ -15,13 +15,13 @@ import contextlib
 import hashlib
 import os
 import platform
-import resource
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from seedbed import limits
 from seedbed.errors import ConfigError
 
 _NEEDED: dict[str, Any] = {
@@ -48,10 +48,7 @@ def held() -> Iterator[None]:
     folder, which environments in this process may change, is restored too.
     """
     with contextlib.ExitStack() as stack:
-        # By a file: the folder may be removed or renamed meanwhile.
-        here = os.open(os.curdir, getattr(os, "O_PATH", os.O_RDONLY))
-        stack.callback(os.close, here)
-        stack.callback(os.fchdir, here)
+        stack.enter_context(_staying_here())
         jax = sys.modules.get("jax")
         keeping = _keeping(jax)
         if keeping:
@@ -65,6 +62,22 @@ def held() -> Iterator[None]:
             stack.callback(_update, jax, {name: getattr(jax.config, name) for name in wanted})
             _update(jax, wanted)
         yield
+
+
+@contextlib.contextmanager
+def _staying_here() -> Iterator[None]:
+    """Restores the current folder."""
+    if sys.platform == "win32":
+        with contextlib.chdir(os.curdir):
+            yield
+        return
+    # By a file: the folder may be removed or renamed meanwhile.
+    here = os.open(os.curdir, getattr(os, "O_PATH", os.O_RDONLY))
+    try:
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def programs_folder() -> Path | None:
@@ -88,6 +101,8 @@ def programs_folder() -> Path | None:
 
 def _only_mine(folder: Path) -> bool:
     """Returns whether nobody else can put a program there, which would be run."""
+    if sys.platform == "win32":
+        return True  # a home folder is its user's own there
     about = folder.lstat()
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022
 
@@ -157,12 +172,9 @@ def require_files(actors: int = 0, most: int = 0) -> None:
       ConfigError: a run would be short of files: some libraries abort the process then.
     """
     least, wanted = (_LEAST_FILES + _FILES_AN_ACTOR * number for number in (actors, max(actors, most)))
-    allowed, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    if allowed != unlimited and allowed < wanted:
-        allowed = wanted if hard == unlimited else max(allowed, min(wanted, hard))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed != unlimited and allowed < least:
+    limits.allow_open_files(wanted)
+    allowed, _ = limits.open_files()
+    if allowed is not None and allowed < least:
         what = f"a run with {actors} actors" if actors else "a run"
         raise ConfigError(
             f"this process may have {allowed} files open at once, and {what} needs {least} or more: "

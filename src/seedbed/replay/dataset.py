@@ -22,7 +22,6 @@ nothing that looks whole.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 from bisect import bisect_right
@@ -171,7 +170,7 @@ def _hold(handle: int, draft: Path) -> None:
         f"another process is writing to {draft}: wait for it, or choose another folder with --out"
     )
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        regular_files.lock(handle)
     except BlockingIOError as error:
         raise busy from error
     # It may have been finished, and got its final name, just before it could be held.

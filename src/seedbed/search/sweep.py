@@ -18,7 +18,6 @@ grid of numbers; a program cannot stop some of its agents early, nor give their 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -33,7 +32,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from seedbed import regular_files
+from seedbed import limits, regular_files
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
@@ -165,7 +164,7 @@ def plan(
     if by == "all":
         every = len(combinations(space))
         trials = min(trials or every, every)
-    return Plan(made, space, trials or _TRIALS, by, at_once or max(1, int(_cores() / cores)), folder)
+    return Plan(made, space, trials or _TRIALS, by, at_once or max(1, int(limits.cores() / cores)), folder)
 
 
 def _require_fit(config: RunConfig, space: Sequence[Axis]) -> float:
@@ -183,10 +182,6 @@ def _require_fit(config: RunConfig, space: Sequence[Axis]) -> float:
     # Of a run on a cluster, the head and those that others dial are on this machine.
     here = [role for role in program.roles if config.on == "here" or role.entry is None or role.listens]
     return max(sum(role.count * role.needs.cores for role in here), 0.1)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _record(config: RunConfig, space: Sequence[Axis]) -> dict[str, Any]:
@@ -236,7 +231,7 @@ def _held(planned: Plan) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         with regular_files.open_to_append(folder / "lock") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                regular_files.lock(lock)
             except BlockingIOError as error:
                 raise ConfigError(f"another process sweeps in {folder}: wait for it or stop it") from error
             file = folder / "sweep.json"

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seedbed import limits
 from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule
 from seedbed.acting.lag_control import FreeBatches
@@ -38,7 +39,7 @@ from seedbed.serving.actor_registry import ActorRegistry
 from seedbed.serving.inference_service import InferenceService
 from seedbed.serving.source import ServedActors
 from seedbed.timing.children import children
-from seedbed.timing.stages import processors, provenance
+from seedbed.timing.stages import provenance
 from seedbed.types import Tree, Weights
 
 ADDRESSES = {"shm": "shm:{folder}/socket", "grpc": "unix:{folder}/socket"}
@@ -192,7 +193,7 @@ def measure(config: RunConfig, seconds: float) -> Measured:
         before = _held()
         with children() as started:
             numbers = range(place.actors)
-            count = min(place.actors, processors())
+            count = min(place.actors, limits.cores())
             job = {"address": address, "token": token, "spec": spec.to_json()}
             actors = [
                 started.start(

@@ -33,6 +33,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from seedbed import limits
 from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import buckets
 from seedbed.acting.example import example_unroll
@@ -117,7 +118,7 @@ def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage
                 _environment_job(config, seconds),
                 env={**os.environ, "JAX_PLATFORMS": "cpu"},  # as actors have it
             )
-            for _ in range(processors())
+            for _ in range(limits.cores())
         ]
         for process in processes:
             output, _ = process.communicate()
@@ -132,7 +133,7 @@ def environment_stage(config: RunConfig, spec: EnvSpec, seconds: float) -> Stage
         statistics.median(totals),
         min(totals),
         max(totals),
-        f"{processors()} processes of {config.placement.envs_per_actor} environments, random actions",
+        f"{limits.cores()} processes of {config.placement.envs_per_actor} environments, random actions",
     )
 
 
@@ -204,7 +205,7 @@ def inference_stages(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: fl
 def _busy_cores() -> Iterator[int]:
     """Keeps every core busy with another process; yields their number."""
     with children() as started:
-        processes = [started.start("seedbed.timing.keep_busy", {}) for _ in range(processors())]
+        processes = [started.start("seedbed.timing.keep_busy", {}) for _ in range(limits.cores())]
         for process in processes:
             assert process.stdout is not None
             process.stdout.readline()
@@ -456,7 +457,7 @@ def provenance() -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
             "processor": _processor(),
-            "cores": processors(),
+            "cores": limits.cores(),
             "devices": [device.device_kind for device in jax.local_devices()],
             "convolutions": convolving(advised=False),
             "load_before": os.getloadavg()[0],
@@ -464,11 +465,6 @@ def provenance() -> dict[str, Any]:
         "commit": commit() or "unknown",
         "versions": versions(),
     }
-
-
-def processors() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

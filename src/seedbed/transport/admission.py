@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import resource
 import secrets
 import ssl
 import stat
@@ -27,7 +26,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from seedbed import regular_files
+from seedbed import limits, regular_files
 from seedbed.errors import ConfigError, Refused
 from seedbed.transport.interface import PROTOCOL, Handler, Peer
 from seedbed.transport.tls import Identity, needs_tls, within_machine
@@ -245,8 +244,8 @@ class Vouching:
 
 def most_connections(most: int) -> int:
     """Returns how many connections a server of ``most`` conversations takes: at most half of the files of a process."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 2 * most if soft == resource.RLIM_INFINITY else max(1, min(2 * most, soft // 2))
+    files, _ = limits.open_files()
+    return 2 * most if files is None else max(1, min(2 * most, files // 2))
 
 
 class Refusals:

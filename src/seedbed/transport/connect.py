@@ -10,7 +10,6 @@ from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.in_process import InProcessClient, InProcessServer
 from seedbed.transport.interface import MAX_PEERS, Client, Handler, Server
 from seedbed.transport.poller import Poller
-from seedbed.transport.shared_memory import SharedMemoryClient, SharedMemoryServer
 from seedbed.transport.sockets import SocketClient, SocketServer
 from seedbed.transport.tls import SOCKET_PREFIX, needs_tls, within_machine
 
@@ -23,6 +22,8 @@ CARRIERS = {"inproc": "inproc", "shm": "shm", "grpc": "unix"}
 """Prefixes of addresses on this machine, by the setting ``transport``."""
 
 _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
+
+_UNIX = re.compile(f"({SOCKET_PREFIX})?unix:")
 
 _EVERY_INTERFACE = ("0.0.0.0", "[::]")
 
@@ -60,6 +61,8 @@ def listen(
     if carrier == "inproc":
         return InProcessServer(place, handler)
     if carrier == "shm":
+        from seedbed.transport.shared_memory import SharedMemoryServer  # not on Windows
+
         return SharedMemoryServer(place, handler, poller, most=most)
     if within_machine(address):
         gate = None
@@ -99,6 +102,8 @@ def connect(
     if carrier == "inproc":
         return InProcessClient(place, timeout=timeout)
     if carrier == "shm":
+        from seedbed.transport.shared_memory import SharedMemoryClient
+
         return SharedMemoryClient(place, timeout=timeout)
     if carrier == "socket":
         return SocketClient(address, timeout=timeout, invitation=invitation)
@@ -110,6 +115,8 @@ def connect(
 def _parse(address: str) -> tuple[str, str]:
     """Returns the carrier (inproc, shm, socket, grpc) and the rest of the address; raises ``ConfigError``."""
     prefix, _, place = address.partition(":")
+    if not hasattr(socket, "AF_UNIX") and (prefix == "shm" or _UNIX.match(address)):
+        raise ConfigError(f"{address}: this system has no Unix sockets; let the learner listen at HOST:PORT")
     if prefix in ("inproc", "shm"):
         if place:
             return prefix, place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from seedbed.errors import ConfigError
 
 # sun_path has 108 bytes with the closing zero on Linux, 104 elsewhere.
 _SUFFIX = "~"
-MAX_PATH_BYTES = (107 if os.uname().sysname == "Linux" else 103) - len(_SUFFIX)
+MAX_PATH_BYTES = (107 if sys.platform == "linux" else 103) - len(_SUFFIX)
 _masking = threading.Lock()
 
 

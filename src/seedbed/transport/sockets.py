@@ -15,7 +15,7 @@ import asyncio
 import errno
 import itertools
 import logging
-import select
+import selectors
 import socket
 import ssl
 import threading
@@ -60,6 +60,7 @@ from seedbed.transport.strangers import End, end_of, surplus
 from seedbed.transport.tls import SOCKET_PREFIX, require_certificate, secured, within_machine
 
 _UNIX = "unix:"
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 _READ_BYTES = 1 << 18
 _MAX_UNREAD_BYTES = 4 * MAX_QUESTION_BYTES
 _LINGER_SECONDS = 1.0  # how long an end waits for a client to read what is on its way
@@ -67,6 +68,9 @@ _DEAF_SECONDS = 0.5
 _RETRY_SECONDS = 0.1
 KEEPALIVE_SECONDS = 10
 """A silent machine is asked for a sign of life after this long, and given up within as long again."""
+
+# ``poll`` costs no file of its own; Windows has ``select`` alone.
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 _log = logging.getLogger(__name__)
 
@@ -389,7 +393,7 @@ def _place(connection: socket.socket) -> str:
 
 def _origin(connection: socket.socket) -> str:
     """Returns a name of the place that a connection comes from, for people."""
-    if connection.family == socket.AF_UNIX:
+    if connection.family not in _INTERNET:
         return "this machine"
     try:
         host, port = connection.getpeername()[:2]
@@ -401,7 +405,7 @@ def _origin(connection: socket.socket) -> str:
 def _keep_alive(connection: socket.socket) -> None:
     """Has the system miss a machine that fell silent."""
     connection.setblocking(False)
-    if connection.family == socket.AF_UNIX:
+    if connection.family not in _INTERNET:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -534,9 +538,9 @@ class _Line:
         self._connection = connection
         self._lock = threading.Lock()
         self._over = False
-        self._readable, self._writable = select.poll(), select.poll()
-        self._readable.register(connection, select.POLLIN)
-        self._writable.register(connection, select.POLLOUT)
+        self._readable, self._writable = _Selector(), _Selector()
+        self._readable.register(connection, selectors.EVENT_READ)
+        self._writable.register(connection, selectors.EVENT_WRITE)
 
     def fileno(self) -> int:
         """The number of the socket."""
@@ -546,7 +550,7 @@ class _Line:
         """The bytes that are there, or come within ``seconds``; None if none do, ``b""`` at the end."""
         data = self._read_some()
         if data is None and seconds:
-            self._readable.poll(1000 * seconds)
+            self._readable.select(seconds)
             data = self._read_some()
         return data
 
@@ -566,7 +570,7 @@ class _Line:
             sent = self._write_some(left)
             left = left[sent:]
             if not sent:
-                self._writable.poll(1000 * WAKE_SECONDS)
+                self._writable.select(WAKE_SECONDS)
 
     def _write_some(self, data: Any) -> int:
         with self._lock:
