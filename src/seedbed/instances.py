@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,10 @@ class Instance(Protocol):
 
     log: str
     """Path of the log file that has its last words and its traceback."""
+
+    @property
+    def machine(self) -> str:
+        """Name of the machine that it runs on; empty while it has none."""
 
     @property
     def begun(self) -> float | None:
@@ -49,6 +54,10 @@ def _owes_nothing() -> Mapping[int, float | None]:
     return {}
 
 
+def _nobody_elsewhere() -> Mapping[int, str]:
+    return {}
+
+
 def _nobody_to_tell() -> None:
     """Returns at once: there are no instances on other machines."""
 
@@ -64,12 +73,15 @@ class Instances:
       start: function that starts the instance with an index, where instances are threads of the head's process.
       begins: function that returns the state with which the instance with an index resumes, as
         :class:`~seedbed.learning.checkpoint.Contents`; None if it needs none.
+      elsewhere: function that returns the address of the machine of each instance that has joined by itself, which no
+        launcher has started, by its index; an empty address is this machine's.
       say_over: function that tells instances on other machines that the run is over, so that they end.
     """
 
     owes: Callable[[], Mapping[int, float | None]] = _owes_nothing
     start: Callable[[int], Instance] | None = None
     begins: Callable[[int], Any] | None = None
+    elsewhere: Callable[[], Mapping[int, str]] = _nobody_elsewhere
     say_over: Callable[[], None] = _nobody_to_tell
 
 
@@ -84,6 +96,7 @@ class ThreadInstance:
       over: event that is set to ask it to end; None if the closing of its connection ends it.
 
     Attributes:
+      machine: name of this machine.
       begun: time (monotonic, s) of its start.
     """
 
@@ -91,6 +104,7 @@ class ThreadInstance:
         self, name: str, run: Callable[[], None], log: str, over: threading.Event | None = None
     ) -> None:
         self.log = log
+        self.machine = socket.gethostname()
         self._run_to_end = run
         self._over = over
         self._error: BaseException | None = None

@@ -1,6 +1,6 @@
-"""How much of the machine this process may use: cores, open files, processes, memory.
+"""The limits of this process: the cores, open files, processes and memory that it may use.
 
-Windows keeps none of these limits, and has no module ``resource``.
+Windows keeps none of them but that of cores, and has no module ``resource``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ def open_files() -> tuple[int | None, int | None]:
     return _finite(soft), _finite(hard)
 
 
-def allow_open_files(number: int) -> None:
-    """Lets ``number`` files be open at once, or as many as the system permits; never less than before."""
+def allow_open_files(number: int) -> int | None:
+    """Lets ``number`` files be open at once, or as many as the system permits, and no fewer than before.
+
+    Returns:
+      How many may be open from now on; None for no limit.
+    """
     if sys.platform == "win32":
-        return
+        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY != soft < number:
-        most = number if hard == resource.RLIM_INFINITY else min(number, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        soft = number if hard == resource.RLIM_INFINITY else max(soft, min(number, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return _finite(soft)
 
 
 def processes() -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -45,6 +46,12 @@ from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
 
 LONGEST = 5  # of toy:count
+
+
+def standing(folder: Path) -> list[dict[str, Any]]:
+    """The instances of a run, as it has told them last."""
+    told: list[dict[str, Any]] = json.loads((folder / "live.json").read_text())["instances"]
+    return told
 
 
 @pytest.fixture
@@ -398,6 +405,8 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_pat
         address = line.split()[1]
         with Command(*line.split(), cwd=tmp_path) as first:
             until(lambda: checkpoints(folder), "a checkpoint")
+            (live,) = until(lambda: standing(folder), "a row after it has joined")
+            assert (live["index"], live["state"], live["machine"]) == (0, "running", socket.gethostname())
             # Strangers while it trains: a wrong token, garbage, another environment, steps of another shape.
             with Command("actor", address, "--join", "wrong" * 5, cwd=tmp_path) as stranger:
                 assert stranger.wait() == 1

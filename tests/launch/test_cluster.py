@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -409,6 +411,12 @@ def test_a_learner_outside_of_the_cluster_is_refused_and_nothing_begun(
     assert not (tmp_path / "run").exists()
 
 
+def machines(run: Path) -> dict[int, str]:
+    """The machine of each actor, as its run has told it last."""
+    instances = json.loads((run / "live.json").read_text())["instances"]
+    return {each["index"]: each["machine"] for each in instances if each["role"] == "actor"}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -432,6 +440,9 @@ def test_guests_come_with_a_machine_and_go_with_it(
             guest, index = until(lambda: found_guest(actor), "the guest")
             assert guest.parent().ppid() in pids(more)
             until(lambda: f"actor {index} joined" in learners_log(run), "its environments")
+            other = 5 - index  # indices 2 and 3 are the guests'
+            here = dict.fromkeys(range(4), socket.gethostname()) | {other: ""}
+            until(lambda: machines(run) == here, "a row with the machine of each instance that has one")
 
             guest.kill()
             driver.says(f"guest actor {index}: killed by signal 9; it comes again in 1 s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ class Dead:
     """An instance that ended, or lives if it has no fault."""
 
     log = "logs/actor-0.log"
+    machine = "box"
     begun: float | None = 0.0
 
     def __init__(self, fault: Fault | None = None) -> None:
@@ -285,6 +287,22 @@ def test_one_whose_process_is_stopped_is_not_waited_for(ready: bool, clock: list
         assert watch.restarts == restarts
     assert [one.killed for one in begun] == [False, True, False]
     assert notes[0].startswith("actor 1: its process was stopped by a signal, and has owed something for 2")
+
+
+def test_the_standing_tells_the_machine_of_each_instance_and_of_those_that_came_by_themselves() -> None:
+    joined = {3: "10.0.0.7", 2: "", 1: "box"}
+    known = Instances(owes=lambda: {0: None}, elsewhere=lambda: joined)
+    program = program_of(count=1, guests=1)
+    watch = supervisor_of(program=program, instances={"actor": known})
+    watch.start(program.after, ["here"])
+    watch.stop([])
+    watch._stopping.clear()
+    watch._start_what_is_due()
+    told = watch.standing()
+    assert [(each["index"], each["machine"], each["state"]) for each in told] == [
+        *[(0, "box", "running"), (1, "box", "running")],
+        *[(2, socket.gethostname(), "running"), (3, "10.0.0.7", "running")],
+    ], "a guest of the run that has joined is told once"
 
 
 def test_a_guest_that_ends_comes_again_and_again_and_later_each_time(clock: list[float]) -> None:

@@ -273,7 +273,7 @@ def test_a_plan_needs_a_limit_and_possible_numbers(fake: Path) -> None:
 def test_as_many_runs_at_once_as_this_machine_has_room_for_what_stands_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_cores", lambda: 16)
+    monkeypatch.setattr(module.limits, "cores", lambda: 16)
 
     def at_once(**settings: Any) -> int:
         config = tiny("toy:catch", tmp_path, frames=1_000, actors=30, transport="shm", **settings)

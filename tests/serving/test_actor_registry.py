@@ -267,7 +267,7 @@ def test_one_that_this_session_has_started_takes_its_index_on_any_machine(
 def test_guests_of_the_run_have_indices_and_slots_of_their_own(house: Callable[..., House]) -> None:
     here = house(guests=2, capacity=20)
     gate = Vouching(here.registry, "secret")
-    stranger = Player(gate, token="").ready()
+    stranger = Player(gate, token="", place="10.0.0.5").ready()
     assert stranger.told["index"] == 4, "2 and 3 are the guests', who may come later"
     with pytest.raises(Refused, match="one of the run's own actors"):
         Player(gate, token="", index=3)
@@ -277,6 +277,7 @@ def test_guests_of_the_run_have_indices_and_slots_of_their_own(house: Callable[.
     slots = {member.index: here.registry._joined[member.peer].slots for member in here.registry.members()}
     assert slots == {3: [12, 13, 14, 15], 4: [16, 17, 18, 19]}, "no slot is shared, and none is left over"
     assert {member.index: member.local for member in here.registry.members()} == {3: True, 4: False}
+    assert here.registry.elsewhere() == {4: "10.0.0.5"}
     stranger.begin(), again.begin()
     assert set(here.registry.owes()) == {3}, "the run's supervisor watches its own guests only"
     again.leave("its machine is gone")

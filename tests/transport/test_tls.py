@@ -17,6 +17,7 @@ import pytest
 from harness import at_once, placed
 from wire import Wire
 
+from seedbed import limits
 from seedbed.errors import ConfigError, ConnectionLost, Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
 from seedbed.transport import admission, streams
@@ -239,7 +240,7 @@ def test_connections_beyond_the_limit_are_closed_and_who_is_in_stays_in(
 def test_connections_leave_room_for_other_files(
     soft: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission.resource, "getrlimit", lambda _: (soft, soft))
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (soft, soft))
     assert admission.most_connections(1000) == connections
 
 

@@ -196,6 +196,7 @@ def test_one_run(ask: Ask) -> None:
     flows = {each["what"]: each["bytes_per_second"] for each in run["traffic"]}
     assert flows["action"] == 10 * 4, "ten steps a second, of which each action has four bytes"
     assert [each["state"] for each in run["instances"]] == ["running", "starting"]
+    assert run["machines"] == {socket.gethostname(): {"learner": 1}}
     assert run["faults"][0]["text"] == "<script>alert(1)</script>"
     assert ["updates", "9"] in run["figures"] and not run["video"]
     over = told(ask(f"/run.json?run={runs['over']}"))

@@ -15,6 +15,7 @@ from harness import Command, flags, until
 from rich.console import Console
 from watched_runs import a_run, ended
 
+from seedbed.cli.program import declared
 from seedbed.launch.folder import RunFolder
 from seedbed.watching.run import WatchedRun
 from seedbed.watching.terminal import frame, show
@@ -41,6 +42,24 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
     narrow = shown([tmp_path], width=30)
     assert max(map(len, narrow.splitlines())) <= 30
     assert "bottleneck" in narrow and "learner" in narrow
+
+
+def test_machines_are_told_where_there_are_several(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    run.keep_program(declared(run.config()).to_json())
+    assert "machines   " not in shown([tmp_path]), "all are on one"
+    live = json.loads(run.live.read_text())
+    places = (live["machine"], "10.0.0.7", "10.0.0.7", "")
+    actors = [{**live["instances"][0], "index": at, "machine": place} for at, place in enumerate(places)]
+    run.live.write_text(json.dumps({**live, "instances": actors}))
+    assert WatchedRun(run).look().machines == {
+        live["machine"]: {"learner": 1, "actor": 1},
+        "10.0.0.7": {"actor": 2},
+    }, "the last one waits for a machine"
+    picture = " ".join(shown([tmp_path]).split())
+    assert f"machines {live['machine']}: 1 learner, 1 actor 10.0.0.7: 2 actors" in picture
+    ended(run, "done")
+    assert "machines   " not in shown([tmp_path])
 
 
 def test_states(tmp_path: Path) -> None:

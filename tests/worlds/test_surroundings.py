@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from harness import PATIENCE, SEEDBED, flags, learned, shortened, summary, thorough, tiny
 
+from seedbed import limits
 from seedbed.cli import ending, streams
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError
@@ -399,8 +400,8 @@ def test_the_limit_of_files_is_raised_for_many_actors(
     actors: int, most: int, soft: int, hard: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[int, int]] = []
-    monkeypatch.setattr(surroundings.resource, "getrlimit", lambda _: (soft, hard))
-    monkeypatch.setattr(surroundings.resource, "setrlimit", lambda _, limits: given.append(limits))
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(limits.resource, "setrlimit", lambda _, both: given.append(both))
     surroundings.require_files(actors, most)
     assert given == ([] if raised is None else [(raised, hard)])
 
@@ -408,7 +409,7 @@ def test_the_limit_of_files_is_raised_for_many_actors(
 def test_too_few_files_for_the_actors_of_a_run_are_an_error_that_says_how_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(surroundings.resource, "getrlimit", lambda _: (1024, 1024))
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (1024, 1024))
     said = "may have 1024 files open at once, and a run with 500 actors needs 2024 or more: ulimit -n 2024"
     with pytest.raises(ConfigError, match=said):
         surroundings.require_files(500, 600)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -140,6 +141,7 @@ class ActorThread:
 
     Attributes:
       log: path of the log file that has its traceback.
+      machine: name of this machine.
       steps: number of decisions so far.
       rounds: number of unrolls cut so far.
       busy_since: time (monotonic, s) at which its environments began to reset or step; None while they do neither.
@@ -148,6 +150,7 @@ class ActorThread:
 
     def __init__(self, threads: ActorThreads, index: int, epoch: int) -> None:
         self.log = threads.log
+        self.machine = socket.gethostname()
         self.steps = self.rounds = 0
         self.busy_since: float | None = None
         self.acts = False

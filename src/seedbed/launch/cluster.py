@@ -73,6 +73,12 @@ class PlacedInstance:
         self._held = held
         self._index = index
 
+    @property
+    def machine(self) -> str:
+        """See :class:`~seedbed.instances.Instance`."""
+        report = self._held.report
+        return report.machine if report is not None and self.begun is not None else ""
+
     def hear(self, life: str, fault: Fault | None) -> bool:
         """Takes the bundle's word on it; returns False if the bundle still has the process that it is to replace."""
         if life == self.before:

@@ -13,6 +13,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -150,6 +151,7 @@ class ProcessInstance:
       trains: whether it trains, so that its memory allocator has a learner's settings.
 
     Attributes:
+      machine: name of this machine.
       begun: time (monotonic, s) of its start.
     """
 
@@ -163,6 +165,7 @@ class ProcessInstance:
         trains: bool = False,
     ) -> None:
         self.log = str(log)
+        self.machine = socket.gethostname()
         self._fault = log.with_suffix(".fault").absolute()
         self._forget_fault()
         self._guard = guard

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import queue
+import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,23 +197,30 @@ class Supervisor:
             self._launcher.close()
 
     def standing(self) -> list[dict[str, Any]]:
-        """Returns the instances as JSON values: role, index, state, restarts, last fault, log; from any thread.
+        """Returns the instances as JSON values, from any thread: role, index, state, machine, restarts, fault, log.
 
         The state is ``away`` for a guest that has ended, ``starting`` until the head has heard of an instance, where it
-        knows its debts, and else ``running``.
+        knows its debts, and else ``running``. Instances that have joined by themselves are told, too, without a log.
         """
-        return [
-            {
-                "role": each.role.name,
+        return [each for name in list(self._watched) for each in self._standing_of(name)]
+
+    def _standing_of(self, name: str) -> Iterator[dict[str, Any]]:
+        watched = list(self._watched[name].values())
+        for each in watched:
+            yield {
+                "role": name,
                 "index": each.index,
                 "state": each.state,
+                "machine": each.instance.machine,
                 "restarts": len(each.restarts),
                 "fault": None if each.fault is None else str(each.fault),
                 "log": each.instance.log,
             }
-            for watched in self._watched.values()
-            for each in list(watched.values())
-        ]
+        started = {each.index for each in watched}
+        for index, place in sorted(self._known.get(name, Instances()).elsewhere().items()):
+            if index not in started:
+                machine = place or socket.gethostname()
+                yield {"role": name, "index": index, "state": "running", "machine": machine, "restarts": 0}
 
     def _of(self, role: Role) -> Instances:
         return self._known.get(role.name, Instances())

@@ -172,8 +172,7 @@ def require_files(actors: int = 0, most: int = 0) -> None:
       ConfigError: a run would be short of files: some libraries abort the process then.
     """
     least, wanted = (_LEAST_FILES + _FILES_AN_ACTOR * number for number in (actors, max(actors, most)))
-    limits.allow_open_files(wanted)
-    allowed, _ = limits.open_files()
+    allowed = limits.allow_open_files(wanted)
     if allowed is not None and allowed < least:
         what = f"a run with {actors} actors" if actors else "a run"
         raise ConfigError(

@@ -351,6 +351,10 @@ class ActorRegistry:
                 if joined.member.local and joined.acts
             }
 
+    def elsewhere(self) -> dict[int, str]:
+        """Returns the address of the machine of each actor from elsewhere, by its index; empty if it is this one."""
+        return {member.index: member.peer.place for member in self.members() if not member.local}
+
     def dismiss_stalled(self, timeout: float) -> None:
         """Ends the conversations with actors from elsewhere that are :meth:`stalled`."""
         for member, seconds in self.stalled(timeout):

@@ -69,7 +69,12 @@ class ServedActors:
     @property
     def instances(self) -> Mapping[str, Instances]:
         """Instances of the actors, and of the forward-pass servers if there are any, by the name of the role."""
-        actors = {"actor": Instances(owes=self._owed_by_actors, say_over=self.registry.say_over)}
+        registry = self.registry
+        actors = {
+            "actor": Instances(
+                owes=self._owed_by_actors, elsewhere=registry.elsewhere, say_over=registry.say_over
+            )
+        }
         if not self._servers_between:
             return actors
         return {FORWARD_SERVER: Instances(owes=self.registry.servers_heard), **actors}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ class Standing:
       state: ``starting``, ``running``, ``silent`` (no row for a while), ``killed`` or ``ended``.
       why: reason for the state, for people; may be empty.
       row: newest row of metrics; empty before the first one.
+      machine: name of the machine of its head; empty if nothing is known.
       instances: processes and threads of the run, as :meth:`~seedbed.launch.supervisor.Supervisor.standing` tells them.
       shares: shares of time of its parts, by name.
       bottleneck: name of the part that holds up the others, and the reason; None if nothing is known.
@@ -52,6 +54,7 @@ class Standing:
     state: str
     why: str
     row: Mapping[str, float]
+    machine: str
     instances: tuple[Mapping[str, Any], ...]
     shares: Mapping[str, float]
     bottleneck: tuple[str, str] | None
@@ -68,6 +71,21 @@ class Standing:
     def is_over(self) -> bool:
         """True if no process trains the run."""
         return self.state in ("ended", "killed")
+
+    @property
+    def machines(self) -> Mapping[str, Mapping[str, int]]:
+        """The number of instances on each machine, by role; the first is that of the head, which counts, too.
+
+        Instances that wait for a machine are left out, and all of them in a run that is over.
+        """
+        if self.is_over:
+            return {}
+        head = [self.program.head] if self.program else []
+        found = {self.machine: Counter(head)} if self.machine else {}
+        for each in self.instances:
+            if machine := each.get("machine"):
+                found.setdefault(str(machine), Counter())[str(each.get("role"))] += 1
+        return found
 
 
 @dataclass
@@ -111,6 +129,7 @@ class WatchedRun:
             state,
             why,
             row,
+            str(live.get("machine") or ""),
             instances,
             found,
             bottleneck(found, program) if found and row.get("updates") else None,

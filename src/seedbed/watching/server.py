@@ -114,6 +114,7 @@ class Answers:
             "traffic": [dict(each) for each in run.traffic],
             "program": run.program.to_json() if run.program else None,
             "instances": [] if run.is_over else [dict(each) for each in run.instances],
+            "machines": run.machines,
             "faults": [asdict(line) for line in run.faults],
             "video": run.folder.video.is_file(),
         }

@@ -85,7 +85,7 @@ def _panel(run: Standing) -> Panel:
     lines: list[RenderableType] = [Text.assemble(_state(run), f" {run.why}" if run.why else "")]
     if shown := figures(run.row, Budget() if run.is_over else _budget(settings)):
         lines.append(shown)
-    lines += [*_where_time_goes(run), *_instances(run), *_faults(run)]
+    lines += [*_where_time_goes(run), *_instances(run), *_machines(run), *_faults(run)]
     return Panel(Group(*lines), title=title, title_align="left", border_style=_COLOURS.get(run.state, ""))
 
 
@@ -146,6 +146,15 @@ def _instances(run: Standing) -> Iterator[RenderableType]:
     else:
         told = [_instance(each) for each in run.instances]
     yield beside([Text("instances", style="dim"), *map(Text, told)])
+
+
+def _machines(run: Standing) -> Iterator[RenderableType]:
+    if len(run.machines) > 1:
+        told = [
+            f"{machine}: {', '.join(f'{count} {role}' + 's' * (count > 1) for role, count in of.items())}"
+            for machine, of in run.machines.items()
+        ]
+        yield beside([Text("machines", style="dim"), *map(Text, told)])
 
 
 def _instance(each: Mapping[str, Any]) -> str:

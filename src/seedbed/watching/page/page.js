@@ -177,9 +177,14 @@ function showRun(run) {
   byId("bottleneck").replaceChildren(...(run.bottleneck
     ? ["bottleneck: ", element("b", {}, run.bottleneck[0]), `: ${run.bottleneck[1]}`] : []));
   byId("program").replaceChildren(...(run.program ? [drawProgram(run.program, run.traffic)] : []));
+  const machines = Object.entries(run.machines);
+  byId("machines").textContent = machines.length > 1 ? machines.map(([machine, roles]) =>
+    `${machine}: ${Object.entries(roles).map(([role, count]) => `${count} ${role}${count > 1 ? "s" : ""}`).join(", ")}`,
+  ).join(" · ") : "";
   byId("instances").tBodies[0].replaceChildren(...run.instances.map((each) => {
     const line = element("tr");
     line.append(element("td", {}, `${each.role} ${each.index}`), element("td", { class: each.state }, each.state));
+    line.append(element("td", { class: "dim" }, machines.length > 1 ? each.machine || "no machine yet" : ""));
     line.append(element("td", {}, each.restarts ? `${each.restarts} restarts` : ""));
     line.append(element("td", { class: "fault" }, each.fault ?? ""));
     return line;
