@@ -28,7 +28,8 @@ from seedbed.cli.program import declared
 from seedbed.errors import ConfigError
 from seedbed.launch.folder import RunFolder
 from seedbed.metrics.statistics import bootstrap_interval
-from seedbed.watching.server import Answers, Place, application, fold, is_loopback, serve
+from seedbed.transport.tls import is_loopback
+from seedbed.watching.server import Answers, Place, application, fold, serve
 
 Ask = Callable[..., http.client.HTTPResponse]
 

@@ -20,6 +20,7 @@ from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS, Instance, Instances
 from seedbed.launch.launcher import Launcher
 from seedbed.priority import niceness_beside
+from seedbed.transport.tls import is_loopback
 
 _log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
@@ -219,7 +220,7 @@ class Supervisor:
         started = {each.index for each in watched}
         for index, place in sorted(self._known.get(name, Instances()).elsewhere().items()):
             if index not in started:
-                machine = place or socket.gethostname()
+                machine = socket.gethostname() if not place or is_loopback(place) else place
                 yield {"role": name, "index": index, "state": "running", "machine": machine, "restarts": 0}
 
     def _of(self, role: Role) -> Instances:

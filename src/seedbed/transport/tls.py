@@ -38,13 +38,18 @@ def needs_tls(address: str) -> bool:
     """Returns whether other machines may listen in at ``address``: all but sockets and loopback's own names."""
     if within_machine(address):
         return False
-    host = address.removeprefix(SOCKET_PREFIX).rpartition(":")[0].strip("[]")
+    return not is_loopback(address.removeprefix(SOCKET_PREFIX).rpartition(":")[0])
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether an address or a name is of this machine alone."""
+    host = host.strip("[]")
     if host == "localhost":
-        return False
+        return True
     try:
-        return not ipaddress.ip_address(host.partition("%")[0]).is_loopback
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
-        return True  # a name, which may mean another machine tomorrow
+        return False  # a name, which may mean another machine tomorrow
 
 
 @dataclass(frozen=True)

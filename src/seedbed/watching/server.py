@@ -39,7 +39,7 @@ from seedbed.installation import extra_line
 from seedbed.metrics.console import Budget, entries
 from seedbed.metrics.reports import Curve, together
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
-from seedbed.transport.tls import Identity, needs_tls
+from seedbed.transport.tls import Identity, is_loopback
 from seedbed.watching.run import Standing
 from seedbed.watching.watcher import Watcher
 
@@ -64,11 +64,6 @@ _AXES: dict[str, Callable[[Curve], Any]] = {
     "frames": lambda curve: curve.frames,
     "seconds": lambda curve: curve.seconds,
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether an address or a name is of this machine alone."""
-    return not needs_tls(f"{host}:0")
 
 
 # -- the answers -------------------------------------------------------------------------------------------
