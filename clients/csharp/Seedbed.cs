@@ -1,7 +1,7 @@
 // A client of Seedbed in one file: observations up, actions down (docs/wire.md, protocol 2).
 //
-// For Unity 2021 and later and .NET (.NET Standard 2.1, C# 8); no package is needed. It was written from the
-// specification where no .NET was at hand: it has not been compiled or run. A client is used by one thread.
+// For Unity 2021 and later and .NET (.NET Standard 2.1, C# 8); no package is needed. Tests run it under Mono, which has
+// no TLS 1.3: there it goes to loopback, to a socket file, or in plain text. A client is used by one thread.
 //
 //     using (var run = new SeedbedClient("learner:7700", "FINGERPRINT.TOKEN", 2))
 //     {
@@ -219,11 +219,12 @@ public sealed class SeedbedClient : IDisposable
         {
             secured.AuthenticateAsClient("seedbed", null, Tls13, false);
         }
-        catch (AuthenticationException error)
+        catch (Exception error) when (error is AuthenticationException || error is IOException)
         {
             throw new SeedbedException(shown != null && fingerprint != "" && Hex(shown) != fingerprint
                 ? "the certificate is another one: copy the run's line again"
-                : "the server does not speak TLS 1.3: " + error.Message, true);
+                : "no encrypted connection: is there TLS 1.3 on this system (Mono has none), and does the server " +
+                  "speak it? " + error.Message, true);
         }
         return shown;
     }

@@ -7,13 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import PATIENCE, SEEDBED, until
+from harness import PATIENCE, Command, summary, thorough
 
 import seedbed
 from seedbed.envs.make import make
@@ -30,6 +29,7 @@ ANY = dict.fromkeys(Kind, 1 << 20)
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g")
 SANE = ("-fsanitize=address,undefined", "-fno-sanitize-recover")
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+MCS, MONO = shutil.which("mcs"), shutil.which("mono")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler on this machine")
 
 
@@ -172,67 +172,55 @@ def test_a_foreign_world_has_a_spec_and_no_environment(tmp_path: Path) -> None:
         )
 
 
+def trained(listen: str, folder: Path, *world: str) -> tuple[Path, dict[str, Any], str]:
+    """Trains on a world of another language: the run's folder, its summary, and what the world printed."""
+    words = (
+        f"train foreign:{CLIENT}/catch.json --preset none --arch seed --actors 0 --envs-per-actor 16 --listen {listen} "
+        "--network mlp --hidden 32 --unroll-length 32 --batch-size 8 --learning-rate 0.002 --discount 0.98 "
+        "--entropy-cost 0.003 --baseline-cost 0.02 --until-return 0.9 --frames 400000 --no-video --run-dir run"
+    )
+    with Command(*words.split(), cwd=folder) as learner:
+        address, _, token = learner.says(" --join ").split("seedbed actor ")[1].splitlines()[0].split()
+        played = subprocess.run(
+            [*world, address, token], capture_output=True, text=True, check=False, timeout=2 * PATIENCE
+        )
+        assert played.returncode == 0, (played.stderr, learner.output)
+        assert learner.wait() == 0, learner.output
+    return folder / "run", summary(folder / "run"), played.stdout
+
+
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path, dict[str, Any], str]]:
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any], str]:
     """A run of SEED whose only world is in C: its folder, the world, its summary, and what the world printed."""
     if COMPILER is None:
         pytest.skip("there is no C compiler on this machine")
     folder = tmp_path_factory.mktemp("foreign")
     world = compiled(CLIENT / "catch.c", folder / "catch", "-O2")
-    address, run = f"socket:unix:{folder}/s", folder / "run"
-    command = [SEEDBED, "train", f"foreign:{CLIENT}/catch.json", "--preset", "none", "--arch", "seed"]
-    command += [
-        "--actors",
-        "0",
-        "--envs-per-actor",
-        "16",
-        "--listen",
-        address,
-        "--network",
-        "mlp",
-        "--hidden",
-        "32",
-    ]
-    command += [
-        "--unroll-length",
-        "32",
-        "--batch-size",
-        "8",
-        "--learning-rate",
-        "0.002",
-        "--discount",
-        "0.98",
-    ]
-    command += ["--entropy-cost", "0.003", "--baseline-cost", "0.02", "--until-return", "0.9"]
-    command += ["--frames", "400000", "--no-video", "--run-dir", str(run), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as learner:
-        try:
-            token = _once(run / "token", learner)
-            until(lambda: (folder / "s").exists() or learner.poll() is not None, "the learner to listen")
-            played = subprocess.run(
-                [str(world), address, token],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=2 * PATIENCE,
-            )
-            said, _ = learner.communicate(timeout=PATIENCE)
-        finally:
-            learner.kill()
-    assert learner.returncode == 0, said
-    assert played.returncode == 0, (played.stderr, said)
-    yield run, world, json.loads((run / "summary.json").read_text()), played.stdout
-
-
-def _once(file: Path, process: Any) -> str:
-    until(lambda: (file.exists() and file.read_text()) or process.poll() is not None, f"{file}")
-    return file.read_text()
+    run, found, said = trained(f"socket:unix:{folder}/s", folder, str(world))
+    return run, world, found, said
 
 
 @pytest.mark.slow
 def test_a_world_in_c_learns_under_seed(learned: tuple[Path, Path, dict[str, Any], str]) -> None:
-    _, _, summary, said = learned
-    assert summary["best_mean_return"] >= 0.9, "at random it is -0.6"
+    _, _, found, said = learned
+    assert found["best_mean_return"] >= 0.9, "at random it is -0.6"
+    assert "the run is over" in said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (MCS and MONO), reason="there is no Mono on this machine")
+@pytest.mark.parametrize(
+    "listen", ["socket:127.0.0.1:0", *thorough("socket:unix:{folder}/s", "socket:0.0.0.0:0")]
+)
+def test_a_world_in_c_sharp_learns_under_seed(listen: str, tmp_path: Path) -> None:
+    sources, world = sorted((ROOT / "clients" / "csharp").glob("*.cs")), tmp_path / "catch.exe"
+    subprocess.run([str(MCS), "-warnaserror", f"-out:{world}", *map(str, sources)], check=True)
+    if "0.0.0.0" in listen:  # Mono has no TLS 1.3, and says so
+        with pytest.raises(AssertionError, match=r"is there TLS 1\.3 on this system"):
+            trained(listen, tmp_path, str(MONO), str(world))
+        return
+    _, found, said = trained(listen.format(folder=tmp_path), tmp_path, str(MONO), str(world))
+    assert found["best_mean_return"] >= 0.9, "at random it is -0.6"
     assert "the run is over" in said
 
 
