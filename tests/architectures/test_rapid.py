@@ -232,6 +232,7 @@ def test_what_the_workers_of_a_silent_server_owe_is_its_doing(monkeypatch: pytes
         dismiss_stalled=lambda seconds: None,
         servers_heard=lambda: heard,
         owes=lambda: dict.fromkeys(range(4), 90.0),
+        elsewhere=dict,
         say_over=lambda: None,
     )
     source = ServedActors(registry, [], Meters(), patience=60.0, servers=2)
