@@ -329,6 +329,19 @@ def test_readme_begins_with_the_two_commands_and_they_are_what_every_change_has_
     assert {words[1] for words in commands} <= set(targets)
 
 
+@pytest.mark.slow
+def test_the_program_of_readme_trains_and_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ((_, program),) = blocks(README, "python")
+    shorter = program.replace("seed=1", "seed=1, frames=2000, video=False")
+    assert shorter != program
+    monkeypatch.chdir(tmp_path)
+    exec(compile(shorter, README, "exec"), played := {})
+    assert played["ended"] and played["policy"].version > 0
+    assert float(capsys.readouterr().out.split()[-1]) == played["summary"].mean_return
+
+
 def test_every_row_beside_other_systems_says_where_it_was_read() -> None:
     table = README.read_text().partition("## Beside other systems")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (\w[^|]*?) \|", table, re.M)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "MANIFEST.in", "src")
+SOURCE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "MANIFEST.in", "clients", "src")
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 
@@ -27,9 +27,9 @@ def built(kind: str, folder: Path, to: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of an unpacked sdist of a copy of the sources, without what was built in them."""
-    place = tmp_path_factory.mktemp("wheel")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked sdist of a copy of the sources, without what was built in them."""
+    place = tmp_path_factory.mktemp("sdist")
     (place / "clone").mkdir()
     for name in SOURCE:
         if (ROOT / name).is_dir():
@@ -37,11 +37,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, place / "clone" / name, ignore=unwanted)
         else:
             shutil.copy(ROOT / name, place / "clone" / name)
-    sdist = built("sdist", place / "clone", place)
-    with tarfile.open(sdist) as archive:
-        archive.extractall(place / "sdist", filter="data")
-    (unpacked,) = (place / "sdist").iterdir()
-    return built("wheel", unpacked, place)
+    with tarfile.open(built("sdist", place / "clone", place)) as archive:
+        archive.extractall(place / "unpacked", filter="data")
+    (unpacked,) = (place / "unpacked").iterdir()
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("wheel", sdist, tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_sdist_has_the_clients_of_the_wire(sdist: Path) -> None:
+    def files(folder: Path) -> set[Path]:
+        return {path.relative_to(folder) for path in (folder / "clients").rglob("*") if path.is_file()}
+
+    assert files(sdist) == files(ROOT) != set()
 
 
 def test_it_has_all_that_is_read_or_compiled(wheel: Path) -> None:
