@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from seedbed.metrics import registry
-from seedbed.metrics.console import _SHOWN, Budget, Lines, Terminal, display, duration, entries
+from seedbed.metrics.console import _SHOWN, STARTING, Budget, Lines, Terminal, display, duration, entries
 
 ROW = {
     "agent_steps": 1_234_567,
@@ -59,12 +59,25 @@ def test_a_pipe_gets_a_line_every_ten_seconds() -> None:
     lines.close()
     assert stream.getvalue().splitlines() == [
         "CartPole",
+        STARTING,
         "updates 0",
         "updates 10",
         "updates 20",
         "actor 3 was started again",
         "updates 24",
     ]
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(seconds=30.0, until_return=18.0)])
+def test_a_panel_without_a_row_says_that_the_run_starts(budget: Budget) -> None:
+    stream = io.StringIO()
+    panel = Terminal(
+        "CartPole", budget, Console(file=stream, force_terminal=True, width=100, highlight=False)
+    )
+    assert STARTING in stream.getvalue() and "time left" not in stream.getvalue()
+    panel.write(ROW)
+    assert stream.getvalue().count(STARTING) == 1
+    panel.close()
 
 
 def test_a_terminal_gets_a_panel_and_a_pipe_does_not() -> None:
@@ -124,4 +137,4 @@ def test_nobody_reading_any_more_stops_the_lines_and_nothing_else() -> None:
     pipe.broken = False
     lines.note("too late")
     lines.close()
-    assert pipe.getvalue() == "CartPole\n"
+    assert pipe.getvalue().splitlines() == ["CartPole", STARTING]

@@ -80,6 +80,9 @@ def can_redraw(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
+STARTING = "starting: programs are compiled, which takes longest the first time"
+
+
 def _whole(value: float) -> str:
     return f"{value:,.0f}"
 
@@ -152,6 +155,7 @@ class Lines:
         self._unseen: Row | None = None
         self._read = True
         self.note(title)
+        self.note(STARTING)
 
     def write(self, row: Row) -> None:
         """Shows ``row`` if the last line is old enough."""
@@ -184,7 +188,7 @@ class Terminal:
         self._read = True
         # Redrawn by write() and by nothing else: a thread of its own would draw over a traceback.
         self._live = Live(self._panel({}), console=console, auto_refresh=False)
-        self._show(self._live.start)
+        self._show(lambda: self._live.start(refresh=True))
 
     def write(self, row: Row) -> None:
         """Redraws the panel."""
@@ -207,7 +211,8 @@ class Terminal:
                 let_go(self._console.file)
 
     def _panel(self, row: Row) -> Panel:
-        parts: list[RenderableType] = [figures(row, self._budget) or Text("starting …", style="bold")]
+        shown = figures(row, self._budget) if row else None
+        parts: list[RenderableType] = [shown or Text(STARTING, style="bold")]
         if self._budget.frames or self._budget.seconds:
             parts.append(ProgressBar(total=1.0, completed=self._budget.share(row)))
         return Panel(Group(*parts), title=escape(self._title), title_align="left", border_style="green")
