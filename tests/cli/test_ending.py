@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.cli.ending import _seedbed
+from seedbed.cli.ending import _seedbed, _side_by_side
 
 
 def script(folder: Path) -> Path:
@@ -26,3 +26,20 @@ def test_the_next_command_can_be_typed_as_it_stands(tmp_path: Path, monkeypatch:
     assert _seedbed() == "seedbed"
     monkeypatch.setattr("sys.argv", ["pytest"])
     assert _seedbed() == "seedbed", "it was called from Python"
+
+
+def test_an_interval_is_told_of_several_seeds_and_not_of_one() -> None:
+    found = {"interquartile_mean": 172.1, "low": 150.0, "high": 190.0}
+    agents = [{"agent": f"agent {number}", "mean_return": 100.0 * number} for number in range(2)]
+    values = {
+        "variants": agents,
+        "agent_steps_per_second": 50.0,
+        "compared": {"rate 1": {**found, "count": 1}, "rate 2": {**found, "count": 3}},
+        "best_variant": 1,
+    }
+    assert [*_side_by_side(values)] == [
+        "2 agents side by side: the numbers above are of one (means); 100 steps/s together",
+        "rate 1: mean return 172.1",
+        "rate 2: interquartile mean 172.1, 95% interval 150 to 190 over 3 seeds",
+        "the checkpoint plays the best: agent 1, mean return 100",
+    ]

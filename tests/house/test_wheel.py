@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "MANIFEST.in", "clients", "src")
+SOURCE = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "constraints.txt",
+    "MANIFEST.in",
+    "clients",
+    "src",
+)
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator, Sequence
 
 import pytest
 
-from seedbed.launch.signals import Interruption, Terminated, _with, ending_as_by_ctrl_c, heeding_signals
+from seedbed.launch.signals import Counted, Interruption, Terminated, ending_as_by_ctrl_c, heeding_signals
 
 HUP, INT, TERM = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
 
@@ -38,10 +39,30 @@ def come(*numbers: int) -> None:
     ],
 )
 def test_a_closed_terminal_does_not_count(numbers: Sequence[int], count: int) -> None:
-    counted = 0
+    seconds = itertools.count()
+    counted = Counted(clock=lambda: float(next(seconds)))
     for number in numbers:
-        counted = _with(counted, number)
-    assert counted == count
+        counted.add(number)
+    assert counted.signals == count
+
+
+def test_a_signal_that_is_sent_again_at_once_counts_once() -> None:
+    came = [(1.0, TERM), (1.2, TERM), (1.3, INT), (1.6, TERM), (2.3, TERM), (2.7, TERM), (2.9, TERM)]
+    times = iter([seconds for seconds, _ in came])
+    counted = Counted(clock=lambda: next(times))
+    heard = [counted.add(number) for _, number in came]
+    assert heard == [True, False, True, True, True, False, True]
+    assert counted.signals == 5
+
+
+@pytest.mark.parametrize("number", [TERM, INT])
+def test_what_a_group_and_its_command_are_sent_hurries_nobody(number: int) -> None:
+    interrupted = Interruption()
+    with heeding_signals(interrupted):
+        come(number, number)
+        assert interrupted.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            come(*{INT, TERM} - {number})
 
 
 def test_a_closed_terminal_beside_sigterm_hurries_nobody_in_whichever_order_they_are_heard() -> None:
@@ -62,7 +83,7 @@ def test_a_run_whose_terminal_is_closed_is_interrupted_and_not_hurried(numbers: 
         come(*numbers)
         assert interrupted.by == signal.Signals(numbers[0]).name
         with pytest.raises(KeyboardInterrupt):
-            come(INT, INT)
+            come(INT, TERM)
 
 
 def test_under_nohup_a_closed_terminal_is_not_heard() -> None:

@@ -31,14 +31,16 @@ def test_cartpole_is_solved_within_half_a_million_steps(tmp_path: Path) -> None:
     assert summary["best_mean_return"] >= 475, summary
 
 
-def test_population_based_training_beats_the_same_agents_left_alone(tmp_path: Path) -> None:
-    # All rates are too low, as nobody knows beforehand; the best one alone comes to about 170.
-    rates = ("learning_rate=3e-6,6e-6,1e-5,1.5e-5",)
+def test_population_based_training_beats_random_search_with_the_same_budget(tmp_path: Path) -> None:
+    # The range is too low, as nobody knows beforehand. docs/architectures/anakin.md has three seeds.
     best, mean = {}, {}
     for rounds in (None, 2000):
-        settings = {"arch": "anakin", "agent": "ppo", "preset": "none", "seeds": 2, "sweep": rates}
+        settings = {"arch": "anakin", "agent": "ppo", "preset": "none", "seed": 2, "draws": 8}
         place = tmp_path / str(rounds)
-        done: Any = learn("gymnax:CartPole-v1", place, frames=65_000, pbt_frames=rounds, **settings)
+        drawn = ("learning_rate=log:1e-6..2e-5",)
+        done: Any = learn(
+            "gymnax:CartPole-v1", place, frames=65_000, sweep=drawn, pbt_frames=rounds, **settings
+        )
         returns = [each["mean_return"] for each in done["variants"]]
         best[rounds], mean[rounds] = max(returns), np.mean(returns)
     assert best[2000] > 1.1 * best[None], (best, mean)

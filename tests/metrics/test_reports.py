@@ -108,6 +108,7 @@ def test_curves_are_pictures(tmp_path: Path) -> None:
         "three": {"": files},
         "none": {"": [metrics(tmp_path / "e", [])]},
         "groups": {"rate 1": files[:2], "rate 2": files[2:]},
+        "many": {f"rate {number}": files[number % 3 :][:1] for number in range(24)},
     }
     for name, chosen in several.items():
         draw_curve(chosen, tmp_path / "out" / f"{name}.png", heading, goal=30)
@@ -116,6 +117,30 @@ def test_curves_are_pictures(tmp_path: Path) -> None:
     assert not np.array_equal(pictures[0], pictures[1])
     assert not np.array_equal(pictures[0], pictures[2])
     assert not np.array_equal(pictures[1], pictures[3])
+    assert pictures[4].shape[1] > pictures[3].shape[1], "many names stand beside the panels"
+
+
+def test_many_curves_have_colours_of_their_own_and_the_best_ones_are_named_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    groups = {
+        f"rate {number}": [
+            metrics(tmp_path / f"{number}.jsonl", [(100 * n, n, n * number) for n in range(1, 9)])
+        ]
+        for number in range(24)
+    }
+    draw_curve(groups, tmp_path / "many.png", "many")
+    (figure,) = drawn
+    assert len({str(line.get_color()) for line in figure.axes[0].lines}) == 24
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        f"rate {number}" for number in range(23, 5, -1)
+    ]
+    assert legend.get_title().get_text() == "the best 18 of 24"
 
 
 def test_titles_and_ticks() -> None:

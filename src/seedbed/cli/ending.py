@@ -88,10 +88,13 @@ def _side_by_side(values: Mapping[str, Any]) -> Iterator[str]:
     yield f"{len(agents)} agents side by side: the numbers above are of one (means); {speed:,.0f} steps/s together"
     for name, found in values["compared"].items():
         what = f"{name}: " if name else ""
-        yield (
-            f"{what}interquartile mean {found['interquartile_mean']:.4g}, "
-            f"95% interval {found['low']:.4g} to {found['high']:.4g} over {found['count']} seeds"
-        )
+        if found["count"] == 1:
+            yield f"{what}mean return {found['interquartile_mean']:.4g}"
+        else:
+            yield (
+                f"{what}interquartile mean {found['interquartile_mean']:.4g}, "
+                f"95% interval {found['low']:.4g} to {found['high']:.4g} over {found['count']} seeds"
+            )
     best = agents[values["best_variant"]]
     now = ", ".join(f"{name} {value:.4g}" for name, value in best.get("values", {}).items())
     yield (

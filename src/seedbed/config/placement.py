@@ -402,15 +402,18 @@ class PopulationSettings(Group):
     """Independent agents in one program, with the seeds from seed on."""
     sweep: tuple[str, ...] = ()
     """Numbers of the agent to compare, as name=value,value,…; every value is trained with every seed."""
+    draws: int | None = field(default=None, metadata={BESIDE: "sweep"})
+    """Agents of each seed whose swept numbers are drawn, also as name=low..high or name=log:low..high."""
     pbt_frames: int | None = field(default=None, metadata={BESIDE: "sweep"})
     """Frames between two rounds of population-based training of the agents of a sweep; none: no rounds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 1, "seeds", "pbt_frames")
-        if self.pbt_frames is not None and not self.sweep:
+        at_least(self, 1, "seeds", "draws", "pbt_frames")
+        given = [name for name in ("draws", "pbt_frames") if getattr(self, name) is not None]
+        if given and not self.sweep:
             raise ConfigError(
-                "pbt_frames is given, and nothing that differs between agents: give --sweep, as in "
+                f"{given[0]} is given, and nothing that differs between agents: give --sweep, as in "
                 "--sweep learning_rate=1e-4,3e-4,1e-3,3e-3"
             )
 

@@ -1,17 +1,24 @@
-"""The agents that a run trains side by side: every value of a sweep with every seed."""
+"""The agents that a run trains side by side: every value of a sweep, or some that are drawn, with every seed."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from seedbed.config.ranges import Range, read
 from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, unknown_name
+from seedbed.seeding import generator
+
+Values = list[float] | Range
+"""Values that a swept setting may have."""
 
 _MOST_RECORDED = 10_000
 """Most agents of a recorded run; a record that says more is not this project's."""
@@ -44,7 +51,8 @@ class Variant:
 def variants(config: RunConfig) -> list[Variant]:
     """The agents of a run; one if there are neither several seeds nor a sweep.
 
-    Variant ``i`` of a run with ``--seeds`` alone is the agent of a run of its own with the seed ``seed + i``.
+    Variant ``i`` of a run with ``--seeds`` alone is the agent of a run of its own with the seed ``seed + i``. What
+    ``--draws`` draws depends on the seed of the run, and on nothing else.
 
     Raises:
       ConfigError: a swept setting does not exist, is no number, or has a value that it cannot have.
@@ -54,7 +62,16 @@ def variants(config: RunConfig) -> list[Variant]:
     names = [name for name, _ in swept]
     if len(set(names)) != len(names):
         raise ConfigError(f"sweep has {', '.join(names)}: name each setting once, with all of its values")
-    return _combined(swept, config.seed, population.seeds, changing=population.pbt_frames is not None)
+    if population.draws is None:
+        for name, values in swept:
+            if isinstance(values, Range):
+                raise ConfigError(
+                    f"sweep of {name}: numbers between {values.low:g} and {values.high:g} cannot all be trained: list "
+                    f"some, as in {name}={values.low:g},{values.high:g}, or give the number of agents, --draws 8"
+                )
+    return _combined(
+        swept, config.seed, population.seeds, population.draws, changing=population.pbt_frames is not None
+    )
 
 
 def has_variants(record: Mapping[str, Any]) -> bool:
@@ -71,35 +88,63 @@ def recorded_variants(record: Mapping[str, Any]) -> list[Variant]:
     try:
         swept = [_parsed(item) for item in record.get("sweep") or ()]
         seed, seeds = int(record.get("seed", 0)), int(record.get("seeds") or 1)
-        if (count := seeds * math.prod(len(values) for _, values in swept)) > _MOST_RECORDED:
+        draws = None if record.get("draws") is None else int(record["draws"])
+        if (count := seeds * _points(swept, draws)) > _MOST_RECORDED:
             raise ValueError(f"there would be {count:,} of them")
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"its settings of agents side by side are damaged: {error}") from error
-    return _combined(swept, seed, seeds, changing=record.get("pbt_frames") is not None)
+    return _combined(swept, seed, seeds, draws, changing=record.get("pbt_frames") is not None)
+
+
+def _points(swept: Sequence[tuple[str, Values]], draws: int | None) -> int:
+    """The number of agents of each seed.
+
+    Raises:
+      ValueError: there are numbers between two bounds, and nothing says how many.
+    """
+    if draws is not None:
+        return draws
+    if any(isinstance(values, Range) for _, values in swept):
+        raise ValueError("numbers between two bounds, and no number of agents")
+    return math.prod(len(values) for _, values in swept if isinstance(values, list))
 
 
 def _combined(
-    swept: Sequence[tuple[str, list[float]]], seed: int, seeds: int, *, changing: bool
+    swept: Sequence[tuple[str, Values]], seed: int, seeds: int, draws: int | None, *, changing: bool
 ) -> list[Variant]:
     names = [name for name, _ in swept]
+    points: Iterable[tuple[float, ...]]
+    if draws is None:
+        points = itertools.product(*(values for _, values in swept if isinstance(values, list)))
+    else:
+        random = generator(seed, "draws")
+        points = (tuple(_draw(values, random) for _, values in swept) for _ in range(draws))
     return [
         Variant(seed + offset, dict(zip(names, values, strict=True)), changing)
-        for values in itertools.product(*(values for _, values in swept))
+        for values in points
         for offset in range(seeds)
     ]
 
 
-def _parsed(item: str) -> tuple[str, list[float]]:
+def _draw(values: Values, random: np.random.Generator) -> float:
+    return values.draw(random) if isinstance(values, Range) else float(random.choice(values))
+
+
+def _parsed(item: str) -> tuple[str, Values]:
     name, equals, text = item.partition("=")
     if not equals or not text:
         raise ConfigError(
             f"sweep {item!r}: write name=value,value,… for instance learning_rate=1e-4,3e-4,1e-3"
         )
     name = name.replace("-", "_")
-    return name, [_number(name, word) for word in text.split(",")]
+    try:
+        between = read(text)
+    except ValueError as error:
+        raise ConfigError(f"sweep {item!r}: {error}") from None
+    return name, between or [_number(name, word) for word in text.split(",")]
 
 
-def _axis(config: RunConfig, item: str) -> tuple[str, list[float]]:
+def _axis(config: RunConfig, item: str) -> tuple[str, Values]:
     name = item.partition("=")[0].replace("-", "_")
     settings = {
         part.name: getattr(config.settings, part.name) for part in dataclasses.fields(config.settings)
@@ -113,9 +158,10 @@ def _axis(config: RunConfig, item: str) -> tuple[str, list[float]]:
             "start a run for each"
         )
     name, values = _parsed(item)
-    for value in values:
+    ends = [values.low, values.high] if isinstance(values, Range) else values
+    for value in ends:
         replace(config, **{name: value})  # Refused here if the agent refuses it.
-    if len(set(values)) != len(values):
+    if len(set(ends)) != len(ends):
         raise ConfigError(f"sweep {item!r}: a value is given twice")
     return name, values
 

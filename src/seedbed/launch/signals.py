@@ -2,7 +2,8 @@
 
 The first of these signals ends a run in an orderly way, a second Ctrl-C or SIGTERM at once; a benchmark ends at the
 first. A closed terminal is heard as the first only, and does not count: a shell passes SIGHUP on to its jobs, the
-kernel sends it again as the shell ends, and engines send it beside SIGTERM, before or after.
+kernel sends it again as the shell ends, and engines send it beside SIGTERM, before or after. Nor does a signal count
+that is sent again at once: ``timeout`` sends its own to the command and to the group of both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +22,8 @@ _COUNTED = (signal.SIGINT, signal.SIGTERM)
 _CLOSED = [signal.SIGHUP] if sys.platform != "win32" else []
 _ENDING = (*_COUNTED, *_CLOSED)
 _HURRY_SECONDS = 3.0
+_ONE_SECONDS = 0.5
+"""Seconds within which a signal that comes again is the same one, sent twice."""
 
 
 class Interruption(threading.Event):
@@ -76,14 +80,14 @@ def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
     """Calls ``handle`` for the first signal, and raises :class:`KeyboardInterrupt` for the second that counts."""
     # A process that was started to ignore its terminal (nohup) goes on ignoring it.
     heeded = [number for number in _ENDING if number not in _CLOSED or not _ignored(number)]
-    begun, counted = False, 0
+    begun, counted = False, Counted()
 
     def hear(number: int, frame: Any) -> None:
-        nonlocal begun, counted
-        first, begun, counted = not begun, True, _with(counted, number)
+        nonlocal begun
+        first, begun, counts = not begun, True, counted.add(number)
         if first:
             handle(number, frame)
-        elif number in _COUNTED and counted > 1:
+        elif counts and counted.signals > 1:
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, hear) for number in heeded}
@@ -94,9 +98,28 @@ def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _with(counted: int, number: int) -> int:
-    """Returns the number of signals that count, after one more signal."""
-    return counted + (number in _COUNTED)
+class Counted:
+    """Counts the signals by which somebody asks for an end.
+
+    Attributes:
+      signals: number of those that count.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.signals = 0
+        self._clock = clock
+        self._last: tuple[int, float] | None = None
+
+    def add(self, number: int) -> bool:
+        """Notes a signal; returns whether it counts."""
+        if number not in _COUNTED:
+            return False
+        now = self._clock()
+        if self._last is not None and self._last[0] == number and now - self._last[1] < _ONE_SECONDS:
+            return False
+        self._last = number, now
+        self.signals += 1
+        return True
 
 
 def _ignored(number: int) -> bool:
@@ -116,11 +139,11 @@ def _hurrying() -> Iterator[None]:
     over = threading.Event()
 
     def listen() -> None:
-        counted = 0
+        counted = Counted()
         with ear:
             while data := ear.recv(1):
-                counted = _with(counted, data[0])
-                if counted == 2:
+                counted.add(data[0])
+                if counted.signals == 2:
                     if not over.wait(_HURRY_SECONDS):
                         os._exit(128 + signal.SIGINT)
                     return

@@ -18,6 +18,10 @@ from seedbed.metrics.sinks import read_rows
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
 
 _GRID_POINTS = 200
+_COLOURS = 10
+"""Colours of Matplotlib's own cycle."""
+_NAMES_INSIDE, _MOST_NAMES = 5, 18
+"""Names of curves for which there is room in a panel, and beside the panels."""
 _FEW_SKIPPED = 0.01
 """Share of the updates that may be skipped without a word."""
 
@@ -234,6 +238,7 @@ def draw_groups(
     _panel(right, groups, f"{unit} of training", lambda curve: curve.seconds / length, goal)
     left.set_ylabel(label)
     left.xaxis.set_major_formatter(_short)
+    _explain(figure, groups)
     picture.parent.mkdir(parents=True, exist_ok=True)
     regular_files.require_room(picture)
     figure.savefig(picture, dpi=130)
@@ -249,11 +254,38 @@ def _panel(
     if not any(groups.values()):
         axes.text(0.5, 0.5, "no episode has ended yet", ha="center", va="center", transform=axes.transAxes)
         return
-    for number, (name, curves) in enumerate(groups.items()):
+    for colour, (name, curves) in zip(_colours(len(groups)), groups.items(), strict=True):
         if curves:
-            _group(axes, x_of, curves, name, f"C{number}")
-    if len(groups) > 1 or any(len(curves) > 1 for curves in groups.values()):
-        axes.legend(loc="lower right", frameon=False)
+            _group(axes, x_of, curves, name, colour)
+
+
+def _colours(count: int) -> list[Any]:
+    """Colours that differ, for so many groups."""
+    if count <= _COLOURS:
+        return [f"C{number}" for number in range(count)]
+    from matplotlib import colormaps
+
+    return [*colormaps["turbo"](np.linspace(0.05, 0.95, count))]
+
+
+def _explain(figure: Any, groups: Mapping[str, Sequence[Curve]]) -> None:
+    """Names the curves: inside both panels, or, if there are too many names for that, beside them, the best first."""
+    if not any(groups.values()) or (len(groups) == 1 and max(map(len, groups.values())) == 1):
+        return
+    if len(groups) <= _NAMES_INSIDE:
+        for axes in figure.axes:
+            axes.legend(loc="lower right", frameon=False)
+        return
+    lines, _ = figure.axes[0].get_legend_handles_labels()
+    shown = sorted(lines, key=lambda line: -line.get_ydata()[-1])[:_MOST_NAMES]
+    figure.set_size_inches(14.5, 4.2)
+    figure.legend(
+        handles=shown,
+        loc="outside right upper",
+        frameon=False,
+        fontsize="small",
+        title="best first" if len(shown) == len(lines) else f"the best {len(shown)} of {len(lines)}",
+    )
 
 
 def _group(axes: Any, x_of: Axis, curves: Sequence[Curve], name: str, colour: str) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from seedbed.config.ranges import read
 from seedbed.config.resolve import flat, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -118,27 +119,17 @@ def _axis(config: RunConfig, item: str) -> Axis:
     known = flat(config)
     if name not in known:
         replace(config, **{name: None})  # says whose setting it is, or which one is nearest
-    if ".." not in text:
+    try:
+        found = read(text)
+    except ValueError as error:
+        raise ConfigError(f"over {item!r}: {error}") from None
+    if found is None:
         values = tuple(map(_value, text.split(",")))
         if len({*values}) < len(values) or len(values) < 2:
             raise ConfigError(f"over {item!r}: give two or more different values, or leave {name} out")
         return Axis(name, values)
-    low, high = _bounds(item, text.removeprefix("log:"))
-    log = text.startswith("log:")
-    if log and low <= 0:
-        raise ConfigError(f"over {item!r}: a logarithmic scale has no {low:g}: begin above 0")
-    whole = type(known[name]) is int and low.is_integer() and high.is_integer()
-    return Axis(name, (), low, high, log, whole)
-
-
-def _bounds(item: str, text: str) -> tuple[float, float]:
-    try:
-        low, high = map(float, text.split(".."))
-    except ValueError:
-        low = high = math.nan
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ConfigError(f"over {item!r}: write two finite numbers, the lower one first, as in 1e-4..1e-2")
-    return low, high
+    whole = type(known[name]) is int and found.low.is_integer() and found.high.is_integer()
+    return Axis(name, (), found.low, found.high, found.log, whole)
 
 
 def _value(word: str) -> Any:
