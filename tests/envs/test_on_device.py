@@ -52,7 +52,10 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("gymnax:Breakout-MinAtar", marks=pytest.mark.slow),
         pytest.param("jaxmarl:MPE_simple_facmac_v1", marks=pytest.mark.slow),
         pytest.param("brax:inverted_pendulum", marks=pytest.mark.slow),
-        pytest.param("craftax:Craftax-Classic-Symbolic-v1", marks=[pytest.mark.slow, with_craftax]),
+        pytest.param(
+            "craftax:Craftax-Classic-Symbolic-v1",
+            marks=[pytest.mark.slow, pytest.mark.thorough, with_craftax],
+        ),
     ],
 )
 def test_it_keeps_the_rules_of_the_stream(env: str) -> None:
