@@ -285,6 +285,21 @@ def test_apex_has_its_actors_there_and_ctrl_c_saves_and_ends_everything(nodes: N
 
 
 @pytest.mark.thorough
+def test_the_actors_of_every_run_of_a_sweep_stand_on_the_cluster(nodes: Nodes, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    from seedbed.search.sweep import plan, sweep
+
+    settings = {"on": "ray", "actors": 2, "envs_per_actor": 1, "frames": 2000}
+    config = tiny("toy:catch", tmp_path / "sweep", **settings)
+    said: list[str] = []
+    result = sweep(plan(config, ["learning_rate=1e-3,3e-3"], by="all", at_once=1), said.append)
+    assert [(one.state, one.part) for one in result.tried] == [("finished", 1.0)] * 2, said
+    for number in range(2):
+        assert balanced(summary(tmp_path / "sweep" / f"{number:04}"))
+        assert "actors 2 of 2 placed" in (tmp_path / "sweep" / f"{number:04}.log").read_text()
+
+
+@pytest.mark.thorough
 def test_a_forward_pass_server_that_dies_is_found_again_at_its_port(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "sleepy.py").write_text(SLEEPY)
     words = flags("sleepy:World", "run", arch="rapid", frames=10**9, on="ray")
