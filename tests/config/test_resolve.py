@@ -105,7 +105,7 @@ def test_sections_are_not_settings() -> None:
         ({"transport": "tcp"}, "transport is 'tcp': it must be inproc or shm or grpc"),
         ({"arch": "sed"}, "unknown architecture 'sed': did you mean seed?"),
         ({"lag": "loose"}, "it must be a whole number or free or none"),
-        ({"hidden": 3}, "hidden is 3: it must be a list of a whole number"),
+        ({"hidden": 3}, "hidden is 3: it must be a list of whole numbers"),
         ({"hidden": (3, "x")}, "hidden is 'x': it must be a whole number"),
         ({"listen": "127.0.0.1:0"}, "it must be a list of text"),
     ],
@@ -267,6 +267,22 @@ def test_the_preset_that_fits_most_closely_is_chosen() -> None:
     }
     assert chosen == {"ALE/Pong-v5": "pong", "ALE/Breakout-v5": "atari", "CartPole-v1": "cartpole"}
     assert preset_for("Acrobot-v1") is None
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("CartPole", "cartpole"),
+        ("Pendulum", "pendulum"),
+        ("ALE/Pong", "pong"),
+        ("ALE/Breakout", "atari"),
+        ("Hopper", "mujoco"),
+        ("CartPole-v0", None),
+        ("Pole", None),
+    ],
+)
+def test_an_id_without_a_version_has_the_preset_of_its_newest_one(env: str, name: str | None) -> None:
+    assert getattr(preset_for(env), "name", None) == name
 
 
 def test_the_longest_pattern_wins_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
