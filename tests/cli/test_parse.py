@@ -475,13 +475,9 @@ def test_nothing_and_large_numbers_are_written_as_people_do(words: str, settings
 
 
 def test_flags_of_other_systems_are_none_here_and_lead_to_ours() -> None:
-    from seedbed.cli.parse import _ELSEWHERE
+    from seedbed.config.names_elsewhere import ELSEWHERE
     from seedbed.config.settings import RunConfig
 
-    ours = {
-        f"--{name.replace('_', '-')}"
-        for agent in ("ppo", "dqn", "sac")
-        for name in flat(RunConfig(agent=agent))
-    }
-    assert set(_ELSEWHERE.values()) <= ours | {"--target-rate"}
-    assert not set(_ELSEWHERE) & ours
+    ours = {name for agent in ("ppo", "dqn", "sac") for name in flat(RunConfig(agent=agent))}
+    assert set(ELSEWHERE.values()) <= ours | {"target_rate"}
+    assert not set(ELSEWHERE) & ours

@@ -368,3 +368,24 @@ def test_what_a_preset_says_of_an_agent_starts_under_the_first_architecture(env:
 def test_an_environment_is_given_by_its_name() -> None:
     with pytest.raises(ConfigError, match=r"env is <class 'int'>: give its name, an id or module:name"):
         configure(int)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"lr": 1e-3}, "unknown setting 'lr': did you mean learning_rate? (docs/coming-from.md"),
+        ({"total_timesteps": 7}, "did you mean frames?"),
+        ({"n_envs": 7}, "did you mean envs_per_actor?"),
+        ({"agent": "ppo", "clip_range": 0.1}, "did you mean clip?"),
+        (
+            {"agent": "vtrace", "clip_range": 0.1},
+            "'clip_range': clip is a setting of ppo, and the agent of this",
+        ),
+        ({"agent": "ppo", "buffer_size": 7}, "'buffer_size': replay_size is a setting of dqn"),
+        ({"arch": "anakin", "n_workers": 7}, "'n_workers': actors is a setting of"),
+    ],
+)
+def test_settings_by_the_names_of_other_systems_lead_to_ours(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        configure("toy:catch", **given)
+    assert says in str(error.value)

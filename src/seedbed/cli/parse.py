@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import tyro
 
+from seedbed.config.names_elsewhere import COMING_FROM, ELSEWHERE
 from seedbed.envs.reading import words as in_words
 from seedbed.errors import ConfigError
 from seedbed.metrics.say import flush
@@ -34,32 +35,6 @@ _WITH_COMMAS = (
     "--hidden",
 )
 """Flags that take whole numbers, with spaces between them or commas."""
-
-
-_ELSEWHERE = {
-    theirs: ours
-    for ours, several in {
-        "--frames": "--total-timesteps --n-timesteps --timesteps --steps",
-        "--learning-rate": "--lr",
-        "--discount": "--gamma",
-        "--trace-lambda": "--gae-lambda --lambda",
-        "--envs-per-actor": "--num-envs --n-envs",
-        "--actors": "--num-workers --num-env-runners --n-workers",
-        "--unroll-length": "--n-steps --num-steps --rollout-length",
-        "--minibatches": "--num-minibatches --n-minibatches",
-        "--reuse": "--epochs --n-epochs --num-epochs --update-epochs",
-        "--clip": "--clip-range --clip-coef --clip-param",
-        "--entropy-cost": "--ent-coef --entropy-coef --entropy-coeff",
-        "--baseline-cost": "--vf-coef --value-coef --vf-loss-coeff",
-        "--gradient-clip": "--max-grad-norm --grad-clip",
-        "--replay-size": "--buffer-size",
-        "--replay-min-size": "--learning-starts",
-        "--target-rate": "--tau",
-        "--hidden": "--net-arch",
-    }.items()
-    for theirs in several.split()
-}
-"""Flags of other systems, and their names here."""
 
 
 def parse(
@@ -198,9 +173,11 @@ def one_line(complaint: str, verb: str) -> str:
     words = re.sub(r"\s*(Got errors:|For full helptext|Argument helptext:).*$", "", words)
     words, _, suggested = words.partition(" Perhaps you meant: ")
     _, unknown, given = words.partition("Unrecognized options: ")
-    elsewhere = _ELSEWHERE.get(re.split(r"[\s,=]", given)[0].replace("_", "-")) if unknown else None
+    elsewhere = (
+        ELSEWHERE.get(re.split(r"[\s,=]", given)[0].lstrip("-").replace("-", "_")) if unknown else None
+    )
     if elsewhere is not None:
-        words = f"{words}; did you mean {elsewhere}? (docs/coming-from.md has the words of other systems)"
+        words = f"{words}; did you mean --{elsewhere.replace('_', '-')}? {COMING_FROM}"
     elif suggested:
         flags = dict.fromkeys(re.findall(r"(?<!\S)--[\w-]+", suggested))
         words = f"{words}; did you mean {' or '.join(flags)}?"

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from seedbed.config.names_elsewhere import COMING_FROM, ELSEWHERE
 from seedbed.config.placement import names_of
 from seedbed.config.settings import RunConfig
 from seedbed.envs.options import split, written
@@ -210,6 +211,10 @@ def _unknown(name: str, config: RunConfig, known: Mapping[str, Any]) -> str:
     for registry, chosen in ((AGENTS, config.agent), (ARCHITECTURES, config.arch)):
         if owners := registry.owners(name):
             return of_others(name, registry, owners, chosen)
+    if (ours := ELSEWHERE.get(name)) is not None and ours not in known:
+        return f"unknown setting {name!r}: {_unknown(ours, config, known)}"
+    if ours is not None:
+        return f"unknown setting {name!r}: did you mean {ours}? {COMING_FROM}"
     return unknown_name("setting", name, known)
 
 
