@@ -3,8 +3,8 @@
 ``.venv/bin/python benchmarks/learning.py NAME ENV [--seeds 0 1 2] [-- FLAGS of seedbed train]`` writes
 ``docs/curves/NAME.png`` and appends to ``benchmarks/results/learning.jsonl``. With ``--runs FOLDER`` the runs are
 kept there, and those that have ended are not run again, if they had the settings that are asked for. With ``--eval N``
-each plays N episodes afterwards. A run that trains several agents at once (``--seeds 0 -- --seeds 4 --sweep …``) has
-drawn its own curve, of all of them.
+each plays N episodes afterwards, by actions that are drawn or, with ``--greedy``, the most likely ones. A run that
+trains several agents at once (``--seeds 0 -- --seeds 4 --sweep …``) has drawn its own curve, of all of them.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def read(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--goal", type=float, default=None)
     parser.add_argument("--runs", type=Path, default=None)
     parser.add_argument("--eval", type=int, default=None, metavar="N", dest="episodes")
+    parser.add_argument("--greedy", action="store_true")
     own, flags = split(words)
     return parser.parse_args(own), flags
 
@@ -101,7 +102,7 @@ def lengths(rows: list[dict[str, float]]) -> dict[str, float | None]:
     return {"first": known[0], "last": known[-1]}
 
 
-def kept(folder: Path, summary: dict[str, Any], episodes: int | None) -> dict[str, Any]:
+def kept(folder: Path, summary: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
     """What a row has of one run."""
     rows = read_rows(folder / "metrics.jsonl")
     run = {
@@ -110,8 +111,9 @@ def kept(folder: Path, summary: dict[str, Any], episodes: int | None) -> dict[st
         "episode_length": lengths(rows),
         "megabytes": memory(rows),
     }
-    if episodes:
-        run["eval"] = last_line(*SEEDBED, "eval", str(folder), "--episodes", str(episodes), "--json")
+    if given.episodes:
+        how = ["--episodes", str(given.episodes), *(["--greedy"] if given.greedy else [])]
+        run["eval"] = {**last_line(*SEEDBED, "eval", str(folder), *how, "--json"), "greedy": given.greedy}
     return run
 
 
@@ -141,9 +143,7 @@ def evidence(given: argparse.Namespace, flags: list[str], runs: Path) -> dict[st
         "name": given.name,
         "command": f"seedbed train {' '.join(words)}",
         "settings": {**to_json(RunFolder(folders[0]).config()), "run_dir": None},
-        "runs": [
-            kept(folder, summary, given.episodes) for folder, summary in zip(folders, summaries, strict=True)
-        ],
+        "runs": [kept(folder, summary, given) for folder, summary in zip(folders, summaries, strict=True)],
         **machine,
     }
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 _COMMAND_LINES = ("argparse", "optparse")
@@ -174,10 +174,26 @@ def listed(names: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
-    """Returns one line about a name that does not exist: the name, the nearest ones, and all of them if few."""
+def unknown_name(
+    kind: str, given: str, known: Iterable[str], spoken: Callable[[str], str] = str.casefold
+) -> str:
+    """Returns one line about a name that does not exist: the name, the nearest ones, and all of them if few.
+
+    Args:
+      kind: noun of that which the name should name.
+      given: the name.
+      known: names that exist.
+      spoken: function from a name to the part that people remember; names with the same part are the nearest.
+    """
     names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(spoken(name), []).append(name)
+    near = difflib.get_close_matches(given, alike.get(spoken(given), ()), n=3, cutoff=0.0)
+    near = near or difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    if not near:
+        sounds = difflib.get_close_matches(spoken(given), alike, n=3, cutoff=0.5)
+        near = [alike[sound][-1] for sound in sounds]
     if near:
         return f"unknown {kind} {given!r}: did you mean {' or '.join(near)}?"
     shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")

@@ -31,12 +31,13 @@ def run(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *own: str,
 def test_a_row_has_settings_lengths_and_evaluations_and_runs_of_other_settings_are_refused(
     learning: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(learning, tmp_path, monkeypatch, "--eval", "5")
+    run(learning, tmp_path, monkeypatch, "--eval", "5", "--greedy")
     row = json.loads((tmp_path / "learning.jsonl").read_text())
     assert (row["settings"]["hidden"], row["settings"]["run_dir"]) == ([16], None)
     (one,) = row["runs"]
     assert (one["seed"], one["episode_length"]) == (3, {"first": 9.0, "last": 9.0})
-    assert one.pop("eval")["count"] >= 5
+    played = one.pop("eval")
+    assert played["count"] >= 5 and played["greedy"]
     assert (tmp_path / "tiny.png").exists()
 
     # The same runs once more: nothing is trained, and without --eval nothing is played.

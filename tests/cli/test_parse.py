@@ -56,10 +56,20 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --total-timesteps 1e6", "did you mean --frames?"),
         ("train --frames 1.5e0", "1.5e0"),
         ("train --frames", "--frames"),
-        ("train --frames abc", "'abc'"),
+        ("train --frames abc", "--frames is 'abc': it must be a whole number or none"),
+        ("train --frames=10M", "--frames is '10M': it must be a whole number or none, such as 10e6"),
+        ("train --frames 1.5k", "such as 1.5e3"),
+        ("train --minutes 5m", "--minutes is '5m': it must be a number or none\n"),
+        ("train --learning_rate fast", "--learning-rate is 'fast': it must be a number"),
+        ("train --video False", "--video takes no value, and is given 'False': write --video or --no-video"),
+        ("train --no-video=1", "--video takes no value, and is given '1'"),
+        ("train --no-lstm", "there is no --no-lstm: write --lstm none"),
+        ("train --agent PPO", "unknown agent 'PPO': did you mean ppo?"),
+        ("train --preset MuJoCo", "unknown preset 'MuJoCo': did you mean mujoco?"),
+        ("train --seeds 3", "--over seed=0..2 --by all"),
         ("train --seed 1.5", "--seed"),
-        ("train --lag loose", "--lag"),
-        ("train --hidden 1 x", "--hidden"),
+        ("train --lag loose", "--lag is 'loose': it must be a whole number or free or none"),
+        ("train --hidden 1 x", "--hidden is '1 x': it must be a list of whole numbers"),
         ("train --arch sed", "did you mean seed?"),
         ("train --agent vtrac", "unknown agent 'vtrac': did you mean vtrace"),
         (
@@ -88,7 +98,8 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
             "give --lag free (a preset may have set another)",
         ),
         ("train --prefetch -1", "prefetch is -1"),
-        ("train --training-devices 1,x", "--training-devices"),
+        ("train --training-devices 1,x", "--training-devices is '1 x': it must be a list of whole numbers"),
+        ("train --learner-devices=x", "--learner-devices is 'x'"),
         ("train --lag 0 --listen :7777", "only a run's own actors keep an exact lag"),
         ("train --deterministic --listen :7777", "only a run's own actors keep an exact lag"),
         ("resume", "The run folder"),
@@ -464,13 +475,9 @@ def test_nothing_and_large_numbers_are_written_as_people_do(words: str, settings
 
 
 def test_flags_of_other_systems_are_none_here_and_lead_to_ours() -> None:
-    from seedbed.cli.parse import _ELSEWHERE
+    from seedbed.config.names_elsewhere import ELSEWHERE
     from seedbed.config.settings import RunConfig
 
-    ours = {
-        f"--{name.replace('_', '-')}"
-        for agent in ("ppo", "dqn", "sac")
-        for name in flat(RunConfig(agent=agent))
-    }
-    assert set(_ELSEWHERE.values()) <= ours | {"--target-rate"}
-    assert not set(_ELSEWHERE) & ours
+    ours = {name for agent in ("ppo", "dqn", "sac") for name in flat(RunConfig(agent=agent))}
+    assert set(ELSEWHERE.values()) <= ours | {"target_rate"}
+    assert not set(ELSEWHERE) & ours

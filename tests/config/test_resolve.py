@@ -105,7 +105,7 @@ def test_sections_are_not_settings() -> None:
         ({"transport": "tcp"}, "transport is 'tcp': it must be inproc or shm or grpc"),
         ({"arch": "sed"}, "unknown architecture 'sed': did you mean seed?"),
         ({"lag": "loose"}, "it must be a whole number or free or none"),
-        ({"hidden": 3}, "hidden is 3: it must be a list of a whole number"),
+        ({"hidden": 3}, "hidden is 3: it must be a list of whole numbers"),
         ({"hidden": (3, "x")}, "hidden is 'x': it must be a whole number"),
         ({"listen": "127.0.0.1:0"}, "it must be a list of text"),
     ],
@@ -269,6 +269,22 @@ def test_the_preset_that_fits_most_closely_is_chosen() -> None:
     assert preset_for("Acrobot-v1") is None
 
 
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("CartPole", "cartpole"),
+        ("Pendulum", "pendulum"),
+        ("ALE/Pong", "pong"),
+        ("ALE/Breakout", "atari"),
+        ("Hopper", "mujoco"),
+        ("CartPole-v0", None),
+        ("Pole", None),
+    ],
+)
+def test_an_id_without_a_version_has_the_preset_of_its_newest_one(env: str, name: str | None) -> None:
+    assert getattr(preset_for(env), "name", None) == name
+
+
 def test_the_longest_pattern_wins_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         Preset("wide", "W.", ("A*", "*"), {}),
@@ -352,3 +368,24 @@ def test_what_a_preset_says_of_an_agent_starts_under_the_first_architecture(env:
 def test_an_environment_is_given_by_its_name() -> None:
     with pytest.raises(ConfigError, match=r"env is <class 'int'>: give its name, an id or module:name"):
         configure(int)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"lr": 1e-3}, "unknown setting 'lr': did you mean learning_rate? (docs/coming-from.md"),
+        ({"total_timesteps": 7}, "did you mean frames?"),
+        ({"n_envs": 7}, "did you mean envs_per_actor?"),
+        ({"agent": "ppo", "clip_range": 0.1}, "did you mean clip?"),
+        (
+            {"agent": "vtrace", "clip_range": 0.1},
+            "'clip_range': clip is a setting of ppo, and the agent of this",
+        ),
+        ({"agent": "ppo", "buffer_size": 7}, "'buffer_size': replay_size is a setting of dqn"),
+        ({"arch": "anakin", "n_workers": 7}, "'n_workers': actors is a setting of"),
+    ],
+)
+def test_settings_by_the_names_of_other_systems_lead_to_ours(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        configure("toy:catch", **given)
+    assert says in str(error.value)

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import inspect
 import json
 import re
 import runpy
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import seedbed
 from seedbed.cli.main import VERBS
 from seedbed.cli.train import configuration
 from seedbed.config.resolve import flat
@@ -360,3 +362,23 @@ def test_the_programs_on_the_pages_are_what_the_architectures_declare() -> None:
     assert {path.stem for path in pages} == set(ARCHITECTURES.names)
     for path, text in pages.items():
         assert path.read_text() == text, "run .venv/bin/python tools/program_tables.py"
+
+
+ROWS = re.findall(r"^\| `(\w+)\((.*?)\)` \|", (DOCS / "configuration.md").read_text(), re.M)
+
+
+def test_every_public_function_has_a_row() -> None:
+    assert sorted(function for function, _ in ROWS) == sorted({*seedbed.__all__} - {"__version__"})
+
+
+@pytest.mark.parametrize(("function", "arguments"), ROWS, ids=[function for function, _ in ROWS])
+def test_a_row_has_the_arguments_of_its_function(function: str, arguments: str) -> None:
+    written = {}
+    for argument in filter(None, arguments.split(", ")):
+        words, _, default = argument.partition("=")
+        written[words.lstrip("*")] = default
+    parameters = inspect.signature(getattr(seedbed, function)).parameters
+    assert list(written) == list(parameters)
+    for words, default in written.items():
+        if default not in ("", "…"):
+            assert ast.literal_eval(default) == parameters[words].default, words

@@ -438,7 +438,11 @@ def test_what_a_run_leaves_and_what_can_be_done_with_it(
         *("env", "arch", "agent", "transport", "seed", "seconds", "agent_steps", "env_frames"),
         *("agent_steps_per_second", "mean_return", "best_mean_return", "episodes", "weights_version"),
         *("policy_lag_mean", "policy_lag_max", "params_sha256", "stopped_because", "versions", "commit"),
+        *("command", "machine", "cores"),
     }
+    log = (tmp_path / "run/logs/learner.log").read_text()
+    for name in ("command", "machine", "cores", "versions", "commit"):
+        assert f"{name}: {json.dumps(json.loads(last)[name])}" in log
     assert lines[-1] == "next: seedbed eval run"
     assert rows(tmp_path / "run")
     assert list((tmp_path / "run/events").glob("events.out.tfevents.*"))

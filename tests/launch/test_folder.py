@@ -264,3 +264,12 @@ def test_a_run_of_an_agent_that_stands_above_it_says_where_to_go_too(
     (project / "no_agent_of_mine.py").rename(project / "gone.py")
     with pytest.raises(ConfigError, match="module 'no_agent_of_mine' cannot be imported"):
         folder.config(trust=None)
+
+
+@pytest.mark.parametrize("inside", ["config.json", "checkpoints", "logs/learner.log", "checkpoints/7/none"])
+def test_a_path_in_a_run_folder_names_the_run(tmp_path: Path, inside: str) -> None:
+    run = RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "run"))).path
+    with pytest.raises(ConfigError, match="and lies in one: give ") as error:
+        RunFolder.open(run / inside)
+    advised = str(error.value).partition("give ")[2]
+    assert RunFolder.open(advised).path == run

@@ -1,5 +1,7 @@
+import copy
 import json
 import math
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +71,19 @@ def test_a_summary_is_one_json_object_without_nan(tmp_path: Path) -> None:
     assert "more" not in value
     assert json.loads(json.dumps(value)) == summary().to_json()
     assert [file.name for file in path.parent.iterdir()] == ["summary.json"]
+
+
+def test_all_of_a_summary_are_attributes() -> None:
+    found = summary()
+    for one in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        for name, value in one.to_json().items():
+            assert getattr(one, name) == value or math.isnan(getattr(one, name))
+            assert name in dir(one)
+    assert found.run_dir is None and not hasattr(found, "commit")
+    with pytest.raises(
+        AttributeError, match="attribute of a summary 'mean_retrun': did you mean mean_return"
+    ):
+        _ = found.mean_retrun
 
 
 @pytest.mark.parametrize("text", [None, "[1]", "{"])

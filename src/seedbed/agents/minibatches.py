@@ -19,8 +19,11 @@ _TRANSITIONS_A_PART = 64
 
 def require_parts(minibatches: int, rows: int, noun: str) -> None:
     """Raises :class:`ConfigError` unless a batch has so many equal parts; the noun names its rows."""
-    fits = 0 < minibatches <= rows and rows % minibatches == 0
-    require(fits, "minibatches", minibatches, f"a divisor of {noun}, {rows}")
+    if 0 < minibatches <= rows and rows % minibatches == 0:
+        return
+    divisors = [parts for parts in range(1, rows + 1) if rows % parts == 0]
+    nearest = min(divisors, key=lambda parts: abs(parts - minibatches))
+    require(False, "minibatches", minibatches, f"a divisor of {noun}, {rows}, such as {nearest}")
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from itertools import pairwise
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import tyro
 
+from seedbed.config.names_elsewhere import COMING_FROM, ELSEWHERE
+from seedbed.envs.reading import words as in_words
 from seedbed.errors import ConfigError
 from seedbed.metrics.say import flush
 
 Settings = TypeVar("Settings")
+_SHORT = re.compile(r"(\d+(?:\.\d+)?)([kmgb])", re.IGNORECASE)
+"""Numbers as people speak of them: ``10M``, ``500k``."""
+_POWERS = {"k": 3, "m": 6, "g": 9, "b": 9}
+_SWITCHED = ("true", "false", "yes", "no", "on", "off", "0", "1")
 _POWER = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}", re.IGNORECASE)
 _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
 """Signs of which tyro draws boxes, on terminals with and without UTF-8."""
@@ -30,32 +37,6 @@ _WITH_COMMAS = (
 """Flags that take whole numbers, with spaces between them or commas."""
 
 
-_ELSEWHERE = {
-    theirs: ours
-    for ours, several in {
-        "--frames": "--total-timesteps --n-timesteps --timesteps --steps",
-        "--learning-rate": "--lr",
-        "--discount": "--gamma",
-        "--trace-lambda": "--gae-lambda --lambda",
-        "--envs-per-actor": "--num-envs --n-envs",
-        "--actors": "--num-workers --num-env-runners --n-workers",
-        "--unroll-length": "--n-steps --num-steps --rollout-length",
-        "--minibatches": "--num-minibatches --n-minibatches",
-        "--reuse": "--epochs --n-epochs --num-epochs --update-epochs",
-        "--clip": "--clip-range --clip-coef --clip-param",
-        "--entropy-cost": "--ent-coef --entropy-coef --entropy-coeff",
-        "--baseline-cost": "--vf-coef --value-coef --vf-loss-coeff",
-        "--gradient-clip": "--max-grad-norm --grad-clip",
-        "--replay-size": "--buffer-size",
-        "--replay-min-size": "--learning-starts",
-        "--target-rate": "--tau",
-        "--hidden": "--net-arch",
-    }.items()
-    for theirs in several.split()
-}
-"""Flags of other systems, and their names here."""
-
-
 def parse(
     verb: str, kind: type[Settings], arguments: Sequence[str], default: Any = None, about: str = ""
 ) -> Settings:
@@ -63,14 +44,15 @@ def parse(
 
     ``--help`` prints and exits.
     """
-    complaint = io.StringIO()
+    complaint, hints = io.StringIO(), _hints_of_flags(kind)
+    _refuse_values_of_switches(arguments, hints)
     try:
         with contextlib.redirect_stderr(complaint):
             settings: Settings = tyro.cli(
                 kind,
                 prog=f"seedbed {verb}",
                 description=about or None,
-                args=list(_as_people_write(kind, _with_spaces(arguments))),
+                args=list(_as_people_write(hints, _with_spaces(arguments))),
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
                 **({} if default is None else {"default": default}),
             )
@@ -78,7 +60,8 @@ def parse(
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ConfigError(one_line(complaint.getvalue(), verb)) from None
+        said = one_line(complaint.getvalue(), verb)
+        raise ConfigError(_plainer(said, hints, list(_with_spaces(arguments))) or said) from None
 
 
 def _with_spaces(arguments: Sequence[str]) -> Iterator[str]:
@@ -93,27 +76,82 @@ def _with_spaces(arguments: Sequence[str]) -> Iterator[str]:
         yield from argument.split(",") if _takes_commas(flag) else [argument]
 
 
-def _as_people_write(kind: type, arguments: Iterable[str]) -> Iterator[str]:
+def _as_people_write(hints: Mapping[str, Any], arguments: Iterable[str]) -> Iterator[str]:
     """Writes ``none`` as ``None`` and ``1e6`` as ``1000000`` after flags that take nothing, or a whole number."""
-    values, flag = _values_of_flags(kind), ""
+    types: tuple[Any, ...] = ()
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if name.startswith("--"):
-            flag = name.replace("_", "-")
-            yield f"{name}={_plain(value, values.get(flag, ()))}" if equals else name
+            types = _types(hints.get(_flag(name)))
+            yield f"{name}={_plain(value, types)}" if equals else name
         else:
-            yield _plain(argument, values.get(flag, ()))
+            yield _plain(argument, types)
 
 
-def _values_of_flags(kind: type) -> dict[str, tuple[Any, ...]]:
-    """Types of the values of each flag."""
-    found: dict[str, tuple[Any, ...]] = {}
+def _hints_of_flags(kind: type) -> dict[str, Any]:
+    """Type of the value of each flag."""
+    found: dict[str, Any] = {}
     for name, hint in get_type_hints(kind).items():
         if is_dataclass(hint):
-            found |= _values_of_flags(cast(type, hint))
+            found |= _hints_of_flags(cast(type, hint))
         else:
-            found[f"--{name.replace('_', '-')}"] = get_args(hint) or (hint,)
+            found[_flag(f"--{name}")] = hint
     return found
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _types(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) or (hint,)
+
+
+def _refuse_values_of_switches(arguments: Sequence[str], hints: Mapping[str, Any]) -> None:
+    """Raises :class:`ConfigError` for ``--video false``, whose value would be read as an environment."""
+    for argument, after in pairwise([*arguments, ""]):
+        name, equals, value = argument.partition("=")
+        flag = re.sub("^--no-", "--", _flag(name))
+        given = value if equals else after
+        if hints.get(flag) is bool and (equals or given.lower() in _SWITCHED):
+            raise ConfigError(
+                f"{flag} takes no value, and is given {given!r}: write {flag} or --no-{flag[2:]}"
+            )
+
+
+def _plainer(said: str, hints: Mapping[str, Any], arguments: Sequence[str]) -> str | None:
+    """Returns a complaint of tyro's about the value of a flag in the words of the other errors; None for others."""
+    if found := re.match(r"Unrecognized options: --no-([\w-]+)", said):
+        flag = _flag(f"--{found[1]}")
+        return (
+            f"there is no --no-{flag[2:]}: write {flag} none"
+            if type(None) in _types(hints.get(flag))
+            else None
+        )
+    if not (found := re.match(r"Error parsing ([^\s:]+)", said)):
+        return None
+    names = found[1].split("/")
+    hint = next((hints[name] for name in names if name in hints), None)
+    name, values = _last_of(names, arguments)
+    if hint is None or not values:
+        return None
+    short = _SHORT.fullmatch(values[0]) if int in _types(hint) else None
+    instead = f", such as {short[1]}e{_POWERS[short[2].lower()]}" if short else ""
+    return f"{name} is {' '.join(values)!r}: it must be {in_words(hint)}{instead}"
+
+
+def _last_of(names: Container[str], arguments: Iterable[str]) -> tuple[str, list[str]]:
+    """Returns the last flag of one of the names, and the words that follow it."""
+    last, ours = "", False
+    values: list[str] = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            if ours := _flag(name) in names:
+                last, values = _flag(name), [value] if equals else []
+        elif ours:
+            values.append(argument)
+    return last, values
 
 
 def _plain(value: str, types: Container[Any]) -> str:
@@ -135,9 +173,11 @@ def one_line(complaint: str, verb: str) -> str:
     words = re.sub(r"\s*(Got errors:|For full helptext|Argument helptext:).*$", "", words)
     words, _, suggested = words.partition(" Perhaps you meant: ")
     _, unknown, given = words.partition("Unrecognized options: ")
-    elsewhere = _ELSEWHERE.get(re.split(r"[\s,=]", given)[0].replace("_", "-")) if unknown else None
+    elsewhere = (
+        ELSEWHERE.get(re.split(r"[\s,=]", given)[0].lstrip("-").replace("-", "_")) if unknown else None
+    )
     if elsewhere is not None:
-        words = f"{words}; did you mean {elsewhere}? (docs/coming-from.md has the words of other systems)"
+        words = f"{words}; did you mean --{elsewhere.replace('_', '-')}? {COMING_FROM}"
     elif suggested:
         flags = dict.fromkeys(re.findall(r"(?<!\S)--[\w-]+", suggested))
         words = f"{words}; did you mean {' or '.join(flags)}?"

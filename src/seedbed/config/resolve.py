@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from seedbed.config.names_elsewhere import COMING_FROM, ELSEWHERE
 from seedbed.config.placement import names_of
 from seedbed.config.settings import RunConfig
 from seedbed.envs.options import split, written
@@ -29,6 +31,12 @@ _AS_BEFORE = {
     "shuffle": "unrolls",
 }
 """Settings of version 0.1 that its records do not have."""
+_INSTEAD = {
+    "seeds": "start a run for each (seedbed sweep ENV --over seed=0..2 --by all)",
+    "sweep": "start a run for each (seedbed sweep ENV --over learning_rate=1e-4,1e-3 --by all)",
+}
+"""Commands that do under every architecture what a setting of some does."""
+_VERSION = re.compile(r"-v(\d+|\*)$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +86,15 @@ def presets() -> dict[str, Preset]:
 
 
 def preset_for(env: str) -> Preset | None:
-    """The preset whose pattern fits ``env`` most closely; None if none does."""
+    """The preset whose pattern fits ``env`` most closely; None if none does.
+
+    An id without a version stands for its newest one, and fits the pattern of any.
+    """
     fits = [
         (len(pattern), preset)
         for preset in presets().values()
         for pattern in preset.match
-        if fnmatchcase(env, pattern)
+        if fnmatchcase(env, pattern) or fnmatchcase(env, _VERSION.sub("", pattern))
     ]
     return max(fits, key=lambda fit: fit[0])[1] if fits else None
 
@@ -200,14 +211,19 @@ def _unknown(name: str, config: RunConfig, known: Mapping[str, Any]) -> str:
     for registry, chosen in ((AGENTS, config.agent), (ARCHITECTURES, config.arch)):
         if owners := registry.owners(name):
             return of_others(name, registry, owners, chosen)
+    if (ours := ELSEWHERE.get(name)) is not None and ours not in known:
+        return f"unknown setting {name!r}: {_unknown(ours, config, known)}"
+    if ours is not None:
+        return f"unknown setting {name!r}: did you mean {ours}? {COMING_FROM}"
     return unknown_name("setting", name, known)
 
 
 def of_others(setting: str, registry: Registry, owners: Sequence[str], chosen: str) -> str:
     """Returns the error for a setting of other agents, or of other architectures, than the chosen one."""
+    instead = _INSTEAD.get(setting.removeprefix("--"))
     return (
         f"{setting} is a setting of {listed(owners)}, and the {registry.kind} of this run is {chosen}: "
-        f"leave it out, or choose {registry.flag} {owners[0]}"
+        f"leave it out, or choose {registry.flag} {owners[0]}{f', or {instead}' if instead else ''}"
     )
 
 

@@ -268,5 +268,10 @@ def words(kind: Any) -> str:
         return " or ".join(one.name for one in base)
     if base is np.ndarray or _container(base) is not None:
         elements = [each for each in inner if each is not Ellipsis]
-        return f"a list of {words(elements[0])}" if elements else "a list, for instance [1, 2]"
+        return f"a list of {_several(words(elements[0]))}" if elements else "a list, for instance [1, 2]"
     return f"a {getattr(base, '__name__', base)}"
+
+
+def _several(one: str) -> str:
+    """Returns ``whole numbers`` of ``a whole number``; other words as they are."""
+    return re.sub(r"^an? (\w+ ?\w+)$", r"\1s", one)

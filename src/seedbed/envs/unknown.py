@@ -49,7 +49,13 @@ def unknown_id(env_id: str, registered: Sequence[str]) -> str:
     for beginning, package, registers in _PACKAGES:
         if re.match(beginning, name):
             return f"{env_id} is of the package {package}: install it, and write {registers}:{name}"
-    return f"{unknown_name('environment', env_id, _known())} (an id that a package registers is written package:{name})"
+    unknown = unknown_name("environment", env_id, _known(), _spoken)
+    return f"{unknown} (an id that a package registers is written package:{name})"
+
+
+def _spoken(env_id: str) -> str:
+    """Returns an id without the folder and the version, in small letters: ``pong`` of ``ALE/Pong-v5``."""
+    return re.sub(r"-v\d+$", "", env_id.rpartition("/")[2]).casefold()
 
 
 def _known() -> set[str]:

@@ -107,6 +107,8 @@ class RunFolder:
                 key=lambda file: file.stat().st_mtime,
             )
             hint = f"; the newest here: {', '.join(str(run.parent) for run in runs[-3:])}" if runs else ""
+            around = next((above for above in folder.path.parents if RunFolder(above).begun), None)
+            hint = f", and lies in one: give {around}" if around else hint
             raise ConfigError(f"{path} is not a run folder (no config.json in it){hint}")
         return folder
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import shlex
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from seedbed import limits
 from seedbed.acting.trust import foreign_names
 from seedbed.architectures.interface import Architecture
-from seedbed.config.resolve import to_json
+from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import Variant
+from seedbed.config.words import words_of
 from seedbed.errors import ConfigError, SeedbedError
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
@@ -29,6 +33,22 @@ from seedbed.transport.connect import seen_from_elsewhere
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
+
+
+def origin_of(config: RunConfig) -> dict[str, Any]:
+    """Returns the origin of a run's numbers, by the names of the summary: command, machine, versions, commit."""
+    try:
+        words = words_of(config)
+    except ConfigError:  # a preset of another version
+        words = words_of(replace(config, preset="none"))
+    command = shlex.join(["seedbed", "train", *words])
+    return {
+        "command": command.encode(errors="backslashreplace").decode(),
+        "machine": socket.gethostname(),
+        "cores": limits.cores(),
+        "versions": versions(),
+        "commit": commit(),
+    }
 
 
 def observations_of(config: RunConfig, spec: EnvSpec) -> Iterator[str]:
@@ -127,8 +147,7 @@ def summary_of(
             "run_dir": str(folder.path),
             "deterministic": config.deterministic,
             "convolutions": convolving(),
-            "versions": versions(),
-            "commit": commit(),
+            **origin_of(config),
             "skipped_updates": run.skipped,
             **books,
             **({"host": hosts.index, "hosts": hosts.count} if hosts.count > 1 else {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import secrets
 import threading
@@ -30,7 +31,14 @@ from seedbed.launch.launcher import Launch, launcher_on
 from seedbed.launch.live import LiveFile
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
-from seedbed.launch.outcome import curves_of, invitations, observations_of, resumption_of, summary_of
+from seedbed.launch.outcome import (
+    curves_of,
+    invitations,
+    observations_of,
+    origin_of,
+    resumption_of,
+    summary_of,
+)
 from seedbed.launch.recorder import Recorder, TrainingTime
 from seedbed.launch.saver import Saver
 from seedbed.launch.services import makers, sinks
@@ -281,6 +289,8 @@ class Session:
             self.copier.finish_or_say(self.interrupted, soon=reason.startswith(("interrupted", "failed")))
 
     def _announce(self) -> None:
+        for name, value in origin_of(self.config).items():
+            _log.info("%s: %s", name, json.dumps(value, ensure_ascii=False))
         _log.info("convolutions: %s", convolving())
         for line in observations_of(self.config, self.spec):
             _log.info("%s", line)

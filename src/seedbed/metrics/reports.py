@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seedbed import regular_files
-from seedbed.errors import ConfigError, RunFailed
+from seedbed.errors import ConfigError, RunFailed, unknown_name
 from seedbed.metrics.sinks import read_rows
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
 
@@ -44,7 +44,7 @@ class Summary:
       params_sha256: :func:`seedbed.learning.checkpoint.digest` of the final parameters; empty if a failure took them
         along.
       stopped_because: one sentence.
-      more: other things worth keeping; its keys stand beside the others.
+      more: other things worth keeping; its keys stand beside the others, and are attributes too.
     """
 
     env: str
@@ -70,6 +70,20 @@ class Summary:
     def run_dir(self) -> str | None:
         """The run folder; None in a summary of a version that did not keep it."""
         return self.more.get("run_dir")
+
+    if not TYPE_CHECKING:  # names of attributes are checked
+
+        def __getattr__(self, name: str) -> Any:
+            """Returns a value of ``more``."""
+            more = self.__dict__.get("more", {})  # none yet in a copy that is being made
+            if name not in more:
+                raise AttributeError(
+                    unknown_name("attribute of a summary", name, {*self.__dict__, *more} - {"more"})
+                )
+            return more[name]
+
+    def __dir__(self) -> Iterable[str]:
+        return {*super().__dir__(), *self.more}
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; numbers that are not finite are None."""
