@@ -37,7 +37,7 @@ def read(text: str) -> Range | None:
     """Reads ``low..high`` or ``log:low..high``; None if it is written otherwise.
 
     Raises:
-      ValueError: the bounds are impossible; the text says what is needed.
+      ValueError: the bounds are impossible; with the remedy.
     """
     if ".." not in text:
         return None

@@ -35,7 +35,7 @@ _INSTEAD = {
     "seeds": "start a run for each (seedbed sweep ENV --over seed=0..2 --by all)",
     "sweep": "start a run for each (seedbed sweep ENV --over learning_rate=1e-4,1e-3 --by all)",
 }
-"""Commands that do under every architecture what a setting of some does."""
+"""Commands with the effect of a setting of some architectures, for all of them."""
 _VERSION = re.compile(r"-v(\d+|\*)$")
 
 

@@ -51,8 +51,8 @@ class Variant:
 def variants(config: RunConfig) -> list[Variant]:
     """The agents of a run; one if there are neither several seeds nor a sweep.
 
-    Variant ``i`` of a run with ``--seeds`` alone is the agent of a run of its own with the seed ``seed + i``. What
-    ``--draws`` draws depends on the seed of the run, and on nothing else.
+    Variant ``i`` of a run with ``--seeds`` alone is the agent of a run of its own with the seed ``seed + i``. The
+    numbers of ``--draws`` depend on the seed of the run alone.
 
     Raises:
       ConfigError: a swept setting does not exist, is no number, or has a value that it cannot have.
