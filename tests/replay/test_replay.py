@@ -323,7 +323,8 @@ def test_an_offer_that_is_refused_changes_nothing_and_room_is_announced() -> Non
     again, same = snapshot_of(replay)
     assert meta == same
     for before, after in zip(kept, again, strict=True):
-        assert all(np.array_equal(before[name], after[name]) for name in before)
+        # Places that were never written may hold anything, also numbers that are not equal to themselves.
+        assert all(before[name].tobytes() == after[name].tobytes() for name in before)
     heard: list[int | None] = []
     replay.listen(lambda: heard.append(offer(replay, [0, 1], end)))
     assert replay.take(0.0) is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -54,7 +55,7 @@ def heeding_signals(interrupted: Interruption) -> Iterator[None]:
         interrupted.by = signal.Signals(number).name
         interrupted.set()
 
-    with _hurrying(), _handling(handle):
+    with _hurrying() as heard, _handling(handle, heard):
         yield
 
 
@@ -76,18 +77,23 @@ def ending_as_by_ctrl_c() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
-    """Calls ``handle`` for the first signal, and raises :class:`KeyboardInterrupt` for the second that counts."""
+def _handling(handle: Callable[[int, Any], Any], heard: Callable[[int], int] | None = None) -> Iterator[None]:
+    """Calls ``handle`` for the first signal, and raises :class:`KeyboardInterrupt` for each further one that counts.
+
+    ``heard`` returns how many have counted so far, with the one that it is given.
+    """
     # A process that was started to ignore its terminal (nohup) goes on ignoring it.
     heeded = [number for number in _ENDING if number not in _CLOSED or not _ignored(number)]
-    begun, counted = False, Counted()
+    heard = heard or Counted().add
+    begun, known = False, 1
 
     def hear(number: int, frame: Any) -> None:
-        nonlocal begun
-        first, begun, counts = not begun, True, counted.add(number)
+        nonlocal begun, known
+        first, begun, count = not begun, True, heard(number)
         if first:
             handle(number, frame)
-        elif counts and counted.signals > 1:
+        elif count > known:
+            known = count
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, hear) for number in heeded}
@@ -99,7 +105,7 @@ def _handling(handle: Callable[[int, Any], Any]) -> Iterator[None]:
 
 
 class Counted:
-    """Counts the signals by which somebody asks for an end.
+    """Counts the signals by which somebody asks for an end; from any thread.
 
     Attributes:
       signals: number of those that count.
@@ -110,16 +116,14 @@ class Counted:
         self._clock = clock
         self._last: tuple[int, float] | None = None
 
-    def add(self, number: int) -> bool:
-        """Notes a signal; returns whether it counts."""
-        if number not in _COUNTED:
-            return False
+    def add(self, number: int) -> int:
+        """Notes a signal that comes now; returns the number of those that count."""
         now = self._clock()
-        if self._last is not None and self._last[0] == number and now - self._last[1] < _ONE_SECONDS:
-            return False
-        self._last = number, now
-        self.signals += 1
-        return True
+        sent_twice = self._last is not None and self._last[0] == number and now - self._last[1] < _ONE_SECONDS
+        if number in _COUNTED and not sent_twice:
+            self._last = number, now
+            self.signals += 1
+        return self.signals
 
 
 def _ignored(number: int) -> bool:
@@ -127,30 +131,44 @@ def _ignored(number: int) -> bool:
 
 
 @contextlib.contextmanager
-def _hurrying() -> Iterator[None]:
+def _hurrying() -> Iterator[Callable[[int], int]]:
     """Ends the process a moment after a second signal, also during a compilation.
 
-    A handler in Python runs only when the main thread is in Python, and a compilation may take a minute.
+    A handler in Python runs only when the main thread is in Python, and a compilation may take a minute. So signals
+    are counted as they come, by a thread, and not as they are handled; the block has the count, for handlers.
     """
     ear, bell = socket.socketpair()
-    bell.setblocking(False)
+    for end in (ear, bell):
+        end.setblocking(False)
     before = signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+    counted, over, turn = Counted(), threading.Event(), threading.RLock()
 
-    over = threading.Event()
-
-    def listen() -> None:
-        counted = Counted()
-        with ear:
+    def count() -> bool:
+        """Counts what has come; returns whether more may come."""
+        with turn, contextlib.suppress(BlockingIOError):
             while data := ear.recv(1):
                 counted.add(data[0])
-                if counted.signals == 2:
+            return False
+        return True
+
+    def listen() -> None:
+        with ear, selectors.DefaultSelector() as coming:
+            coming.register(ear, selectors.EVENT_READ)
+            while coming.select() and count():
+                if counted.signals > 1:
                     if not over.wait(_HURRY_SECONDS):
                         os._exit(128 + signal.SIGINT)
                     return
 
+    def heard(number: int) -> int:
+        count()
+        with contextlib.suppress(BlockingIOError):
+            bell.send(b"\0")  # no signal: the thread looks at the count, of which it may have read nothing
+        return counted.signals
+
     threading.Thread(target=listen, name="signals", daemon=True).start()
     try:
-        yield
+        yield heard
     finally:
         over.set()
         signal.set_wakeup_fd(before)
