@@ -55,7 +55,10 @@ def read(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--eval", type=int, default=None, metavar="N", dest="episodes")
     parser.add_argument("--greedy", action="store_true")
     own, flags = split(words)
-    return parser.parse_args(own), flags
+    given = parser.parse_args(own)
+    if given.greedy and given.episodes is None:
+        parser.error("--greedy is a way to play: give --eval N")
+    return given, flags
 
 
 def require_same(folder: Path, words: list[str]) -> None:

@@ -57,3 +57,9 @@ def test_lengths_are_the_first_and_the_last_that_are_known(learning: Any) -> Non
     rows = [{"seconds": 0.0}, {"episode_length": 150.0}, {"episode_length": 8.0}, {"seconds": 3.0}]
     assert learning.lengths(rows) == {"first": 150.0, "last": 8.0}
     assert learning.lengths([{"seconds": 0.0}]) == {"first": None, "last": None}
+
+
+def test_a_way_to_play_needs_episodes(learning: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        learning.read(["tiny", "toy:catch", "--greedy", "--"])
+    assert "--greedy is a way to play: give --eval N" in capsys.readouterr().err

@@ -64,6 +64,9 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --video False", "--video takes no value, and is given 'False': write --video or --no-video"),
         ("train --no-video=1", "--video takes no value, and is given '1'"),
         ("train --no-lstm", "there is no --no-lstm: write --lstm none"),
+        ("train --no-run-dir", "there is no --no-run-dir: leave --run-dir out"),
+        ("train --frames 10M CartPole-v1", "--frames is '10M': it must be"),
+        ("train --video n", "--video takes no value, and is given 'n'"),
         ("train --agent PPO", "unknown agent 'PPO': did you mean ppo?"),
         ("train --preset MuJoCo", "unknown preset 'MuJoCo': did you mean mujoco?"),
         ("train --seeds 3", "--over seed=0..2 --by all"),
@@ -481,3 +484,19 @@ def test_flags_of_other_systems_are_none_here_and_lead_to_ours() -> None:
     ours = {name for agent in ("ppo", "dqn", "sac") for name in flat(RunConfig(agent=agent))}
     assert set(ELSEWHERE.values()) <= ours | {"target_rate"}
     assert not set(ELSEWHERE) & ours
+
+
+def test_help_is_shown_beside_a_switch_with_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, error = run(capsys, "train", "--video", "false", "--help")
+    assert (status, error) == (0, "") and "--video" in out
+
+
+def test_a_run_folder_may_have_the_name_of_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, _, error = run(capsys, "eval", "--greedy", "1")
+    assert "--greedy takes no value" in error
+    (tmp_path / "1").mkdir()
+    _, _, error = run(capsys, "eval", "--greedy", "1")
+    assert "1 is not a run folder" in error

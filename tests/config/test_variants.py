@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -53,7 +54,13 @@ def test_the_seed_of_the_run_tells_what_is_drawn() -> None:
     assert first == population(seed=7, sweep=sweep, draws=8) != population(seed=8, sweep=sweep, draws=8)
     record = {"seed": 7, "seeds": 1, "sweep": [*sweep], "draws": 8, "pbt_frames": None}
     assert recorded_variants(record) == first
-    for damaged in ({"draws": None}, {"draws": 10**6}, {"draws": "many"}, {"sweep": ["learning_rate=2..1"]}):
+    damage: list[dict[str, Any]] = [
+        *({"draws": value} for value in (None, 10**6, "many", math.inf, -3, 2.7, True)),
+        *({"seeds": value} for value in (math.inf, -1, 10**9)),
+        {"sweep": ["learning_rate=2..1"]},
+        {"draws": 1000, "sweep": [f"number_{number}=0..1" for number in range(11)]},
+    ]
+    for damaged in damage:
         with pytest.raises(ConfigError):
             recorded_variants({**record, **damaged})
 
@@ -70,7 +77,8 @@ def test_the_seed_of_the_run_tells_what_is_drawn() -> None:
         ({"sweep": ("learning_rate=-1..1",), "draws": 4}, "learning_rate is -1"),
         ({"draws": 4}, "draws is given, and nothing that differs between agents: give --sweep"),
         ({"sweep": ("learning_rate=1,2",), "draws": 0}, "draws is 0, and has to be 1 or more"),
-        ({"arch": "seed", "draws": 4}, "draws is a setting of anakin"),
+        ({"arch": "seed", "draws": 4}, "draws is a setting of anakin, .* --trials 8"),
+        ({"sweep": ("learning_rate=1e-4..1e-2",), "draws": 10_001}, "10,001 are too many: at most 10,000"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(settings: dict[str, Any], says: str) -> None:

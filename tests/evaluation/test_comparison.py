@@ -73,6 +73,13 @@ def test_agents_side_by_side_are_compared_and_nothing_that_a_run_names_is_import
         (run / "config.json").write_text(json.dumps(record))
 
 
+def test_one_agent_of_a_sweep_has_the_curve_of_the_run(tmp_path: Path) -> None:
+    a_run(tmp_path / "one", 1.0, sweep=["learning_rate=log:1e-4..1e-2"], draws=1)
+    a_run(tmp_path / "another", 2.0, sweep=["learning_rate=0.5"])
+    (group,) = compare([tmp_path]).groups
+    assert len(group.curves) == 2
+
+
 def test_runs_that_cannot_be_compared_are_named(runs: Path) -> None:
     a_run(runs / "elsewhere", 1.0, env="toy:bandit")
     a_run(runs / "short", 99.0, frames=300, seed=9)

@@ -273,3 +273,10 @@ def test_a_path_in_a_run_folder_names_the_run(tmp_path: Path, inside: str) -> No
         RunFolder.open(run / inside)
     advised = str(error.value).partition("give ")[2]
     assert RunFolder.open(advised).path == run
+
+
+def test_a_path_below_another_programs_settings_names_no_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"editor": "ed"}')
+    with pytest.raises(ConfigError, match="is not a run folder") as error:
+        RunFolder.open(tmp_path / "runs" / "typo")
+    assert "lies in one" not in str(error.value)

@@ -35,5 +35,5 @@ def test_a_preset_that_is_gone_is_spelled_out() -> None:
 
 
 def test_options_of_any_bytes_can_be_written() -> None:
-    json.dumps(origin_of(configure("my_world:World", env_options=["name=\udcff"]))).encode()
-    origin_of(configure("my_world:World", env_options=["name=\udcff"]))["command"].encode()
+    origin = origin_of(configure("my_world:World", env_options=["name=\udcff"]))
+    json.dumps(origin, ensure_ascii=False).encode()

@@ -299,7 +299,7 @@ class Anakin:
             except jax.errors.ConcretizationTypeError:
                 raise ConfigError(
                     f"{name} decides what {self._agent.name} computes, and one program computes one thing: "
-                    "start a run for each of its values"
+                    f"start a run for each of its values, by hand or by seedbed sweep ENV --over {name}=…"
                 ) from None
 
     # The program.
@@ -794,7 +794,8 @@ class _Rounds:
         asked = config.population.pbt_frames
         if asked is not None and len(variants) < 2:
             raise ConfigError(
-                "population-based training of one agent: give --seeds, or several values to --sweep, for two or more"
+                "population-based training of one agent: give --seeds, --draws, or several values to --sweep, for two "
+                "or more"
             )
         self._config = config
         self._batches = None if asked is None else max(1, round(asked / frames))

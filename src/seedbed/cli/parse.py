@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import pairwise
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -21,7 +22,8 @@ Settings = TypeVar("Settings")
 _SHORT = re.compile(r"(\d+(?:\.\d+)?)([kmgb])", re.IGNORECASE)
 """Numbers as people speak of them: ``10M``, ``500k``."""
 _POWERS = {"k": 3, "m": 6, "g": 9, "b": 9}
-_SWITCHED = ("true", "false", "yes", "no", "on", "off", "0", "1")
+_SWITCHED = ("true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "none", "0", "1")
+_HELP = {"--help", "-h"}
 _POWER = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}", re.IGNORECASE)
 _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
 """Signs of which tyro draws boxes, on terminals with and without UTF-8."""
@@ -45,7 +47,8 @@ def parse(
     ``--help`` prints and exits.
     """
     complaint, hints = io.StringIO(), _hints_of_flags(kind)
-    _refuse_values_of_switches(arguments, hints)
+    if not _HELP & {*arguments}:
+        _refuse_values_of_switches(arguments, hints)
     try:
         with contextlib.redirect_stderr(complaint):
             settings: Settings = tyro.cli(
@@ -113,7 +116,8 @@ def _refuse_values_of_switches(arguments: Sequence[str], hints: Mapping[str, Any
         name, equals, value = argument.partition("=")
         flag = re.sub("^--no-", "--", _flag(name))
         given = value if equals else after
-        if hints.get(flag) is bool and (equals or given.lower() in _SWITCHED):
+        value_of_it = given.lower() in _SWITCHED and not os.path.lexists(given)  # a run folder may be named 1
+        if hints.get(flag) is bool and (equals or value_of_it):
             raise ConfigError(
                 f"{flag} takes no value, and is given {given!r}: write {flag} or --no-{flag[2:]}"
             )
@@ -123,10 +127,11 @@ def _plainer(said: str, hints: Mapping[str, Any], arguments: Sequence[str]) -> s
     """Returns a complaint of tyro's about the value of a flag in the words of the other errors; None for others."""
     if found := re.match(r"Unrecognized options: --no-([\w-]+)", said):
         flag = _flag(f"--{found[1]}")
-        return (
-            f"there is no --no-{flag[2:]}: write {flag} none"
-            if type(None) in _types(hints.get(flag))
-            else None
+        types = _types(hints.get(flag))
+        if type(None) not in types:
+            return None
+        return f"there is no --no-{flag[2:]}: " + (
+            f"leave {flag} out" if str in types else f"write {flag} none"
         )
     if not (found := re.match(r"Error parsing ([^\s:]+)", said)):
         return None
@@ -135,6 +140,8 @@ def _plainer(said: str, hints: Mapping[str, Any], arguments: Sequence[str]) -> s
     name, values = _last_of(names, arguments)
     if hint is None or not values:
         return None
+    if not any(get_origin(each) is tuple for each in (hint, *_types(hint))):
+        values = values[:1]  # what follows is no part of it
     short = _SHORT.fullmatch(values[0]) if int in _types(hint) else None
     instead = f", such as {short[1]}e{_POWERS[short[2].lower()]}" if short else ""
     return f"{name} is {' '.join(values)!r}: it must be {in_words(hint)}{instead}"

@@ -34,6 +34,7 @@ _AS_BEFORE = {
 _INSTEAD = {
     "seeds": "start a run for each (seedbed sweep ENV --over seed=0..2 --by all)",
     "sweep": "start a run for each (seedbed sweep ENV --over learning_rate=1e-4,1e-3 --by all)",
+    "draws": "start a run for each (seedbed sweep ENV --over learning_rate=log:1e-4..1e-2 --trials 8)",
 }
 """Commands with the effect of a setting of some architectures, for all of them."""
 _VERSION = re.compile(r"-v(\d+|\*)$")

@@ -20,8 +20,8 @@ from seedbed.seeding import generator
 Values = list[float] | Range
 """Values that a swept setting may have."""
 
-_MOST_RECORDED = 10_000
-"""Most agents of a recorded run; a record that says more is not this project's."""
+_MOST = 10_000
+"""Most agents of a run, and numbers of all of them; a record that says more is not this project's."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def variants(config: RunConfig) -> list[Variant]:
     """The agents of a run; one if there are neither several seeds nor a sweep.
 
     Variant ``i`` of a run with ``--seeds`` alone is the agent of a run of its own with the seed ``seed + i``. The
-    numbers of ``--draws`` depend on the seed of the run alone.
+    numbers of ``--draws`` follow from the seed of the run and these settings.
 
     Raises:
       ConfigError: a swept setting does not exist, is no number, or has a value that it cannot have.
@@ -69,14 +69,12 @@ def variants(config: RunConfig) -> list[Variant]:
                     f"sweep of {name}: numbers between {values.low:g} and {values.high:g} cannot all be trained: list "
                     f"some, as in {name}={values.low:g},{values.high:g}, or give the number of agents, --draws 8"
                 )
-    return _combined(
-        swept, config.seed, population.seeds, population.draws, changing=population.pbt_frames is not None
-    )
-
-
-def has_variants(record: Mapping[str, Any]) -> bool:
-    """Returns whether a recorded run has agents side by side, each with a curve of its own."""
-    return record.get("seeds", 1) != 1 or bool(record.get("sweep"))
+    try:
+        return _combined(
+            swept, config.seed, population.seeds, population.draws, changing=population.pbt_frames is not None
+        )
+    except ValueError as error:
+        raise ConfigError(f"agents side by side: {error}") from None
 
 
 def recorded_variants(record: Mapping[str, Any]) -> list[Variant]:
@@ -87,13 +85,17 @@ def recorded_variants(record: Mapping[str, Any]) -> list[Variant]:
     """
     try:
         swept = [_parsed(item) for item in record.get("sweep") or ()]
-        seed, seeds = int(record.get("seed", 0)), int(record.get("seeds") or 1)
-        draws = None if record.get("draws") is None else int(record["draws"])
-        if (count := seeds * _points(swept, draws)) > _MOST_RECORDED:
-            raise ValueError(f"there would be {count:,} of them")
-    except (TypeError, ValueError, AttributeError) as error:
+        seed, seeds = int(record.get("seed", 0)), _number_of_agents(record.get("seeds") or 1)
+        draws = None if record.get("draws") is None else _number_of_agents(record["draws"])
+        return _combined(swept, seed, seeds, draws, changing=record.get("pbt_frames") is not None)
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise ConfigError(f"its settings of agents side by side are damaged: {error}") from error
-    return _combined(swept, seed, seeds, draws, changing=record.get("pbt_frames") is not None)
+
+
+def _number_of_agents(value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{value!r} is no number of agents")
+    return value
 
 
 def _points(swept: Sequence[tuple[str, Values]], draws: int | None) -> int:
@@ -112,6 +114,14 @@ def _points(swept: Sequence[tuple[str, Values]], draws: int | None) -> int:
 def _combined(
     swept: Sequence[tuple[str, Values]], seed: int, seeds: int, draws: int | None, *, changing: bool
 ) -> list[Variant]:
+    """The agents, of each seed one after the other.
+
+    Raises:
+      ValueError: they are too many, or nothing says how many.
+    """
+    count = seeds * _points(swept, draws)
+    if count * max(1, len(swept)) > _MOST:
+        raise ValueError(f"{count:,} are too many: at most {_MOST:,} numbers may differ in one program")
     names = [name for name, _ in swept]
     points: Iterable[tuple[float, ...]]
     if draws is None:
@@ -127,7 +137,7 @@ def _combined(
 
 
 def _draw(values: Values, random: np.random.Generator) -> float:
-    return values.draw(random) if isinstance(values, Range) else float(random.choice(values))
+    return values.draw(random) if isinstance(values, Range) else values[random.integers(len(values))]
 
 
 def _parsed(item: str) -> tuple[str, Values]:

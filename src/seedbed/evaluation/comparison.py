@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from seedbed import regular_files
-from seedbed.config.variants import Variant, has_variants, recorded_variants
+from seedbed.config.variants import recorded_variants
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.listing import run_folders
@@ -33,7 +33,18 @@ from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean, p
 _TOO_SHORT = 0.5
 """Share of the median length below which a run is left out."""
 _BESIDE = {
-    *("seed", "seeds", "sweep", "run_dir", "json", "video", "begin_or_resume", "preset", "init_from"),
+    *(
+        "seed",
+        "seeds",
+        "sweep",
+        "draws",
+        "run_dir",
+        "json",
+        "video",
+        "begin_or_resume",
+        "preset",
+        "init_from",
+    ),
     *("frames", "minutes", "until_return", "checkpoint_minutes", "keep_checkpoints", "env_timeout"),
     "store",
 }
@@ -157,8 +168,8 @@ def _read(folder: RunFolder, notes: list[str]) -> Iterator[_Run]:
     """Yields a run, or the agents that it trained side by side; notes what has no curve."""
     try:
         settings = folder.record()
-        several = has_variants(settings)
-        agents = recorded_variants(settings) if several else [Variant(settings.get("seed", 0))]
+        agents = recorded_variants(settings)
+        several = len(agents) > 1
         for index, agent in enumerate(agents):
             own = {**settings, **agent.values, "seed": agent.seed}
             name = f"{folder.given} ({agent})" if several else str(folder.given)

@@ -107,8 +107,8 @@ class RunFolder:
                 key=lambda file: file.stat().st_mtime,
             )
             hint = f"; the newest here: {', '.join(str(run.parent) for run in runs[-3:])}" if runs else ""
-            around = next((above for above in folder.path.parents if RunFolder(above).begun), None)
-            hint = f", and lies in one: give {around}" if around else hint
+            if around := next(filter(_is_run, folder.path.parents), None):
+                hint = f", and lies in one: give {around}"
             raise ConfigError(f"{path} is not a run folder (no config.json in it){hint}")
         return folder
 
@@ -504,3 +504,11 @@ def _fresh_folder(parent: Path, config: RunConfig) -> Path:
             path.mkdir()
             break
     return path
+
+
+def _is_run(folder: Path) -> bool:
+    """Returns whether a folder holds a run, and not another program's ``config.json``."""
+    try:
+        return {"env", "arch", "agent"} <= regular_files.read_object(folder / "config.json").keys()
+    except (OSError, ValueError):
+        return False

@@ -15,7 +15,7 @@ import psutil
 
 from seedbed import regular_files
 from seedbed.architectures.program import Program
-from seedbed.config.variants import has_variants, recorded_variants
+from seedbed.config.variants import recorded_variants
 from seedbed.errors import ConfigError
 from seedbed.launch.folder import RunFolder
 from seedbed.metrics.reports import Curve, curve_of
@@ -190,12 +190,12 @@ def _of_a_curve(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def _agents(settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    if not has_variants(settings):
-        return ()
+    """The values of each agent of several side by side; empty if there is one, which has the curve of the run."""
     try:
-        return tuple({**each.values, "seed": each.seed} for each in recorded_variants(settings))
+        agents = recorded_variants(settings)
     except ConfigError:
         return ()
+    return tuple({**each.values, "seed": each.seed} for each in agents) if len(agents) > 1 else ()
 
 
 def _lives(live: Mapping[str, Any]) -> bool:

@@ -98,7 +98,10 @@ function showCurves({ env, groups }) {
 function showRuns(runs) {
   byId("runs").tBodies[0].replaceChildren(...runs.map((run) => {
     const line = element("tr", { class: run.id === chosen ? "chosen" : "", "data-run": run.id });
-    for (const text of [run.name, run.env, run.agent, run.arch]) line.append(element("td", {}, text));
+    const path = element("td");
+    path.append(element("bdi", {}, run.name)); // left to right, also where its end is shown
+    line.append(path);
+    for (const text of [run.env, run.agent, run.arch]) line.append(element("td", {}, text));
     line.append(element("td", { class: run.state }, run.state));
     for (const text of [figure(run.steps), figure(run.steps_per_second), figure(run.mean_return, 2)]) {
       line.append(element("td", { class: "number" }, text));
