@@ -32,8 +32,8 @@ def test_cartpole_is_solved_within_half_a_million_steps(tmp_path: Path) -> None:
 
 
 def test_population_based_training_leaves_a_range_that_is_too_low(tmp_path: Path) -> None:
-    # A random search with the same budget cannot. docs/architectures/anakin.md has three seeds, of which the others gain
-    # less (1.03 and 1.2 times).
+    # A random search with the same budget cannot. docs/architectures/anakin.md has three seeds, of which the others
+    # gain less (1.03 and 1.2 times).
     best, mean = {}, {}
     for rounds in (None, 2000):
         settings = {"arch": "anakin", "agent": "ppo", "preset": "none", "seed": 2, "draws": 8}
