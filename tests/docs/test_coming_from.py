@@ -45,7 +45,8 @@ HEADINGS = re.findall(r"^## (.*)$", PAGE, re.M)
 def test_every_flag_is_one(heading: str) -> None:
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     known = {name for agent in ("ppo", "dqn", "pqn", "vtrace") for name in flat(RunConfig(agent=agent))} | {
-        "preset"
+        "preset",
+        "greedy",  # of eval
     }
     for flag in re.findall(r"(?<![-|])--([a-z][a-z-]*)", section):
         name = flag.removeprefix("no-").replace("-", "_")

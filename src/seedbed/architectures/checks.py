@@ -7,7 +7,7 @@ from dataclasses import fields
 import jax
 
 from seedbed.acting.lag import ExactLag
-from seedbed.architectures.shares import fitting_batch
+from seedbed.architectures.shares import fitting_batch, uneven_shares
 from seedbed.config.placement import EnvironmentSettings, RemoteSettings, ShardSettings, has_meaning
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -82,7 +82,7 @@ def uneven_rounds(config: RunConfig, agent: Agent) -> str | None:
     try:
         rounds(agent.data, place.planned - place.eval_envs, agent.data.batch_size // config.cluster.hosts)
     except ConfigError as error:
-        return str(error)
+        return uneven_shares(config) or str(error)  # the former names flags that mend it
     return None
 
 

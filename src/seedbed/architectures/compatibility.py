@@ -37,8 +37,8 @@ def why_not(config: RunConfig, agent: Agent) -> str | None:
         meaningless(config)
         or guests_elsewhere(config)
         or uneven_parts(config, agent)
-        or uneven_shares(config)  # before the checks that share a batch, since it names flags that mend it
         or load_architecture(config.arch).check(config, agent)
+        or uneven_shares(config)
     )
 
 
