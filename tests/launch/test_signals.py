@@ -79,21 +79,36 @@ def compiling(rounds: int) -> float:
 
 
 def test_signals_count_when_they_come_and_not_when_they_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of two that were sent together is heard late by a main thread that compiles."""
-    monkeypatch.setattr(signals, "_ONE_SECONDS", 0.25)
+    """The second of two that were sent together is handled late by a main thread that compiles."""
+    now, counted = [0.0], threading.Semaphore(0)
+
+    class Watched(Counted):
+        def __init__(self) -> None:
+            super().__init__(clock=lambda: now[0])
+
+        def add(self, number: int) -> int:
+            count = super().add(number)
+            if number == TERM:
+                counted.release()
+            return count
+
+    monkeypatch.setattr(signals, "Counted", Watched)
     rounds = int(100_000 * 1.0 / compiling(100_000))  # about a second
     interrupted, compiles = Interruption(), threading.Event()
 
     def send() -> None:
         compiles.wait()
         come(TERM)
+        for _ in range(2):
+            counted.acquire(timeout=30)
+        now[0] = 10.0
 
     with heeding_signals(interrupted):
         come(TERM)
         thread = threading.Thread(target=send)
         thread.start()
         compiles.set()
-        assert compiling(rounds) > 0.25
+        compiling(rounds)
         thread.join()
         assert interrupted.by == "SIGTERM"
         with pytest.raises(KeyboardInterrupt):
