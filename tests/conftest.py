@@ -30,7 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # its environment has what the process that started it set
     folder = Path(tempfile.mkdtemp(prefix="seedbed-tests-"))
     config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
-    os.environ.update({**private_surroundings(folder), "SEEDBED_ALLOCATOR": "off"})
+    surroundings = private_surroundings(folder)
+    os.environ.update({**surroundings, "SEEDBED_ALLOCATOR": "off"})
+    if "jax" in sys.modules:  # a plugin has imported it, and it reads its variables once
+        config_of_jax = sys.modules["jax"].config
+        config_of_jax.update("jax_compilation_cache_dir", surroundings["JAX_COMPILATION_CACHE_DIR"])
+        config_of_jax.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        config_of_jax.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from harness import thorough
 
 from seedbed.acting.inference import Inference
 from seedbed.acting.rollout import CompiledPolicy, Rollout
@@ -36,7 +37,8 @@ def with_overlap(spec: EnvSpec) -> Agent:
 
 
 @pytest.mark.parametrize(
-    ("env", "made"), [("toy:catch", with_memory), ("Pendulum-v1", with_memory), ("toy:catch", with_overlap)]
+    ("env", "made"),
+    [("Pendulum-v1", with_memory), ("toy:catch", with_overlap), *thorough(("toy:catch", with_memory))],
 )
 def test_it_acts_and_cuts_as_inference_and_lanes_do(env: str, made: Callable[[EnvSpec], Agent]) -> None:
     """Also after it was restored, in another rollout, at the beginning of each unroll."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
+from harness import thorough
 
 from seedbed.agents.dqn import DQNSettings, make_agent
 from seedbed.errors import ConfigError
@@ -58,7 +59,7 @@ def slow_errors(one: Subject, settings: DQNSettings, target, unroll: Unroll, sta
     return errors
 
 
-@pytest.mark.parametrize("spec", ["vector", "image"])
+@pytest.mark.parametrize("spec", ["image", *thorough("vector")])
 @pytest.mark.parametrize("double", [True, False])
 def test_errors_are_those_of_a_walk_ahead(spec, double):
     one = subject(spec, n_step=3, double=double)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from harness import shortened
 
 from seedbed.agents import dqn, pqn, r2d2
 from seedbed.errors import ConfigError
@@ -51,7 +52,7 @@ def share_by_chance(it, steps, ranks, evaluates):
     return left.reshape(-1, copies).mean(1) * ACTIONS / (ACTIONS - 1)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", shortened(AGENTS, ("pqn", "dqn")))
 def test_every_environment_begins_by_chance_and_sinks_to_a_share_of_its_own(name):
     it = subject(name, epsilon_start=0.8, epsilon_steps=1_000, epsilon_base=0.4, epsilon_exponent=1.0)
     ranks, evaluates = [0.0, 1.0, 1.0], [False, False, True]
@@ -74,7 +75,7 @@ def test_who_was_not_told_to_explore_does_not(name):
     np.testing.assert_array_equal(output.action, np.asarray(output.record["q"]).argmax(-1))
 
 
-@pytest.mark.parametrize("name", BY_REPLAY)
+@pytest.mark.parametrize("name", shortened(BY_REPLAY, ("dqn",)))
 def test_steps_are_those_that_filled_the_replay_and_those_of_the_updates(name):
     it = subject(name, epsilon_start=1.0, epsilon_steps=100, epsilon_base=0.2, replay_min_size=50)
     params = jax.jit(it.agent.init)(jax.random.key(0))

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from harness import thorough
 
 from seedbed.agents.ppo import PPOSettings, make_agent
 from seedbed.errors import ConfigError
@@ -169,7 +170,7 @@ def test_settings_that_mean_nothing_are_refused(wrong):
         dataclasses.replace(SETTINGS, **wrong)
 
 
-@pytest.mark.parametrize("spec", ["vector", "image", "continuous"])
+@pytest.mark.parametrize("spec", ["image", "continuous", *thorough("vector")])
 def test_a_batch_of_transitions_has_the_loss_and_the_gradient_of_its_unrolls(spec):
     options = {
         "previous_action": True,

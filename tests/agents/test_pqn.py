@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from harness import thorough
 
 from seedbed.agents.pqn import PQNSettings, make_agent
 from seedbed.errors import ConfigError
@@ -82,7 +83,7 @@ def test_there_is_no_replay_and_no_target_network():
         )
 
 
-@pytest.mark.parametrize("spec", ["vector", "image"])
+@pytest.mark.parametrize("spec", ["image", *thorough("vector")])
 def test_a_batch_of_transitions_has_the_loss_and_the_gradient_of_its_unrolls(spec):
     options = {"previous_action": True, "previous_reward": True, "minibatches": 4}
     whole, cut = (subject(spec, shuffle=shuffle, **options) for shuffle in ("unrolls", "transitions"))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from harness import thorough
 
 from seedbed.agents.r2d2 import R2D2Settings, make_agent, values_after_burn_in
 from seedbed.errors import ConfigError
@@ -101,7 +102,7 @@ def slow_loss(one: Subject, settings: R2D2Settings, target, unroll) -> tuple[flo
     return float(np.mean(unroll.weight * np.asarray(losses))), np.asarray(priorities)
 
 
-@pytest.mark.parametrize("spec", ["vector", "image"])
+@pytest.mark.parametrize("spec", ["image", *thorough("vector")])
 def test_loss_and_priorities_are_the_papers(spec):
     one = subject(spec)
     target = jax.tree.map(lambda x: x + 0.05 * jnp.sin(jnp.arange(x.size)).reshape(x.shape), one.params)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from harness import thorough
 
 from seedbed.agents.vtrace import VTraceSettings, make_agent
 from seedbed.errors import ConfigError
@@ -21,7 +22,7 @@ SETTINGS = VTraceSettings(unroll_length=8, batch_size=4)
 ENDS = [(2, 0, "terminated"), (4, 1, "truncated"), (0, 2, "terminated"), (5, 2, "truncated")]
 
 
-@pytest.mark.parametrize("spec", ["image", "tree"])
+@pytest.mark.parametrize("spec", ["tree", *thorough("image")])
 def test_whole_unrolls_equal_single_steps(spec):
     """Policy and value, with LSTM, frame stack, previous action and reward, across episode ends."""
     env = SPECS[spec]

@@ -59,7 +59,7 @@ def test_agents_of_one_environment_compute_the_same_everywhere(tmp_path: Path, p
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
 
 
-@pytest.mark.parametrize("policies", ["own", *thorough("shared")])
+@pytest.mark.parametrize("policies", thorough("own", "shared"))
 def test_games_of_two_are_the_same_in_one_program(tmp_path: Path, policies: str) -> None:
     game: dict[str, Any] = {"env": "pgx:tic_tac_toe", "policies": policies, "frames": 300}
     settings = {**game, "batch_size": 8, "unroll_length": 6}
@@ -83,6 +83,7 @@ for name, devices in (("one", (0,)), ("two", (0, 1)), ("four", (0, 1, 2, 3))):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_policies_of_agents_are_trained_on_several_devices_as_on_one(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _ON_DEVICES, str(tmp_path)]
@@ -167,6 +168,7 @@ def test_a_run_is_played_and_recorded_with_all_its_agents(
     assert told["mean_return"] == pytest.approx((15 + 20 + 200) / 3)
 
 
+@pytest.mark.thorough
 def test_a_picture_of_all_agents_is_recorded(tmp_path: Path) -> None:
     of(tmp_path / "run", env=MEETING, frames=40)
     assert record(tmp_path / "run").stat().st_size > 0
@@ -177,6 +179,7 @@ def test_rows_that_are_no_whole_number_of_environments_are_refused_at_the_start(
         of(tmp_path / "run", envs_per_actor=8)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_policy_for_each_agent_is_played_kept_and_taken_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -211,6 +214,7 @@ def test_policies_of_their_own_are_for_environments_of_several_agents() -> None:
         configure("CartPole-v1", policies="own")
 
 
+@pytest.mark.thorough
 def test_frozen_versions_are_of_all_policies(tmp_path: Path) -> None:
     pool = {"opponents": 2, "opponents_every": 2, "opponents_share": 0.5}
     nim = {"env": "pettingzoo:parallel_worlds:Nim", "policies": "own", "envs_per_actor": 8, "batch_size": 8}

@@ -217,7 +217,7 @@ def test_what_does_not_fit_is_refused(env: str, settings: dict[str, Any], says: 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("seeds", [*thorough(1), 2])
 def test_a_world_that_breaks_on_the_device_ends_the_run(
     seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +264,9 @@ def test_updates_that_are_not_finite_end_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "field"), [(False, "reward"), (True, "observation place")], ids=["reward", "observation"]
+    ("place", "field"),
+    [*thorough((False, "reward")), (True, "observation place")],
+    ids=["reward", "observation"],
 )
 def test_an_environment_on_a_device_that_spoils_updates_is_named(
     place: bool,

@@ -106,7 +106,16 @@ CASES: dict[str, dict[str, Any]] = {
         "unroll_length": 10,
     },
 }
-ALIKE = ("cartpole lag 1", "catch lstm", "catch reuse", "catch pqn", "catch muzero", "pong")
+ALIKE = (
+    "pendulum sac",
+    "catch dqn",
+    "cartpole lag 1",
+    "catch lstm",
+    "catch reuse",
+    "catch pqn",
+    "catch muzero",
+    "pong",
+)
 """Cases whose kinds others are of too."""
 
 

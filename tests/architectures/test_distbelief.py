@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from harness import Command, alive, balanced, flags, refusal, rows, summary, tiny, until
+from harness import Command, alive, balanced, flags, refusal, rows, summary, thorough, tiny, until
 from small_runs import params, write_catch
 
 import seedbed
@@ -35,7 +35,7 @@ def settings(data: Path, **changes: Any) -> dict[str, Any]:
     return {**BC, "dataset": str(data), "actors": 2, **changes}
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", [*thorough(1), 3])
 def test_one_replica_computes_what_the_optimizer_does(data: Path, shards: int, tmp_path: Path) -> None:
     config = tiny(
         "toy:catch", tmp_path / "run", **settings(data, actors=1, shards=shards, frames=10 * STEPS_A_BATCH)
@@ -103,6 +103,7 @@ def test_the_first_replica_goes_on_until_the_others_can_begin(data: Path, tmp_pa
     assert balanced(done)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_at_first_one_replica_learns_alone(data: Path, tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **settings(data), warm_start=10**9, frames=10**9)

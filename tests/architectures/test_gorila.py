@@ -88,6 +88,7 @@ def test_workers_share_what_they_learn_and_go_on_after_a_stop(transport: str, tm
     assert not sockets(tmp_path / "run"), "shards end when they are told"
 
 
+@pytest.mark.thorough
 def test_gradients_that_are_too_stale_are_dropped(tmp_path: Path) -> None:
     run = train(
         tiny(
@@ -198,6 +199,7 @@ def summary_steps(folder: Path) -> int:
     return int(load_latest(folder / "run/checkpoints").meta["ledgers"][0]["received"])
 
 
+@pytest.mark.thorough
 def test_environments_that_fail_end_the_run_within_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

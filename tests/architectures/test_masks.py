@@ -94,7 +94,8 @@ def test_every_agent_and_architecture_has_a_run() -> None:
 FIRST = [
     pair
     for pair in PAIRS
-    if pair not in {("pqn", "a2c"), ("dqn", "seed"), ("r2d2", "sebulba"), ("muzero", "gorila")}
+    if pair
+    not in {("pqn", "a2c"), ("dqn", "seed"), ("r2d2", "sebulba"), ("muzero", "gorila"), ("muzero", "anakin")}
 ]
 
 
@@ -158,6 +159,7 @@ def test_under_masks_the_same_agent_computes_the_same_everywhere(agent: str, tmp
             np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=f"{arch} {leaf}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("agent", "settings"), [("ppo", {}), *thorough(("dqn", {"eval_envs": 4}))])
 def test_the_way_through_the_rooms_is_found(agent: str, settings: dict[str, Any], tmp_path: Path) -> None:
     config = seedbed.configure(

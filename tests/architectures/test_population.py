@@ -151,6 +151,7 @@ def test_rounds_are_after_the_same_batches_in_other_calls_and_in_two_parts(tmp_p
                 np.testing.assert_array_equal(array, kept(tmp_path / name, variant)[leaf], err_msg=leaf)
 
 
+@pytest.mark.thorough
 def test_it_ends_when_the_mean_over_all_is_reached(tmp_path: Path) -> None:
     done = run(tmp_path / "run", 1000, until_return=8.0, seeds=3)
     assert done.stopped_because.startswith("mean return")
@@ -197,6 +198,7 @@ for name, devices in (("one", (0,)), ("four", (0, 1, 2, 3))):
 """
 
 
+@pytest.mark.thorough
 def test_agents_and_environments_over_several_devices(tmp_path: Path) -> None:
     one, four = on_four_devices(PROGRAM, str(tmp_path))
     assert one == four

@@ -62,7 +62,7 @@ def test_every_carrier_gives_the_same_bits(tmp_path: Path) -> None:
     assert told[0]["weights_version"] > 5
 
 
-@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("lag", [0, *thorough(2)])
 def test_servers_share_the_workers_and_compute_what_central_inference_does(lag: int, tmp_path: Path) -> None:
     settings = {**PPO, "lag": lag, "transport": "inproc", "frames": 8 * FRAMES_A_ROUND, "actors": 4}
     settings |= {"envs_per_actor": 2, "lstm": 8}
@@ -197,6 +197,7 @@ def test_without_a_server_an_exact_lag_ends_the_run_with_its_cause(tmp_path: Pat
     assert checkpoints(tmp_path / "run")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_that_is_killed_takes_its_processes_along_and_can_be_resumed(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **RAPID, frames=10**9, checkpoint_minutes=0.01)

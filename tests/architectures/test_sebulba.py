@@ -24,6 +24,7 @@ from harness import (
     rows,
     shortened,
     summary,
+    thorough,
     tiny,
 )
 
@@ -200,7 +201,7 @@ def test_a_thread_that_fails_is_replaced_within_a_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("worlds")
-@pytest.mark.parametrize("lag", ["free", 0])
+@pytest.mark.parametrize("lag", [0, *thorough("free")])
 def test_environments_that_hang_end_the_run(lag: int | str, tmp_path: Path) -> None:
     with pytest.raises(
         RunFailed, match=r"actor \d: its environments \(worlds:hanging\) took more than \d+ s"
@@ -211,7 +212,7 @@ def test_environments_that_hang_end_the_run(lag: int | str, tmp_path: Path) -> N
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no such class")
 @pytest.mark.parametrize(
     ("niceness", "platform", "idle"),
-    [(None, "cpu", False), (0, "gpu", False), (20, "cpu", True), (None, "gpu", True)],
+    [(None, "cpu", False), *thorough((0, "gpu", False)), (20, "cpu", True), (None, "gpu", True)],
 )
 def test_threads_of_environments_step_aside_and_those_that_decide_do_not(
     niceness: int | None, platform: str, idle: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", shortened(WORLDS, ("vizdoom by envpool", "vizdoom", "ale, sebulba")))
+@pytest.mark.parametrize("name", shortened(WORLDS, ("vizdoom", "ale, sebulba")))
 def test_a_run_trains_in_every_kind_of_world(name: str, tmp_path: Path) -> None:
     env, settings = WORLDS[name]
     package = env.partition(":")[0].partition(".")[0]

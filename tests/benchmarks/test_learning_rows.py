@@ -27,6 +27,7 @@ def run(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *own: str,
     script.main()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_row_has_settings_lengths_and_evaluations_and_runs_of_other_settings_are_refused(
     learning: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ def test_a_row_has_both_and_the_plan_sees_the_costs_alone(
         planned.main()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_tiny_run_is_predicted_and_made(
     planned: Any, results: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,8 +26,8 @@ def walk(env, steps, seed=1, action=None):
     ("env_id", "options"),
     [
         ("ALE/Pong-v5", {"max_episode_frames": 100, "num_threads": 2}),
-        ("BreakoutNoFrameskip-v4", {"episodic_life": True}),
         *thorough(
+            ("BreakoutNoFrameskip-v4", {"episodic_life": True}),
             ("BreakoutNoFrameskip-v4", {}),
             ("ALE/Breakout-v5", {"frame_skip": 1, "max_episode_frames": 60, "noop_max": 0}),
         ),

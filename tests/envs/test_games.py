@@ -163,6 +163,7 @@ def test_the_table_of_best_moves_is_that_of_a_plain_search() -> None:
     assert checked == 4520, "all positions that can be reached and are not over"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_opponent_that_looks_ahead_takes_a_win_and_prevents_one() -> None:
     """A player at random wins less often against it the farther it looks."""

@@ -51,7 +51,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> None:
         "gymnax:MountainCarContinuous-v0",
         pytest.param("gymnax:Breakout-MinAtar", marks=pytest.mark.slow),
         pytest.param("jaxmarl:MPE_simple_facmac_v1", marks=pytest.mark.slow),
-        pytest.param("brax:inverted_pendulum", marks=pytest.mark.slow),
+        pytest.param("brax:inverted_pendulum", marks=[pytest.mark.slow, pytest.mark.thorough]),
         pytest.param(
             "craftax:Craftax-Classic-Symbolic-v1",
             marks=[pytest.mark.slow, pytest.mark.thorough, with_craftax],

@@ -56,7 +56,7 @@ def served(folder: Path, listen: str, **settings: Any) -> Iterator[Callable[...,
 
 @pytest.mark.parametrize(
     ("name", "carrier"),
-    [("feed-forward", "127.0.0.1:0"), ("LSTM", "unix:{}/s"), *thorough(("continuous", "unix:{}/s"))],
+    [("LSTM", "unix:{}/s"), *thorough(("feed-forward", "127.0.0.1:0"), ("continuous", "unix:{}/s"))],
 )
 def test_what_is_served_is_decided_as_by_the_loaded_policy(name: str, carrier: str, tmp_path: Path) -> None:
     """Choices bit for bit, also those that are drawn; reals to the rounding of two programs."""

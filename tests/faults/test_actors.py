@@ -226,9 +226,11 @@ def test_an_environment_that_raises_stops_the_run_after_its_restarts(tmp_path: P
     [
         ("hanging", r"its environments \(worlds:hanging\) took more than [45] s .*--env-timeout.* "),
         # Whatever takes so long there: it may have to compile.
-        (
-            "never_made_by_actors",
-            r"it was not ready [789] s after its start: what it makes or compiles takes longer",
+        *thorough(
+            (
+                "never_made_by_actors",
+                r"it was not ready [789] s after its start: what it makes or compiles takes longer",
+            ),
         ),
     ],
 )
@@ -473,6 +475,7 @@ def test_an_actor_elsewhere_that_hangs_stalls_nobody_is_dismissed_and_may_come_b
     assert balanced(summary(tmp_path / "run"))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_actor_that_is_stopped_is_replaced_after_twenty_seconds(tmp_path: Path) -> None:
     """Also over gRPC, which misses it after about as long: the learner may no longer know it when it is late."""

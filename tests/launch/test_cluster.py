@@ -344,6 +344,7 @@ def two_hosts(folder: str, arch: str, **settings: Any) -> list[str]:
     return flags("gymnax:CartPole-v1" if arch == "anakin" else "CartPole-v1", folder, **settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sebulba", *thorough("anakin")])
 def test_hosts_that_the_cluster_places_compute_what_they_do_here(
     arch: str, nodes: Nodes, tmp_path: Path
@@ -432,6 +433,7 @@ def machines(run: Path) -> dict[int, str]:
     return {each["index"]: each["machine"] for each in instances if each["role"] == "actor"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings",
     [

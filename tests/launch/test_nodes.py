@@ -164,6 +164,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         made.cluster.shutdown()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_every_node_is_examined_and_the_ones_in_trouble_are_named(
     cluster: Cluster, doctor: Any, tmp_path: Path

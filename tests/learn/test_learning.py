@@ -31,6 +31,7 @@ def test_cartpole_is_solved_within_half_a_million_steps(tmp_path: Path) -> None:
     assert summary["best_mean_return"] >= 475, summary
 
 
+@pytest.mark.thorough
 def test_population_based_training_leaves_a_range_that_is_too_low(tmp_path: Path) -> None:
     # A random search with the same budget cannot. docs/architectures/anakin.md has three seeds, of which the others
     # gain less (1.03 and 1.2 times).
@@ -50,7 +51,7 @@ def test_population_based_training_leaves_a_range_that_is_too_low(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("agent", "settings"),
-    [("ppo", {"correction": "vtrace"}), ("a2c", {}), *thorough(("vtrace", {}))],
+    [("ppo", {"correction": "vtrace"}), *thorough(("a2c", {}), ("vtrace", {}))],
     ids=["appo", "a2c", "vtrace"],
 )
 def test_other_agents_learn_cartpole_too(tmp_path: Path, agent: str, settings: dict[str, Any]) -> None:
@@ -85,6 +86,7 @@ def test_agents_that_cannot_tell_which_they_are_learn_by_policies_of_their_own(
     assert min(evaluated.agents.values()) >= 6.5, evaluated
 
 
+@pytest.mark.thorough
 def test_self_play_finds_the_perfect_play_of_nim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[1])
     placed = {"transport": "inproc", "actors": 1, "envs_per_actor": 32, "batch_size": 32, "unroll_length": 16}
@@ -104,7 +106,7 @@ def test_catch_is_solved(tmp_path: Path) -> None:
     assert summary["best_mean_return"] >= 0.95, summary
 
 
-@pytest.mark.parametrize(("lstm", "solved"), [(32, True), (0, False)])
+@pytest.mark.parametrize(("lstm", "solved"), [(32, True), *thorough((0, False))])
 def test_the_memory_task_is_solved_with_a_memory_and_only_with_one(
     tmp_path: Path, lstm: int, solved: bool
 ) -> None:
@@ -125,7 +127,7 @@ def test_dqn_solves_catch(tmp_path: Path) -> None:
     [
         *thorough(("toy:catch", {}, 0.95)),
         ("toy:catch", {"arch": "sebulba", "actors": 1}, 0.95),
-        ("toy:memory", {"lstm": 32}, 0.95),
+        *thorough(("toy:memory", {"lstm": 32}, 0.95)),
         ("gymnax:CartPole-v1", {"arch": "anakin"}, 200.0),
     ],
     ids=["catch", "catch-sebulba", "memory-lstm", "cartpole-anakin"],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import reference_agents as reference
+from harness import thorough
 from reference_agents import Recipe, Replayed, Soft
 
 import seedbed
@@ -57,7 +58,7 @@ VTRACE = replace(PPO, reuse=2, minibatches=2)
 @pytest.mark.parametrize(
     ("agent", "independent", "recipe", "settings"),
     [
-        ("ppo", reference.ppo, PPO, {}),
+        *thorough(("ppo", reference.ppo, PPO, {})),
         ("vtrace", reference.vtrace, VTRACE, {}),
     ],
     ids=["ppo", "vtrace"],

@@ -244,7 +244,7 @@ def test_names():
     assert set(NETWORKS) == {"auto", "mlp", "tiny", "small", "pooled", "nature", "shallow", "deep"}
 
 
-@pytest.mark.parametrize("name", ["nature", "deep", *thorough("pooled", "shallow", "tiny")])
+@pytest.mark.parametrize("name", ["nature", *thorough("deep", "pooled", "shallow", "tiny")])
 def test_images_in_bfloat16_and_all_else_in_float32(name):
     spec = ATARI if name != "tiny" else ArraySpec((10, 10, 4), "uint8")
     images = np.random.default_rng(0).integers(0, 256, (17, *spec.shape), dtype=np.uint8)

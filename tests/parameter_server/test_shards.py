@@ -92,8 +92,11 @@ def agent_of(name: str, **settings: Any) -> Agent:
     ("name", "settings"),
     [
         ("dqn", {}),
-        ("vtrace", {"target_entropy": 0.5, "optimizer": "rmsprop"}),
-        *thorough(("a2c", {}), ("ppo", {"anneal_to_zero": True})),
+        *thorough(
+            ("vtrace", {"target_entropy": 0.5, "optimizer": "rmsprop"}),
+            ("a2c", {}),
+            ("ppo", {"anneal_to_zero": True}),
+        ),
     ],
 )
 def test_every_agents_optimizer_can_have_the_parameters_in_parts(name: str, settings: dict[str, Any]) -> None:

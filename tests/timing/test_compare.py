@@ -132,6 +132,7 @@ def test_a_run_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "drawn.png").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_comparison_prints_a_table_draws_it_and_appends_a_row(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -83,6 +83,7 @@ def test_what_a_run_took_is_told_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -
     assert table({"pairs": [told]}).split("\n")[2] == "| b | a | 1,234 | 2,000 | – | 3.0 | – | 20 |"
 
 
+@pytest.mark.thorough
 def test_a_run_that_fails_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(config: RunConfig) -> Ran:
         if config.arch == "apex":

@@ -132,7 +132,7 @@ main(["bench", *sys.argv[2:]])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, *thorough(signal.SIGTERM)])
 @pytest.mark.parametrize("stage", ["step_environment", "train_once"])
 def test_what_bench_has_started_ends_with_it(stage: str, how: signal.Signals, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import SEEDBED, Command, flags, summary, tiny
+from harness import SEEDBED, Command, flags, summary, thorough, tiny
 
 from seedbed.envs.first import look
 from seedbed.errors import ConfigError, EnvironmentFault
@@ -168,7 +168,9 @@ def test_a_thread_says_it_in_the_same_words(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"transport": "inproc"}, {"arch": "a2c"}, {"arch": "sebulba"}])
+@pytest.mark.parametrize(
+    "settings", [{}, *thorough({"transport": "inproc"}, {"arch": "a2c"}, {"arch": "sebulba"})]
+)
 def test_the_run_is_under_the_folder_in_which_it_was_begun(settings: dict[str, Any], tmp_path: Path) -> None:
     words = flags(f"{WORLDS}:goes_away", "run", frames=200, **settings)
     with Command(*words, cwd=tmp_path, PYTHONPATH=HERE) as run:

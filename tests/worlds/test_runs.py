@@ -4,14 +4,15 @@ import os
 from pathlib import Path
 
 import pytest
-from harness import TESTS, tiny
+from harness import TESTS, thorough, tiny
 
 from seedbed.launch.train import train
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arch", "transport"), [("seed", "shm"), ("seed", "inproc"), ("impala", "shm"), ("sebulba", "shm")]
+    ("arch", "transport"),
+    [("seed", "shm"), ("sebulba", "shm"), *thorough(("seed", "inproc"), ("impala", "shm"))],
 )
 def test_a_run_says_how_it_takes_observations_and_what_its_environments_warn_of(
     arch: str,

@@ -110,7 +110,7 @@ def test_nothing_ends_the_process(data, target):
         assert "INVALID_ARGUMENT" in str(error) or "seedbed:" in str(error)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.tuples(st.integers(0, 20), st.integers(1, 6), st.integers(1, 6), st.integers(1, 5)),
     st.integers(1, 4),
