@@ -12,6 +12,7 @@ from seedbed import __version__
 from seedbed.cli.status import Status
 from seedbed.cli.streams import mend
 from seedbed.errors import ConfigError, SeedbedError, StoreUnreachable, unknown_name
+from seedbed.installation import missing_package, whole_line
 from seedbed.metrics.say import flush, say
 from seedbed.regular_files import current_folder
 
@@ -82,8 +83,15 @@ def _dispatch(arguments: list[str]) -> int:
         raise ConfigError(unknown_name("command", verb, VERBS))
     if current_folder() is None:
         raise ConfigError("the folder that this was started in has been removed: cd to another one")
-    run: Callable[[list[str]], int | None] = import_module(f"seedbed.cli.{verb}").run
-    return run(rest) or 0
+    try:
+        run: Callable[[list[str]], int | None] = import_module(f"seedbed.cli.{verb}").run
+        return run(rest) or 0
+    except ModuleNotFoundError as error:
+        if package := missing_package(error):
+            raise ConfigError(
+                f"seedbed {verb} needs the package {package} here, which is not installed: {whole_line()}"
+            ) from error
+        raise
 
 
 def _help() -> str:

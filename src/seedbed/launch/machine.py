@@ -113,8 +113,11 @@ def version_of(package: str) -> str | None:
 
 
 def _devices() -> Iterator[Finding]:
-    import jax
-
+    try:
+        import jax
+    except ModuleNotFoundError:
+        yield "devices", "not examined", "without JAX this installation serves seedbed actor"
+        return
     try:
         require_devices()
     except ConfigError as error:
