@@ -89,6 +89,18 @@ def test_a_video_shows_the_whole_episode(tmp_path: Path) -> None:
     assert [*folder.glob("*.mp4")] == [video]
 
 
+def test_a_video_shows_as_many_episodes_as_are_asked_for(trained: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    one, three = (record(trained, to=tmp_path / f"{n}.mp4", episodes=n, say=said.append) for n in (1, 3))
+    # Catch lasts nine decisions: ten observations, the first and the last among them.
+    assert [len(imageio.imread(video, plugin="pyav")) for video in (one, three)] == [10, 30]
+    assert said == []
+    record(trained, to=tmp_path / "cut.mp4", episodes=3, max_steps=14, say=said.append)
+    assert said == ["episode 2 of 3 had not ended after 14 steps: the video is cut there"]
+    with pytest.raises(ConfigError, match="episodes is 0: a video needs one or more"):
+        record(trained, episodes=0)
+
+
 @pytest.mark.parametrize(
     ("given", "libraries", "set_to"),
     [

@@ -23,16 +23,20 @@ class RecordFlags:
     greedy: bool = False
     """Take the most likely action instead of drawing from the policy."""
     seed: int = 0
-    """Root of the episode's randomness."""
+    """Root of the episodes' randomness."""
+    episodes: int = 1
+    """Number of episodes, one after the other."""
     max_steps: int | None = None
-    """Steps after which the episode is cut; none: two minutes of video."""
+    """Steps after which the video is cut; none: two minutes of video."""
     trust: tuple[str, ...] = ()
     """Names (module:name) that the run may have imported, if this user did not begin it here."""
 
 
 def run(arguments: list[str]) -> None:
-    """Plays one episode into an mp4; see :func:`seedbed.evaluation.player.record`."""
-    flags = parse("record", RecordFlags, arguments, about="Record one episode of the newest weights as mp4.")
+    """Plays episodes into an mp4; see :func:`seedbed.evaluation.player.record`."""
+    flags = parse(
+        "record", RecordFlags, arguments, about="Record an episode of the newest weights as mp4, or several."
+    )
     from seedbed.evaluation.player import record
     from seedbed.metrics.say import say
 
@@ -41,6 +45,7 @@ def run(arguments: list[str]) -> None:
         to=flags.to,
         greedy=flags.greedy,
         seed=flags.seed,
+        episodes=flags.episodes,
         max_steps=flags.max_steps,
         trust=flags.trust,
         say=partial(say, stream=sys.stderr),

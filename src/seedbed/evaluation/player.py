@@ -272,27 +272,31 @@ def record(
     to: str | Path | None = None,
     seed: int = 0,
     greedy: bool = False,
+    episodes: int = 1,
     max_steps: int | None = None,
     trust: Collection[str] | None = (),
     say: Say = nobody,
 ) -> Path:
-    """Plays one episode and writes it as an mp4; returns its path.
+    """Plays one episode, or several, and writes them as an mp4; returns its path.
 
     Args:
       path: the run folder.
       to: the file; None: ``video.mp4`` in the run folder.
       seed: root of the randomness.
       greedy: take the policy's most likely action instead of drawing from it.
-      max_steps: steps after which the episode is cut; None: two minutes of video.
+      episodes: number of episodes, one after the other.
+      max_steps: steps after which the video is cut; None: two minutes of video.
       trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
-      say: takes a line every 10 s, and one if the episode was cut.
+      say: takes a line every 10 s, and one if the video was cut.
 
     Raises:
-      ConfigError: no such run, no checkpoint, or a file that cannot be written.
+      ConfigError: no such run, no checkpoint, no episodes, or a file that cannot be written.
       EnvironmentFault: the environment cannot be drawn.
     """
     import imageio.v3 as imageio
 
+    if episodes < 1:
+        raise ConfigError(f"episodes is {episodes}: a video needs one or more")
     draw_without_a_screen()
     player = Player(path, greedy=greedy, trust=trust)
     target = Path(to) if to else player.folder.video
@@ -304,15 +308,15 @@ def record(
     rate = environment.render_fps or max(1, _FRAMES_A_SECOND // environment.spec.frames_per_step)
     most, lines = rate * _LONGEST_VIDEO_SECONDS if max_steps is None else max_steps, Lines(say)
     whole = target.resolve()
-    draft = whole.with_name(f"{whole.stem}~{whole.suffix}")
+    draft, ended = whole.with_name(f"{whole.stem}~{whole.suffix}"), 0
     try:
         with imageio.imopen(draft, "w", plugin="pyav") as video:
             # Encoded in this process: a process that holds JAX must not fork an encoder.
             video.init_video_stream("libx264", fps=rate)
             for count, (timestep, _) in enumerate(player.play(environment, seed)):
                 video.write_frame(_even(environment.render(), environment.spec.id))
-                ended = bool((timestep.terminated | timestep.truncated).all())  # of all agents
-                if ended or count >= most:
+                ended += bool((timestep.terminated | timestep.truncated).all())  # of all agents
+                if ended == episodes or count >= most:
                     break
                 lines.maybe(lambda count=count: f"recording: {count:,} of at most {most:,} steps")  # type: ignore[misc]
         draft.replace(whole)
@@ -321,6 +325,7 @@ def record(
     finally:
         environment.close()
         draft.unlink(missing_ok=True)
-    if not ended:
-        say(f"the episode had not ended after {count:,} steps: the video is cut there")
+    if ended < episodes:
+        of_several = "the episode" if episodes == 1 else f"episode {ended + 1} of {episodes}"
+        say(f"{of_several} had not ended after {count:,} steps: the video is cut there")
     return target
