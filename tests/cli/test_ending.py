@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from seedbed.cli.ending import _seedbed, _side_by_side
+from seedbed.cli.ending import _next, _seedbed, _side_by_side
+from seedbed.config.resolve import configure
 
 
 def script(folder: Path) -> Path:
@@ -26,6 +28,21 @@ def test_the_next_command_can_be_typed_as_it_stands(tmp_path: Path, monkeypatch:
     assert _seedbed() == "seedbed"
     monkeypatch.setattr("sys.argv", ["pytest"])
     assert _seedbed() == "seedbed", "it was called from Python"
+
+
+@pytest.mark.parametrize(
+    ("settings", "over", "command"),
+    [
+        ({}, True, "eval 'my run'"),
+        ({}, False, "resume 'my run'"),
+        ({"hosts": 2, "host": 1, "coordinator": "a:1"}, False, "resume . --host 1"),
+        ({"env": "foreign:world.json"}, True, "serve 'my run' --listen unix:'my run'/policy.sock"),
+        ({"env": "foreign:world.json"}, False, "resume 'my run'"),
+    ],
+)
+def test_the_next_command_is_one_that_works(settings: dict[str, Any], over: bool, command: str) -> None:
+    folder = "hosts/1" if "host" in settings else "my run"
+    assert _next(configure(**{"env": "toy:catch", **settings}), folder, over) == command
 
 
 def test_an_interval_is_told_of_several_seeds_and_not_of_one() -> None:

@@ -19,8 +19,8 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "tls-ca": (["actor", "127.0.0.1:1", "--join", TOKEN, "--tls-ca", "FILE"], "holds no certificates"),
     "results": (["bench", "toy:catch", "--results", "FILE"], "cannot write the results to"),
     "picture": (
-        ["bench", "toy:catch", "--results", "rows", "--picture", "FILE"],
-        "cannot write the results to",
+        ["bench", "toy:catch", "--results", "rows", "--compare", "seed", "--picture", "FILE"],
+        "cannot draw",
     ),
     "run": (["eval", "FILE"], "is not a run folder"),
     "run-dir": (["train", "toy:catch", "--run-dir", "FILE"], "cannot create the run folder"),

@@ -97,8 +97,24 @@ def test_a_video_shows_as_many_episodes_as_are_asked_for(trained: Path, tmp_path
     assert said == []
     record(trained, to=tmp_path / "cut.mp4", episodes=3, max_steps=14, say=said.append)
     assert said == ["episode 2 of 3 had not ended after 14 steps: the video is cut there"]
-    with pytest.raises(ConfigError, match="episodes is 0: a video needs one or more"):
-        record(trained, episodes=0)
+    for wrong in ({"episodes": 0}, {"max_steps": 0}):
+        with pytest.raises(ConfigError, match=" is 0: a video needs one or more"):
+            record(trained, **wrong)
+
+
+@pytest.mark.parametrize("ending", [".mkv", ".mov", ".avi"])
+def test_a_video_is_of_the_kind_that_its_name_says(ending: str, trained: Path, tmp_path: Path) -> None:
+    video = record(trained, to=tmp_path / f"video{ending}")
+    assert len(imageio.imread(video, plugin="pyav")) == 10
+
+
+@pytest.mark.parametrize("name", ["video.gif", "video.webm", "video.png", "video"])
+def test_a_name_that_is_no_videos_is_refused_before_anything_is_played(
+    name: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player.Player, "make", lambda *_, **__: pytest.fail("it was played"))
+    with pytest.raises(ConfigError, match=r"give a name that ends in \.mp4 or "):
+        record(trained, to=tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,14 @@ def test_words_of_a_peer_are_not_obeyed_by_a_terminal(
         assert capsys.readouterr().out == shown
 
 
+def test_a_log_that_is_not_there_is_told_whatever_the_run_names(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    (run / "config.json").write_text('{"env": "a_module_that_is_not_here:make"}')
+    with pytest.raises(ConfigError, match=r"there is no log .*nosuch\.log"):
+        logs.run([str(run), "nosuch"])
+
+
 def test_warnings_of_environments_are_shown_once_each_wherever_they_come_from():
     shown: list[str] = []
     environments = logging.getLogger("seedbed.envs.make")

@@ -60,6 +60,25 @@ def test_one_that_cannot_be_made_is_noted_and_made_later() -> None:
     assert any("service is written again" in note for note in notes)
 
 
+def test_the_last_failure_is_noted_too() -> None:
+    class Broken(Kept):
+        def close(self) -> None:
+            raise OSError("the server has gone")
+
+    def make() -> Kept:
+        raise OSError("no network")
+
+    for made, told in (
+        (make, "no network; rows are missing"),
+        (Broken, "the server has gone; rows are missing"),
+    ):
+        notes: list[str] = []
+        record = Record([Aside("service", made)], notes.append)
+        record.write({"updates": 1})
+        record.close()
+        assert len(notes) == 1 and told in notes[0], notes
+
+
 def test_one_that_hangs_costs_rows_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "_MOST_WAITING", 3)
     monkeypatch.setattr(aside, "CLOSING_SECONDS", 0.01)

@@ -56,9 +56,10 @@ def test_record_fans_out_and_refuses_unknown_names() -> None:
 
 
 def test_record_closes_all_sinks_even_if_one_fails() -> None:
-    sinks = [Memory(OSError("first")), Memory(ValueError("second")), Memory()]
-    Record(sinks, pytest.fail).close()
+    sinks, notes = [Memory(OSError("first")), Memory(ValueError("second")), Memory()], list[str]()
+    Record(sinks, notes.append).close()
     assert all(sink.closed for sink in sinks)
+    assert notes == ["metrics: OSError: first", "metrics: ValueError: second"]
 
 
 @pytest.mark.parametrize(

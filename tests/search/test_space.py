@@ -19,6 +19,7 @@ def config() -> RunConfig:
         ("learning_rate=log:1e-4..1e-2", Axis("learning_rate", (), 1e-4, 1e-2, log=True)),
         ("--gradient-clip=0.1..1", Axis("gradient_clip", (), 0.1, 1.0)),
         ("unroll_length=log:4..32", Axis("unroll_length", (), 4.0, 32.0, log=True, whole=True)),
+        ("minibatches=1..4", Axis("minibatches", (), 1.0, 4.0, whole=True)),
         ("entropy_cost=0,0.01", Axis("entropy_cost", (0, 0.01))),
         ("activation=tanh,relu", Axis("activation", ("tanh", "relu"))),
         ("anneal_to_zero=True,false", Axis("anneal_to_zero", (True, False))),
@@ -48,6 +49,7 @@ def test_an_axis_is_read(config: RunConfig, item: str, axis: Axis) -> None:
         (["reuse=1.5,4"], "reuse is 1.5"),
         (["activation=tanh,sinus"], "activation is 'sinus'"),
         (["entropy_cost=0.01"], "two or more different values"),
+        (["hidden=[64],[128]"], "over numbers and words, not over lists"),
         (["entropy_cost=0,0"], "two or more different values"),
     ],
 )

@@ -180,8 +180,9 @@ def test_an_interrupted_sweep_saves_its_runs_and_goes_on(fake: Path, moment: str
     assert "trial 0 goes on" in "\n".join(said)
 
 
-def every(folder: Path, *over: str, **changes: Any) -> Plan:
-    return plan(tiny("toy:catch", folder, frames=16_000), over, **{"at_once": 2, "by": "all", **changes})
+def every(folder: Path, *over: str, agent: str = "vtrace", **changes: Any) -> Plan:
+    config = tiny("toy:catch", folder, frames=16_000, agent=agent)
+    return plan(config, over, **{"at_once": 2, "by": "all", **changes})
 
 
 def test_all_combinations_are_run_once_whatever_they_score(fake: Path) -> None:
@@ -200,6 +201,24 @@ def test_all_combinations_are_run_once_whatever_they_score(fake: Path) -> None:
     assert whole.tried[0].values["learning_rate"] == 0.3
     assert sweep(asked, said.append) == whole, "nothing is left to do"
     assert sum("begins" in line for line in said) == 6
+
+
+def test_numbers_that_are_close_are_different_combinations(fake: Path) -> None:
+    result = sweep(every(fake, "seed=20240101..20240105"), lambda line: None)
+    assert sorted(one.values["seed"] for one in result.tried) == [*range(20240101, 20240106)]
+
+
+def test_values_that_do_not_go_together_fail_alone_and_the_sweep_goes_on(fake: Path) -> None:
+    said: list[str] = []
+    asked = every(fake, "minibatches=1..4", "learning_rate=0.1,0.3", agent="ppo")
+    result = sweep(asked, said.append)
+    ends = {(one.values["minibatches"], one.state) for one in result.tried}
+    assert ends == {(1, "finished"), (2, "finished"), (3, "failed"), (4, "finished")}
+    (line, _) = [line for line in said if "cannot be run with minibatches 3" in line]
+    assert "minibatches is 3" in line
+    assert not (fake / f"{line.split()[1]:0>4}").exists()
+    before = len(said)
+    assert len(sweep(asked, said.append).tried) == 8 and len(said) == before, "nothing is left to do"
 
 
 def test_all_combinations_go_on_after_an_interruption(fake: Path) -> None:

@@ -274,7 +274,9 @@ def test_a_place_that_is_taken_and_no_runs_are_one_line(runs: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_off_loopback_the_command_takes_tls_and_a_token(runs: Path) -> None:
-    with Command("watch", str(runs), "--host", "0.0.0.0", "--port", "0", cwd=runs.parent) as command:
+    (runs.parent / "temporary").mkdir()
+    words = ["watch", str(runs), "--host", "0.0.0.0", "--port", "0"]
+    with Command(*words, cwd=runs.parent, TMPDIR=str(runs.parent / "temporary")) as command:
         said = command.says("?token=")
         found = re.search(r"watch: https://(\S+):(\d+)/\?token=(\w{32})", said)
         assert found, said
@@ -285,9 +287,11 @@ def test_off_loopback_the_command_takes_tls_and_a_token(runs: Path) -> None:
             urllib.request.urlopen(address, context=trusting)
         with urllib.request.urlopen(f"{address}?token={found[3]}", context=trusting) as answer:
             assert len(json.load(answer)["runs"]) == 3
-        command.interrupt()
+        (folder,) = (runs.parent / "temporary").glob("seedbed-watch-*")
+        command.process.terminate()
         assert command.wait() == 0
         assert "Traceback" not in command.output
+        assert not folder.exists(), "a key is left"
 
 
 @pytest.mark.slow

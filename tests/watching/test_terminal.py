@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,11 +14,12 @@ from pathlib import Path
 import pytest
 from harness import Command, flags, until
 from rich.console import Console
-from watched_runs import a_run, ended
+from watched_runs import NOW, a_run, ended
 
 from seedbed.cli.program import declared
 from seedbed.launch.folder import RunFolder
 from seedbed.watching.run import WatchedRun
+from seedbed.watching.server import Answers
 from seedbed.watching.terminal import frame, show
 from seedbed.watching.watcher import Watcher
 
@@ -105,6 +107,45 @@ def test_what_is_damaged_is_left_out(tmp_path: Path) -> None:
         file.write_text("{")
     run.metrics.write_text("[1]\n{")
     assert "silent" in shown([tmp_path]) or "running" in shown([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("metrics.jsonl", "[" * 100_000),
+        ("metrics.jsonl", json.dumps({"agent_steps": 10**400})),
+        ("metrics.jsonl", json.dumps({**NOW, "mean_return": "x"})),
+        ("live.json", '{"instances": 5}'),
+        ("live.json", '{"instances": [1, {"role": ["actor"], "restarts": "1"}]}'),
+        ("live.json", '{"cores": "8"}'),
+        ("config.json", '{"env_options": null, "minutes": "5", "frames": []}'),
+        ("config.json", '{"unroll_length": "x", "seeds": {}}'),
+    ],
+)
+def test_a_run_that_makes_no_sense_leaves_the_others_as_they_are(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    a_run(tmp_path / "runs" / "whole")
+    strange = a_run(tmp_path / "runs" / "strange")
+    strange.keep_program(declared(a_run(tmp_path / "declared").config()).to_json())
+    (strange.path / file).write_text(text + "\n" + json.dumps(NOW) + "\n" if "metrics" in file else text)
+    picture = shown([tmp_path / "runs"], width=150)
+    assert "whole" in picture and "strange" in picture
+    answers = Answers([tmp_path / "runs"])
+    found = {Path(each["name"]).name: each["id"] for each in answers.runs()["runs"]}
+    assert {*found} == {"whole", "strange"}
+    for name in found.values():
+        assert answers.run(name)["state"] in ("running", "damaged")
+        assert answers.curves("agent", name)["groups"]
+
+
+def test_where_one_of_several_paths_goes_the_others_are_still_shown(tmp_path: Path) -> None:
+    now, (kept, gone) = [0.0], (a_run(tmp_path / name) for name in ("kept", "gone"))
+    watcher = Watcher([kept.path, gone.path], clock=lambda: now[0])
+    assert len(watcher.look()) == 2
+    shutil.rmtree(gone.path)
+    now[0] = 10.0
+    assert [each.name for each in watcher.look()] == [str(kept.path)]
 
 
 def test_what_a_terminal_would_obey_is_shown(tmp_path: Path) -> None:

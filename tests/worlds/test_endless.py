@@ -74,6 +74,9 @@ def test_no_episode_is_cut_that_ends_at_the_last_step(tmp_path: Path) -> None:
     run = trained("toy:catch", tmp_path / "run")
     assert seedbed.evaluate(run, episodes=16, max_steps=9).cut == 0
     assert seedbed.evaluate(run, episodes=16, max_steps=8).cut == 16
+    # Of an environment that owes several, each counts once.
+    whole, exact = (seedbed.evaluate(run, episodes=48, max_steps=steps) for steps in (27_000, 9))
+    assert (exact.cut, exact.count, exact.mean) == (0, whole.count, whole.mean)
 
 
 def test_a_video_of_what_has_no_end_is_cut_and_says_so(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.installation import clone
 from seedbed.launch.allocator import restart_tuned
+from seedbed.metrics.pictures import drawn, require_picture
 
 if TYPE_CHECKING:
     from seedbed.timing.stages import Stage
@@ -49,6 +51,7 @@ def run(arguments: list[str]) -> None:
     flags = _read(arguments)
     # One word with commas is several, as in --compare seed,impala.
     archs = [arch for word in flags.compare for arch in word.split(",") if arch]
+    _require_no_idle_flags(flags, archs)
     from seedbed.timing.stages import require_stages
 
     if flags.serve:
@@ -66,21 +69,49 @@ def run(arguments: list[str]) -> None:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             regular_files.open_to_append(file, links=True).close()
-        if flags.picture:
-            regular_files.require_room(flags.picture, links=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot write the results to {error.filename or file}: {error.strerror}; see --results and --picture"
+            f"cannot write the results to {error.filename or file}: {error.strerror}; see --results"
         ) from error
+    if flags.picture:
+        require_picture(flags.picture)
     row = {"command": f"seedbed bench {' '.join(arguments)}".strip(), **_measured(flags, archs)}
     if file is None:
         print_line("the row is kept in no file: --results FILE appends it to one")
     else:
-        with regular_files.open_to_append(file, links=True) as results:
-            results.write((json.dumps(row) + "\n").encode())
+        _append(row, file)
         print_line(f"row appended to {file}")
     if flags.run.json:
         print_line(json.dumps(row))
+    if flags.picture:
+        from seedbed.timing.compare import draw
+
+        drawn(partial(draw, row), flags.picture)
+        print_line(f"drawn to {flags.picture}")
+
+
+def _append(row: Mapping[str, Any], file: Path) -> None:
+    """Appends a row; one that cannot be kept is told, since it took long."""
+    try:
+        with regular_files.open_to_append(file, links=True) as results:
+            results.write((json.dumps(row) + "\n").encode())
+    except OSError as error:
+        print_line(json.dumps(row))
+        raise ConfigError(
+            f"cannot write the results to {file}: {error.strerror}; the row is above"
+        ) from error
+
+
+def _require_no_idle_flags(flags: BenchFlags, archs: list[str]) -> None:
+    """Refuses flags of another bench than the one that is asked for."""
+    compares = bool(archs) and archs != ["all"]
+    idle = {"--picture": flags.picture is not None, "--rounds": flags.rounds != BenchFlags.rounds}
+    if named := [flag for flag, given in idle.items() if given and not compares]:
+        raise ConfigError(f"{' and '.join(named)}: for --compare seed,impala,apex alone; leave it out")
+    if archs == ["all"] and flags.seconds != BenchFlags.seconds:
+        raise ConfigError(
+            "--seconds has no meaning for --compare all, whose runs end by frames: leave it out"
+        )
 
 
 def _results(flags: BenchFlags, name: str) -> Path | None:
@@ -141,7 +172,7 @@ def _serve(flags: BenchFlags) -> dict[str, Any]:
 
 
 def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
-    from seedbed.timing.compare import COLUMNS, Case, Found, compare, draw, shown, table
+    from seedbed.timing.compare import COLUMNS, Case, Found, compare, shown, table
 
     def line(name: str, cells: Iterable[str]) -> None:
         print_line(f"{name:<22}" + "".join(f"{cell:>15}" for cell in cells))
@@ -155,9 +186,6 @@ def _compare(flags: BenchFlags, archs: list[str]) -> dict[str, Any]:
     line("run", [head for head, _ in COLUMNS.values()])
     row = compare(flags.run, archs, 10 * flags.seconds, flags.rounds, say)
     print_line(table(row))
-    if flags.picture:
-        draw(row, Path(flags.picture))
-        print_line(f"drawn to {flags.picture}")
     return row
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from seedbed.cli.parse import parse, print_line
+from seedbed.metrics.pictures import require_picture
 from seedbed.metrics.say import say
 
 
@@ -60,6 +61,8 @@ def run(arguments: list[str]) -> None:
     if not flags.runs:
         raise ConfigError("crossplay needs runs: give run folders, or a folder of runs")
     told = partial(say, stream=sys.stderr)
+    if flags.out:
+        require_picture(flags.out)
     found = crossplay(
         flags.runs,
         games=flags.games,
@@ -72,10 +75,11 @@ def run(arguments: list[str]) -> None:
         trust=flags.trust,
         say=told,
     )
-    print_line(json.dumps(as_json(found)) if flags.json else table(found, shutil.get_terminal_size().columns))
+    # The files first: a reader of the table may leave.
     if flags.csv:
         write_csv(found, flags.csv)
         told(f"written to {flags.csv}")
     if flags.out:
         draw(found, flags.out)
         told(f"drawn to {flags.out}")
+    print_line(json.dumps(as_json(found)) if flags.json else table(found, shutil.get_terminal_size().columns))

@@ -12,6 +12,7 @@ from typing import Any
 
 from seedbed.cli.status import Status
 from seedbed.config.settings import RunConfig
+from seedbed.envs.foreign import is_foreign
 from seedbed.errors import cause_of
 from seedbed.metrics.reports import Summary, many_skipped
 from seedbed.metrics.say import say
@@ -49,18 +50,22 @@ def report(summary: Summary, config: RunConfig) -> Status:
     if config.video and not host and summary.stopped_because != "interrupted":
         _video(values["run_dir"])
     say(f"  curve {folder}/curve.png   checkpoints {folder}/checkpoints   metrics {folder}/metrics.jsonl")
-    consent = _consent(Path(values["run_dir"]))
-    if summary.stopped_because != "interrupted":
-        say(f"next: {_seedbed()} eval {shlex.quote(folder)}{consent}")
-    elif host:
-        say(
-            f"next: {_seedbed()} resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}{consent}"
-        )
-    else:
-        say(f"next: {_seedbed()} resume {shlex.quote(folder)}{consent}")
+    over = summary.stopped_because != "interrupted"
+    say(f"next: {_seedbed()} {_next(config, folder, over)}{_consent(Path(values['run_dir']))}")
     if config.json:
         say(json.dumps(values))
     return status_of(summary, config)
+
+
+def _next(config: RunConfig, folder: str, over: bool) -> str:
+    """Returns the next command: one that plays, or one that goes on."""
+    if not over and (host := config.cluster.host):
+        return f"resume {shlex.quote(str(Path(folder).parent.parent))} --host {host}"
+    if not over:
+        return f"resume {shlex.quote(folder)}"
+    if is_foreign(config.env):  # another program steps it
+        return f"serve {shlex.quote(folder)} --listen unix:{shlex.quote(folder)}/policy.sock"
+    return f"eval {shlex.quote(folder)}"
 
 
 def _consent(folder: Path) -> str:

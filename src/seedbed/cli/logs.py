@@ -55,8 +55,7 @@ def log_of(run: str, name: str) -> bytes:
         pass
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    config = folder.config(trust=())
-    if "ray" in (config.on, config.cluster.on):
+    if folder.record().get("on") == "ray":
         from seedbed.launch.cluster import tail_of
 
         return tail_of(folder, name)

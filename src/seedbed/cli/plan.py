@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, make_dataclass
 from dataclasses import replace as with_changes
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seedbed import regular_files
 from seedbed.cli.defaults import defaults_of, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.cli.program import declared
@@ -16,6 +16,7 @@ from seedbed.config.resolve import replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.installation import clone
+from seedbed.metrics.pictures import drawn, require_picture
 
 if TYPE_CHECKING:
     from seedbed.planning.plan import Plan, Request
@@ -49,11 +50,8 @@ def run(arguments: list[str]) -> None:
     """Prints the plan; starts nothing."""
     flags = _read(arguments)
     archs = [arch for word in flags.compare for arch in word.split(",") if arch]
-    try:
-        if flags.picture:
-            regular_files.require_room(flags.picture, links=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write --picture {flags.picture}: {error.strerror}") from error
+    if flags.picture:
+        require_picture(flags.picture)
     if archs and flags.target_steps_per_second is not None:
         raise ConfigError("--compare and --target-steps-per-second are two questions: give one of them")
     _show(flags, _compared(flags, archs) if archs else {flags.run.arch: _planned(flags)})
@@ -183,5 +181,5 @@ def _show(flags: PlanFlags, plans: dict[str, Plan | str]) -> None:
             for line in lines(plan):
                 print_line(line)
     if flags.picture and made:
-        draw(made, Path(flags.picture))
+        drawn(partial(draw, made), flags.picture)
         print_line(f"drawn to {flags.picture}")

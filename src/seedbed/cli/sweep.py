@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -54,6 +55,9 @@ def run(arguments: list[str]) -> Status:
         say("interrupted: the same command goes on")
         return Status.EXECUTE_AGAIN
     best = result.tried[0]
+    if best.state == "failed":
+        say(f"seedbed: no run of the sweep has succeeded: see {result.folder}", sys.stderr)
+        return Status.FAILED
     if flags.by == "all":
         others = [axis.name for axis in planned.axes if axis.name != "seed"]
         by = f" --by {' '.join(others)}" if others else ""

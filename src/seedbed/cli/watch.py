@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
 from seedbed.cli.parse import parse
+from seedbed.launch.signals import ending_as_by_ctrl_c
 from seedbed.metrics.say import say
 
 
@@ -35,7 +37,6 @@ def run(arguments: list[str]) -> None:
     from seedbed.watching.server import Place, serve
 
     place = Place(flags.host, flags.port, flags.tls_cert, flags.insecure)
-    try:
+    # Also after SIGTERM, the files of a certificate that was made are removed.
+    with contextlib.suppress(KeyboardInterrupt), ending_as_by_ctrl_c():
         serve(flags.runs or ("runs",), place, say)
-    except KeyboardInterrupt:
-        return

@@ -165,6 +165,15 @@ def flat(config: RunConfig) -> dict[str, Any]:
     }
 
 
+def is_whole(config: RunConfig, name: str) -> bool:
+    """Returns whether the numbers that a setting takes are whole, whatever its present value is."""
+    for _, section in _sections(config):
+        if (hint := typing.get_type_hints(type(section)).get(name)) is not None:
+            options = typing.get_args(hint) if is_union(hint) else (hint,)
+            return int in options and float not in options
+    return False
+
+
 def replace(config: RunConfig, **settings: Any) -> RunConfig:
     """Returns ``config`` with other values, by flat names; unknown names and wrong types are refused.
 

@@ -30,6 +30,11 @@ class EpisodeMeter:
         """Steps ``[num_envs]`` of every environment's episode so far; the next step changes the array."""
         return self._length
 
+    @property
+    def open(self) -> NDArray[np.bool_]:
+        """Whether each environment ``[num_envs]`` is within an episode whose beginning was seen."""
+        return self._open
+
     def add(self, timestep: TimeStep) -> list[tuple[float, int]]:
         """Takes one step ``[num_envs]``; returns ``(return, length)`` of each episode that it finished.
 

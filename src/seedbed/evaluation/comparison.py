@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from seedbed import regular_files
 from seedbed.config.variants import recorded_variants
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.listing import run_folders
+from seedbed.metrics.pictures import drawn
 from seedbed.metrics.reports import Curve, draw_groups, read_curve
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
 
@@ -381,8 +381,5 @@ def draw(comparison: Comparison, picture: str | Path) -> None:
     """
     groups = {f"{group.name} ({len(group.curves)})": group.curves for group in comparison.groups}
     what = "normalized return" if comparison.normalized else "mean return of the last 100 episodes"
-    try:
-        regular_files.require_room(picture, links=True)
-        draw_groups(groups, Path(picture), comparison.env or "several environments", label=what)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot draw {picture}: {getattr(error, 'strerror', None) or error}") from error
+    heading = comparison.env or "several environments"
+    drawn(lambda path: draw_groups(groups, path, heading, label=what), picture)

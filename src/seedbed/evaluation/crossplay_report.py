@@ -15,6 +15,7 @@ from seedbed import regular_files
 from seedbed.acting.opponents import START_RATING
 from seedbed.errors import ConfigError
 from seedbed.evaluation.crossplay import CrossPlay
+from seedbed.metrics.pictures import drawn
 
 
 def as_json(found: CrossPlay) -> dict[str, Any]:
@@ -117,11 +118,7 @@ def draw(found: CrossPlay, picture: str | Path) -> None:
 
     The ending of the name chooses the format: ``.png``, ``.svg`` or ``.pdf``.
     """
-    try:
-        regular_files.require_room(picture, links=True)
-        _draw(found, Path(picture))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot draw {picture}: {getattr(error, 'strerror', None) or error}") from error
+    drawn(lambda path: _draw(found, path), picture)
 
 
 _MOST_NUMBERS = 30

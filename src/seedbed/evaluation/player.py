@@ -32,6 +32,8 @@ from seedbed.types import ActOutput, TimeStep
 
 _ENVS = 16
 _FRAMES_A_SECOND = 60
+_VIDEOS = (".mp4", ".mkv", ".mov", ".avi")
+"""Endings of files that take H.264."""
 _LONGEST_VIDEO_SECONDS = 120
 _LINE_SECONDS = 10.0
 MAX_STEPS = 27_000
@@ -179,7 +181,9 @@ class _Returns:
             for index, (value, _) in zip(meter.finished, ended, strict=True):
                 if plays[index]:
                     self._take(index, value, plays)
-            for index in np.flatnonzero(plays & (meter.lengths >= self._max_steps)).tolist():
+            # The length of one that has ended stands until the next one begins.
+            late = plays & meter.open & (meter.lengths >= self._max_steps)
+            for index in np.flatnonzero(late).tolist():
                 self.cut += 1
                 self._take(index, float(meter.returns[index]), plays)
                 plays[index] = False
@@ -295,11 +299,14 @@ def record(
     """
     import imageio.v3 as imageio
 
-    if episodes < 1:
-        raise ConfigError(f"episodes is {episodes}: a video needs one or more")
+    for name, given in (("episodes", episodes), ("max_steps", max_steps)):
+        if given is not None and given < 1:
+            raise ConfigError(f"{name} is {given}: a video needs one or more")
     draw_without_a_screen()
     player = Player(path, greedy=greedy, trust=trust)
     target = Path(to) if to else player.folder.video
+    if target.suffix not in _VIDEOS:
+        raise ConfigError(f"cannot write the video {target}: give a name that ends in {' or '.join(_VIDEOS)}")
     try:
         regular_files.require_room(target, links=to is not None)
     except OSError as error:

@@ -58,17 +58,20 @@ class Aside:
         """Waits for the rows that are left, for a while; safe to call twice.
 
         Raises:
-          RunFailed: some are left all the same.
+          RunFailed: some are left all the same, or were not taken.
         """
-        if not self._thread.is_alive():
-            return
-        with contextlib.suppress(queue.Full):
-            self._rows.put(None, timeout=CLOSING_SECONDS)
-        self._thread.join(CLOSING_SECONDS)
+        if self._thread.is_alive():
+            with contextlib.suppress(queue.Full):
+                self._rows.put(None, timeout=CLOSING_SECONDS)
+            self._thread.join(CLOSING_SECONDS)
         if self._thread.is_alive():
             raise RunFailed(
                 f"{self._name}: not done {CLOSING_SECONDS:g} s after the end of the run; rows are missing"
             )
+
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise RunFailed(f"{self._name}: {cause_of(failure)}; rows are missing")
 
     def _run(self) -> None:
         sink: Sink | None = None
@@ -79,5 +82,7 @@ class Aside:
             except Exception as error:
                 self._failure = error
         if sink is not None:
-            with contextlib.suppress(Exception):  # the run is over, and has its own files
+            try:
                 sink.close()
+            except Exception as error:
+                self._failure = error

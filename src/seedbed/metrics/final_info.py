@@ -5,7 +5,6 @@ The environment's author chooses the names, so their number is bounded wherever 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -37,7 +36,12 @@ class FinalInfo:
     def merge(self, told: Mapping[str, Any]) -> None:
         """Adds a result of :meth:`take`; raises :class:`Refused` on anything else."""
         for name, sum_and_count in told.items():
-            known = name == _clean(name) and isinstance(sum_and_count, list) and len(sum_and_count) == 2
+            known = (
+                bool(name)
+                and name == _clean(name)
+                and isinstance(sum_and_count, list)
+                and len(sum_and_count) == 2
+            )
             if not (known and _is_sum(*sum_and_count)):
                 raise Refused(
                     f"{name[:20]!r}: {str(sum_and_count)[:40]} in a report: not what an actor tells"
@@ -61,14 +65,16 @@ class FinalInfo:
 
 
 def _is_sum(total: object, count: object) -> bool:
-    finite = type(total) in (int, float) and math.isfinite(total)  # type: ignore[arg-type]
+    finite = type(total) in (int, float) and abs(total) <= _LARGEST * _MOST  # type: ignore[arg-type]
     return finite and type(count) is int and 0 <= count < _MOST
 
 
 def _numbers(info: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, float]]:
     """Yields the numbers of an info, by name; numbers of a dict inside are called ``outer.inner``."""
     for key, value in info.items():
-        name = before + _clean(str(key))
+        if not (own := _clean(str(key))):
+            continue
+        name = before + own
         if isinstance(value, Mapping):
             if len(name) < _LONGEST_NAME:
                 yield from _numbers(value, f"{name}.")

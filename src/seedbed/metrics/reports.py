@@ -214,6 +214,8 @@ def draw_curve(
     """
     groups = {name: list(map(read_curve, files)) for name, files in metrics.items()}
     steps = ("agent steps", lambda curve: curve.agent_steps)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    regular_files.require_room(picture)
     draw_groups(groups, picture, heading, goal=goal, steps=steps)
 
 
@@ -253,8 +255,6 @@ def draw_groups(
     left.set_ylabel(label)
     left.xaxis.set_major_formatter(_short)
     _explain(figure, groups)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    regular_files.require_room(picture)
     figure.savefig(picture, dpi=130)
 
 

@@ -82,6 +82,7 @@ class Record:
                 sink.close()
             except Exception as error:
                 _log.warning("metrics: not closed", exc_info=error)
+                self._note(f"metrics: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
@@ -126,6 +127,15 @@ def _plain(value: float) -> float | int | None:
     return number if math.isfinite(number) else None
 
 
+def _read_number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is no number")
+    float(value)  # refuses whole numbers of hundreds of digits
+    return value
+
+
 def _cut_torn_line(path: Path) -> None:
     if not os.path.lexists(path):
         return
@@ -154,8 +164,8 @@ def _rows(path: Path, lines: list[bytes]) -> Iterator[dict[str, float]]:
             continue
         try:
             row = json.loads(line)
-            yield {str(name): math.nan if value is None else value for name, value in row.items()}
-        except (ValueError, AttributeError) as error:
+            yield {str(name): _read_number(value) for name, value in row.items()}
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
             if number == len(lines):
                 return  # torn by a kill in mid-write
             raise ConfigError(f"{path}, line {number}: not a row of metrics ({error})") from error

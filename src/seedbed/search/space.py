@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from seedbed.config.ranges import read
-from seedbed.config.resolve import flat, replace
+from seedbed.config.resolve import flat, is_whole, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 
@@ -116,8 +116,7 @@ def _axis(config: RunConfig, item: str) -> Axis:
         )
     if name in FIXED:
         raise ConfigError(f"over {item!r}: {name} is the same in all runs of a sweep: start a sweep for each")
-    known = flat(config)
-    if name not in known:
+    if name not in flat(config):
         replace(config, **{name: None})  # says whose setting it is, or which one is nearest
     try:
         found = read(text)
@@ -125,10 +124,12 @@ def _axis(config: RunConfig, item: str) -> Axis:
         raise ConfigError(f"over {item!r}: {error}") from None
     if found is None:
         values = tuple(map(_value, text.split(",")))
+        if any(isinstance(value, list | dict) for value in values):
+            raise ConfigError(f"over {item!r}: a sweep is over numbers and words, not over lists")
         if len({*values}) < len(values) or len(values) < 2:
             raise ConfigError(f"over {item!r}: give two or more different values, or leave {name} out")
         return Axis(name, values)
-    whole = type(known[name]) is int and found.low.is_integer() and found.high.is_integer()
+    whole = is_whole(config, name) and found.low.is_integer() and found.high.is_integer()
     return Axis(name, (), found.low, found.high, found.log, whole)
 
 

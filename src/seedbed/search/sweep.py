@@ -316,14 +316,19 @@ class _Sweep:
         from optuna.trial import Trial, TrialState
 
         if self._plan.by == "all":
+            # Compared here: Optuna takes numbers for equal that differ in the sixth digit.
+            known = [
+                {**each.system_attrs.get("fixed_params", {}), **each.params} for each in self._study.trials
+            ]
             for values in combinations(self._plan.axes):
-                self._study.enqueue_trial(values, skip_if_exists=True)
+                if values not in known:
+                    self._study.enqueue_trial(values)
         opened = [each for each in self._study.trials if each.state == TrialState.RUNNING]
         waiting = [Trial(self._study, each._trial_id) for each in opened]
         try:
             while not self._interrupted.is_set():
                 while len(self._running) < self._plan.at_once and (trial := self._next(waiting)) is not None:
-                    self._running.append(self._start(trial))
+                    self._begin(trial)
                 if not self._running:
                     return
                 self._interrupted.wait(_LOOK_SECONDS)
@@ -341,11 +346,21 @@ class _Sweep:
             return None
         return self._study.ask({axis.name: axis.distribution() for axis in self._plan.axes})
 
-    def _start(self, trial: Trial) -> _Running:
+    def _begin(self, trial: Trial) -> None:
+        """Starts the run of a trial; one whose values do not go together has failed, and costs nothing."""
         folder = RunFolder(self._plan.folder / f"{trial.number:04}")
-        config = resolve.replace(
-            self._plan.config, **trial.params, run_dir=str(folder.given), begin_or_resume=True
-        )
+        own = {"run_dir": str(folder.given), "begin_or_resume": True}
+        try:
+            config = resolve.replace(self._plan.config, **trial.params, **own)
+        except ConfigError as error:
+            from optuna.trial import TrialState
+
+            self._study.tell(trial, state=TrialState.FAIL)
+            self._say(f"trial {trial.number} cannot be run with {described(trial.params)}: {error}")
+        else:
+            self._running.append(self._start(trial, folder, config))
+
+    def _start(self, trial: Trial, folder: RunFolder, config: RunConfig) -> _Running:
         self._say(
             f"trial {trial.number} {'goes on' if folder.begun else 'begins'}: {described(trial.params)}"
         )

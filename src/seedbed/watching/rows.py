@@ -43,7 +43,7 @@ class GrowingRows:
                     rows.append(
                         {name: math.nan if value is None else float(value) for name, value in row.items()}
                     )
-                except (ValueError, AttributeError, TypeError):
+                except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
                     continue
         return rows
 

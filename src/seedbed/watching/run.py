@@ -16,8 +16,9 @@ import psutil
 from seedbed import regular_files
 from seedbed.architectures.program import Program
 from seedbed.config.variants import recorded_variants
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, cause_of
 from seedbed.launch.folder import RunFolder
+from seedbed.metrics.console import Budget
 from seedbed.metrics.reports import Curve, curve_of
 from seedbed.watching.bottleneck import bottleneck, shares, traffic
 from seedbed.watching.rows import GrowingRows, LogLine, faults
@@ -36,7 +37,7 @@ class Standing:
       folder: its folder.
       settings: recorded settings, by name.
       agents: settings of each of its agents side by side that are not the run's; empty where there is one agent.
-      state: ``starting``, ``running``, ``silent`` (no row for a while), ``killed`` or ``ended``.
+      state: ``starting``, ``running``, ``silent`` (no row for a while), ``killed``, ``ended`` or ``damaged``.
       why: reason for the state, for people; may be empty.
       row: newest row of metrics; empty before the first one.
       machine: name of the machine of its head; empty if nothing is known.
@@ -70,7 +71,7 @@ class Standing:
     @property
     def is_over(self) -> bool:
         """True if no process trains the run."""
-        return self.state in ("ended", "killed")
+        return self.state in ("ended", "killed", "damaged")
 
     @property
     def machines(self) -> Mapping[str, Mapping[str, int]]:
@@ -110,7 +111,15 @@ class WatchedRun:
         self._rows = GrowingRows(self.folder.metrics, self.last)
 
     def look(self) -> Standing:
-        """Reads the folder; what is damaged or missing is left out."""
+        """Reads the folder; what is damaged or missing is left out, or all of a run whose files make no sense."""
+        try:
+            return self._look()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            return Standing(
+                self.folder, {}, (), "damaged", cause_of(error), {}, "", (), {}, None, (), None, ()
+            )
+
+    def _look(self) -> Standing:
         self._read()
         row = self._recent[-1] if self._recent else {}
         before = self._before(row)
@@ -121,7 +130,7 @@ class WatchedRun:
         program = _program(self.folder.program)
         state, why = self._state(live)
         found = shares(self._smoothed(row), before, live.get("cores"))
-        instances = tuple(each for each in live.get("instances", ()) if isinstance(each, dict))
+        instances = tuple(map(_plain, live.get("instances") or ()))
         return Standing(
             self.folder,
             settings,
@@ -183,6 +192,23 @@ class WatchedRun:
         if silent > _SILENT_SECONDS:
             return "silent", f"no row for {silent:,.0f} s"
         return "running", ""
+
+
+def _plain(instance: Mapping[str, Any]) -> dict[str, Any]:
+    """The words and numbers of an instance, and a number of restarts."""
+    told = {name: value for name, value in instance.items() if isinstance(value, str | int | float)}
+    return {**told, "restarts": int(told.get("restarts", 0))}
+
+
+def budget(settings: Mapping[str, Any]) -> Budget:
+    """Returns the limits of a run, from its recorded settings."""
+
+    def number(name: str) -> float | None:
+        value = settings.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    minutes = number("minutes")
+    return Budget(number("frames"), None if minutes is None else 60 * minutes)
 
 
 def _of_a_curve(row: Mapping[str, float]) -> dict[str, float]:

@@ -40,7 +40,7 @@ from seedbed.metrics.console import Budget, entries
 from seedbed.metrics.reports import Curve, together
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
 from seedbed.transport.tls import Identity, is_loopback
-from seedbed.watching.run import Standing
+from seedbed.watching.run import Standing, budget
 from seedbed.watching.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ class Answers:
     def run(self, name: str) -> dict[str, Any]:
         """Returns all that is known of one run; raises :class:`KeyError` if there is no such run."""
         run = self._standings[name]
-        budget = Budget() if run.is_over else _budget(run.settings)
+        limits = Budget() if run.is_over else budget(run.settings)
         return {
             **_line(name, run),
             "why": run.why,
-            "figures": entries(run.row, budget),
+            "figures": entries(run.row, limits),
             "shares": dict(run.shares),
             "traffic": [dict(each) for each in run.traffic],
             "program": run.program.to_json() if run.program else None,
@@ -197,16 +197,12 @@ def _line(name: str, run: Standing) -> dict[str, Any]:
 
 def _env(run: Standing) -> str:
     """The environment of a run, with its options."""
-    return " ".join(map(str, [run.settings.get("env"), *run.settings.get("env_options", ())]))
+    options = run.settings.get("env_options")
+    return " ".join(map(str, [run.settings.get("env"), *(options if isinstance(options, list) else ())]))
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _budget(settings: Mapping[str, Any]) -> Budget:
-    frames, minutes = settings.get("frames"), settings.get("minutes")
-    return Budget(frames, None if minutes is None else 60 * minutes)
 
 
 def _finite(value: Any) -> Any:

@@ -21,7 +21,7 @@ from rich.text import Text
 from seedbed.errors import legible
 from seedbed.metrics.console import Budget, beside, can_redraw, figures
 from seedbed.metrics.say import let_go
-from seedbed.watching.run import Standing
+from seedbed.watching.run import Standing, budget
 from seedbed.watching.watcher import Watcher
 
 _PANELS = 3
@@ -30,7 +30,14 @@ _FAULTS = 3
 _BAR = 12
 _INSTANCES = 8
 """Most instances that are named one by one."""
-_COLOURS = {"running": "green", "starting": "cyan", "silent": "yellow", "killed": "red", "ended": "dim"}
+_COLOURS = {
+    "running": "green",
+    "starting": "cyan",
+    "silent": "yellow",
+    "killed": "red",
+    "ended": "dim",
+    "damaged": "red",
+}
 
 
 def frame(runs: Sequence[Standing]) -> RenderableType:
@@ -83,7 +90,7 @@ def _panel(run: Standing) -> Panel:
     about = " · ".join(str(settings[name]) for name in ("env", "agent", "arch") if name in settings)
     title = Text.assemble((run.name, "bold"), " · ", about)
     lines: list[RenderableType] = [Text.assemble(_state(run), f" {run.why}" if run.why else "")]
-    if shown := figures(run.row, Budget() if run.is_over else _budget(settings)):
+    if shown := figures(run.row, Budget() if run.is_over else budget(settings)):
         lines.append(shown)
     lines += [*_where_time_goes(run), *_instances(run), *_machines(run), *_faults(run)]
     return Panel(Group(*lines), title=title, title_align="left", border_style=_COLOURS.get(run.state, ""))
@@ -91,15 +98,6 @@ def _panel(run: Standing) -> Panel:
 
 def _state(run: Standing) -> Text:
     return Text(run.state, style=_COLOURS.get(run.state, ""))
-
-
-def _budget(settings: Mapping[str, Any]) -> Budget:
-    def number(name: str) -> float | None:
-        value = settings.get(name)
-        return float(value) if isinstance(value, int | float) else None
-
-    minutes = number("minutes")
-    return Budget(number("frames"), None if minutes is None else 60 * minutes)
 
 
 def _where_time_goes(run: Standing) -> Iterator[RenderableType]:

@@ -42,10 +42,7 @@ class Watcher:
     def look(self) -> list[Standing]:
         """Returns the standing of every run: those that are not over first, then the newest."""
         if self._clock() - self._listed > _LIST_SECONDS:
-            try:
-                self._list(run_folders(self._paths))
-            except ConfigError:  # the last one was removed
-                self._runs = {}
+            self._list([folder for path in self._paths for folder in _still_there(path)])
         found = [run.look() for run in self._runs.values()]
         return sorted(found, key=lambda each: (each.is_over, -_begun(each.folder)))
 
@@ -58,6 +55,13 @@ class Watcher:
         self._listed = self._clock()
         known = self._runs
         self._runs = {each.path: known.get(each.path) or WatchedRun(each, self._last) for each in folders}
+
+
+def _still_there(path: str | Path) -> list[RunFolder]:
+    try:
+        return run_folders([path])
+    except ConfigError:  # the last one was removed
+        return []
 
 
 def _begun(folder: RunFolder) -> float:
