@@ -170,8 +170,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+def write_whole(path: Path, content: str | bytes, mode: int = 0o666, *, lasting: bool = False) -> None:
     """Writes a file that is never seen half-written; a link in its place is replaced and not followed.
+
+    Args:
+      path: the file.
+      content: its content.
+      mode: its permissions, if it is new.
+      lasting: whether the content is on the disk before it takes the place of the old one, as a loss of power asks for.
 
     Raises:
       OSError: it cannot be written.
@@ -180,6 +186,9 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
     draft.rename(path)
 
 

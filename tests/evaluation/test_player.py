@@ -49,10 +49,10 @@ def test_a_video_is_not_written_into_what_is_no_file(kind: str, trained: Path, t
             at_once(lambda: record(trained))
     finally:
         regular_files.remove(trained / "video.mp4")
-    (tmp_path / "pipe").symlink_to(tmp_path / "to")
+    (tmp_path / "pipe.mp4").symlink_to(tmp_path / "to")
     placed("pipe", tmp_path / "to")
-    with pytest.raises(ConfigError, match=r"cannot write the video .*pipe: it is a pipe"):
-        at_once(lambda: record(trained, to=tmp_path / "pipe"))
+    with pytest.raises(ConfigError, match=r"cannot write the video .*pipe\.mp4: it is a pipe"):
+        at_once(lambda: record(trained, to=tmp_path / "pipe.mp4"))
 
 
 def test_an_environment_that_cannot_be_drawn_is_a_clear_error(

@@ -1,4 +1,4 @@
-"""A stand-in for Slurm on one machine: sbatch, srun and scontrol, as far as manifests use them.
+"""A stand-in for Slurm on one machine: sbatch, srun, scontrol and scancel, as far as manifests use them.
 
 Each command is this file under another name. Jobs begin at once, as processes of this machine; the folder
 ``STAND_IN`` has a file for each job that was submitted, for each that is to be queued again, and for each that ended.
@@ -78,7 +78,13 @@ def scontrol(words: list[str]) -> int:
     return 0
 
 
+def scancel(words: list[str]) -> int:
+    """Notes that a job is not wanted any more."""
+    (STATE / f"cancelled-{words[0]}").touch()
+    return 0
+
+
 if __name__ == "__main__":
-    known = {"sbatch": sbatch, "srun": srun, "scontrol": scontrol, "task": task}
+    known = {"sbatch": sbatch, "srun": srun, "scontrol": scontrol, "scancel": scancel, "task": task}
     called = Path(sys.argv[0]).name
     raise SystemExit(known[called](sys.argv[1:]) if called in known else known[sys.argv[1]](sys.argv[2:]))

@@ -23,7 +23,7 @@ from seedbed.instances import GRACE_SECONDS
 from seedbed.launch import bundle as module
 from seedbed.launch import cluster
 from seedbed.launch.bundle import Bundle, Plan, Report
-from seedbed.launch.cluster import ClusterLauncher, PlacedInstance, Progress, _Held
+from seedbed.launch.cluster import ClusterLauncher, PlacedInstance, Progress, _Held, bundle_size
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.launcher import LAUNCHERS, launcher_on
 from seedbed.transport.admission import Invitation
@@ -397,3 +397,25 @@ def test_every_place_has_a_launcher_that_is_loaded_when_it_is_named() -> None:
 
     assert get_args(get_type_hints(RemoteSettings)["on"]) == tuple(LAUNCHERS)
     assert [launcher_on(place).__name__ for place in LAUNCHERS] == ["LocalLauncher", "ClusterLauncher"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("room", "count", "size"),
+    [
+        ([12, 12], 24, 6),
+        ([36, 36], 72, 6),
+        ([10, 10, 10], 30, 5),
+        ([8, 4, 4], 16, 4),
+        ([8, 8], 16, 8),
+        ([0, 16], 16, 8),
+        ([7, 5], 12, 1),
+        ([64], 3, 2),
+        ([1, 1], 8, 1),
+        ([], 4, 1),
+        ([0], 4, 1),
+    ],
+)
+def test_bundles_fill_every_machine(room: list[int], count: int, size: int) -> None:
+    assert bundle_size(room, count) == size
+    if count == sum(room):
+        assert sum(each // size for each in room) == -(-count // size), "all of them are placed"

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+from harness import tiny
 
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.resolve import configure, replace
@@ -25,6 +27,7 @@ from seedbed.launch.folder import RunFolder
 from seedbed.launch.train import resume
 from seedbed.plugins import standing_above
 from seedbed.testing.transport import PATIENCE, FakeHandler
+from seedbed.transport.admission import Gate
 from seedbed.transport.connect import connect, listen
 
 MANY = 8
@@ -280,3 +283,32 @@ def test_a_path_below_another_programs_settings_names_no_run(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="is not a run folder") as error:
         RunFolder.open(tmp_path / "runs" / "typo")
     assert "lies in one" not in str(error.value)
+
+
+def test_a_port_that_is_taken_now_is_chosen_anew_unless_it_was_asked_for(tmp_path: Path) -> None:
+    folder = RunFolder.create(tiny("toy:catch", tmp_path / "run"))
+    gate = Gate("0123456789abcdef")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for asked, anew in (
+            ("127.0.0.1:0", True),
+            ("socket:127.0.0.1:0", True),
+            (f"127.0.0.1:{port}", False),
+        ):
+            listening = asked.rpartition(":")[0] + f":{port}"
+            folder.keep_addresses([asked], [listening], gate)
+            assert folder.addresses([asked]) == [asked if anew else listening]
+    assert folder.addresses([asked]) == [listening]
+    folder.keep_addresses(["127.0.0.1:0"], [f"127.0.0.1:{port}"], gate)
+    assert folder.addresses(["127.0.0.1:0"]) == [f"127.0.0.1:{port}"], "it is free again"
+
+
+def test_a_run_that_could_not_start_leaves_the_files_of_others(tmp_path: Path) -> None:
+    for name in ("key.pem", "token", "notes"):
+        (tmp_path / name).write_text("mine")
+    folder = RunFolder.create(tiny("toy:catch", tmp_path))
+    assert (tmp_path / "config.json").exists()
+    folder.discard()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("key.pem", "token", "notes"), "mine"
+    )

@@ -20,10 +20,11 @@ import pytest
 from seedbed.architectures.program import Role, Task
 from seedbed.config.resolve import configure, to_json
 from seedbed.errors import ConfigError, RunFailed
+from seedbed.launch import hosts as module
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import HOST_0, Hosts, _difference, _Others, common_checkpoint, follow, lead
 from seedbed.launch.rendezvous import free_port
-from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, save
+from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, pack, save
 from seedbed.transport.admission import Invitation
 
 PATIENCE = 20.0
@@ -173,6 +174,15 @@ def test_the_newest_of_all_is_given_to_those_that_do_not_have_it(
         assert each.path.parent == tmp_path / str(index)
         np.testing.assert_array_equal(each.tree("train", {"x": np.zeros(3)})["x"], np.arange(3.0) + 30)
     assert intact_steps(tmp_path / "0") == [10, 30]
+
+
+def test_one_of_those_that_have_the_newest_sends_it(
+    agreed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[int] = []
+    monkeypatch.setattr(module, "pack", lambda found: packed.append(found.step) or pack(found))
+    assert steps(agreed([10], [30], [30], [30])) == [30, 30, 30, 30]
+    assert packed == [30]
 
 
 def test_hosts_that_need_their_own_take_the_newest_that_all_have(agreed: Callable[..., Any]) -> None:

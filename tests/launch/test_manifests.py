@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -149,11 +150,49 @@ def test_slurm_starts_as_many_actors_as_were_asked_for(tmp_path: Path) -> None:
     assert counts == ["8", "8", "4"]
 
 
+@pytest.mark.parametrize(
+    ("statuses", "ends", "told"),
+    [
+        ([0], 0, []),
+        ([1, 137, 0], 0, []),
+        ([1, 1, 1, 3], 3, ["scancel 7"]),
+        ([1, 2], 2, ["scancel 7"]),
+        ([1, 75], 75, ["scontrol requeue 5"]),
+    ],
+)
+def test_a_learner_that_fails_is_begun_again_and_at_last_its_actors_are_cancelled(
+    statuses: list[int], ends: int, told: list[str], tmp_path: Path
+) -> None:
+    run, commands = tmp_path / "run", tmp_path / "bin"
+    files_of(["slurm", *ACTORS[:-1], str(run)], tmp_path / "out")
+    (run / "logs").mkdir(parents=True)
+    (run / "logs" / "actors.job").write_text("7\n")
+    (tmp_path / "statuses").write_text("".join(f"{status}\n" for status in statuses))
+    commands.mkdir()
+    stubs = {
+        "srun": '"${@:2}"',
+        "seedbed": "status=$(head -1 ../statuses); sed -i 1d ../statuses; exit $status",
+        "scancel": 'echo "scancel $*" >>../told',
+        "scontrol": 'echo "scontrol $*" >>../told',
+    }
+    for name, line in stubs.items():
+        (commands / name).write_text(f"#!/bin/bash\n{line}\n")
+        (commands / name).chmod(0o755)
+    surroundings = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "5"}
+    script = ["bash", str(tmp_path / "out" / "learner.sh")]
+    done = subprocess.run(script, cwd=commands, env=surroundings, check=False)
+    assert done.returncode == ends
+    assert (tmp_path / "statuses").read_text() == "", "each attempt has one"
+    assert (tmp_path / "told").read_text().splitlines() == told if told else not (tmp_path / "told").exists()
+
+
 def test_kubernetes_ends_actors_with_the_learner_and_executes_an_interrupted_one_again(
     tmp_path: Path,
 ) -> None:
     files = files_of(["kubernetes", *ACTORS, "--name", "breakout"], tmp_path / "out")
     spec = yaml.safe_load(files["jobset.yaml"])["spec"]
+    (rule,) = spec["failurePolicy"]["rules"]
+    assert rule["action"] == "FailJobSet" and rule["onJobFailureReasons"] == ["PodFailurePolicy"]
     assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["learner"]}
     jobs = {job["name"]: job["template"]["spec"] for job in spec["replicatedJobs"]}
     assert {name: job["parallelism"] for name, job in jobs.items()} == {"learner": 1, "actor": 20}
@@ -163,7 +202,8 @@ def test_kubernetes_ends_actors_with_the_learner_and_executes_an_interrupted_one
             for rule in job["podFailurePolicy"]["rules"]
             for code in rule.get("onExitCodes", {"values": ["lost"]})["values"]
         }
-        assert actions == {75: "Ignore", 2: "FailJob", "lost": "Ignore"}
+        # One actor with a wrong flag, of the wrong image perhaps, ends no run.
+        assert actions == {75: "Ignore", "lost": "Ignore", **({2: "FailJob"} if name == "learner" else {})}
         (container,) = job["template"]["spec"]["containers"]
         assert container["name"] == name
         assert job["template"]["spec"]["restartPolicy"] == "Never", "pod failure policies take no other"
@@ -249,7 +289,9 @@ def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
 # -- the directory of a run --------------------------------------------------------------------------------
 
 
-def test_an_actor_finds_a_learner_that_listens_and_is_told_of_the_end(tmp_path: Path) -> None:
+def test_an_actor_finds_a_learner_that_listens_and_is_told_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     with pytest.raises(ConnectionLost, match=r"no learner listens in .*run yet"):
         directory.learner_of(run)
@@ -268,9 +310,24 @@ def test_an_actor_finds_a_learner_that_listens_and_is_told_of_the_end(tmp_path: 
     folder.keep_session(1)
     os.utime(run / "session", ns=(ended + 1, ended + 1))
     assert directory.learner_of(run) is not None, "the run goes on"
+    for code, kind in (
+        (errno.ESTALE, ConnectionLost),
+        (errno.EIO, ConnectionLost),
+        (errno.EACCES, ConfigError),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                directory.regular_files, "read", lambda path, code=code: _fail(OSError(code, "no"))
+            )
+            with pytest.raises(kind):
+                directory.learner_of(run)
     (run / "addresses.json").write_text('{"asked": [], "listening": []}')
     with pytest.raises(ConfigError, match="does not say where its learner is"):
         directory.learner_of(run)
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
 
 
 # -- whole runs --------------------------------------------------------------------------------------------
@@ -282,7 +339,7 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     commands, state = folder / "bin", folder / "state"
     commands.mkdir()
     state.mkdir()
-    for name in ("sbatch", "srun", "scontrol"):
+    for name in ("sbatch", "srun", "scontrol", "scancel"):
         script = commands / name
         script.write_text(
             f"#!{sys.executable}\n" + STAND_IN.read_text().replace("__file__", repr(str(STAND_IN)))

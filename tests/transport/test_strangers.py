@@ -91,6 +91,20 @@ def test_only_connections_of_the_port_are_seen_and_whoever_is_admitted_stays() -
         assert strangers.shut_surplus(set(), 4.0) == [mine[2][0]], "whoever has left is a new stranger"
 
 
+def test_one_that_nobody_lets_in_is_shut_after_a_minute_whatever_it_sends() -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ends = []
+        for _ in range(2):
+            client = stack.enter_context(socket.create_connection(server.getsockname(), PATIENCE))
+            stack.enter_context(server.accept()[0])
+            ends.append(End(*client.getsockname()))
+        strangers = Strangers(server.getsockname()[1], 10)
+        admitted = {ends[0]}
+        assert strangers.shut_surplus(admitted, 0.0) == strangers.shut_surplus(admitted, 60.0) == []
+        assert strangers.shut_surplus(admitted, 60.5) == [ends[1]]
+
+
 @contextmanager
 def holding_all_connections(address: str) -> Iterator[Iterator[int]]:
     """A stranger of another machine (127.0.0.2) that opens some hundred connections a second, and keeps them all."""

@@ -43,6 +43,19 @@ from seedbed.transport.admission import Invitation
 
 _log = logging.getLogger(__name__)
 _MOST_IN_A_BUNDLE = 8
+
+
+def bundle_size(room: Sequence[int], count: int) -> int:
+    """Returns the most instances in a bundle that fill every machine without a rest.
+
+    Args:
+      room: number of instances for which each machine has cores.
+      count: number of instances.
+    """
+    most = min(_MOST_IN_A_BUNDLE, count, max(room, default=1))
+    return max((size for size in range(1, most + 1) if all(each % size == 0 for each in room)), default=1)
+
+
 _ASK_SECONDS = 0.5
 """Seconds between two reports of a bundle."""
 _MISSED_SECONDS = 3.0
@@ -358,17 +371,17 @@ class ClusterLauncher:
         return self._bundles[-1]
 
     def _size(self, role: Role, index: int) -> int:
-        """Returns the number of instances in the bundle of an index: as many as the largest machine has cores for.
+        """Returns the number of instances in the bundle of an index.
 
-        A host has a machine to itself, and a guest is alone, so that it finds room wherever there is any.
+        A bundle is placed as a whole. As many are in it as fill every machine without a rest, so that no cores stay
+        free in parts that are too small for one. A host has a machine to itself, and a guest is alone, so that it finds
+        room wherever there is any.
         """
         if role.has_machine or role.is_guest(index):
             return 1
         if (size := self._sizes.get(role.name)) is None:
-            cores = max(
-                (node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0
-            )
-            size = int(max(1, min(_MOST_IN_A_BUNDLE, role.count, cores // role.needs.cores)))
+            cores = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
+            size = bundle_size([int(each // role.needs.cores) for each in cores], role.count)
             self._sizes[role.name] = size
         return min(size, role.count - index // size * size)
 

@@ -6,6 +6,7 @@ the run's user may read. So no actor is given a secret by an engine. Imports no 
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from seedbed.transport.connect import seen_from_elsewhere
 ADDRESSES, SESSION, SUMMARY, TOKEN = "addresses.json", "session", "summary.json", "token"
 """Names of files in a run folder."""
 _NOT_OVER = ("interrupted", "failed")
+_LASTING = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
+"""Errors of a disk that stay; others pass, as of a server of files that begins again."""
 
 
 def dialled(listening: str, gate: Gate) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def learner_of(run: Path) -> tuple[str, Invitation] | None:
       run: run folder.
 
     Raises:
-      ConnectionLost: no session of the run has listened yet.
+      ConnectionLost: no session of the run has listened yet, or the disk is away.
       ConfigError: a file of the folder cannot be read.
     """
     if _is_over(run):
@@ -55,6 +58,8 @@ def learner_of(run: Path) -> tuple[str, Invitation] | None:
     except FileNotFoundError as error:
         raise ConnectionLost(f"no learner listens in {run} yet (there is no {error.filename})") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno not in _LASTING:
+            raise ConnectionLost(f"{run} cannot be read now ({error.strerror})") from error
         raise ConfigError(
             f"{run} does not say where its learner is ({getattr(error, 'strerror', None) or error}): it has to be the "
             "folder of a run that was started with --listen, by this user"

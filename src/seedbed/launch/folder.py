@@ -28,6 +28,7 @@ from seedbed.learning.checkpoint import Checkpoint, load_latest
 from seedbed.metrics.say import say
 from seedbed.plugins import standing_above
 from seedbed.transport.admission import Gate, Invitation, require_token
+from seedbed.transport.connect import is_free
 from seedbed.transport.tls import Identity, needs_tls
 from seedbed.types import EnvSpec
 
@@ -69,6 +70,23 @@ class RunFolder:
         self._session = path / SESSION
         self._spec = path / "spec.json"
         self._identity_word = path / "identity"
+        self._small = (
+            self._config,
+            self._signature,
+            self._token,
+            self._certificate,
+            self._key,
+            self._lock,
+            self._addresses,
+            self._session,
+            self._spec,
+            self._identity_word,
+            self.live,
+            self.program,
+            self.metrics,
+            self.log,
+        )
+        self._others: set[Path] = set()  # which somebody else had put there before the run began
         self._own_session = ""
         self._overtaken: str | None = None
 
@@ -80,6 +98,7 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"cannot create a run folder in runs: {error.strerror}") from error
         folder = RunFolder(path)
+        folder._others = {file for file in folder._small if os.path.lexists(file)}
         try:
             folder.logs.mkdir(parents=True, exist_ok=True)
             # If two runs begin in one folder at the same moment, only one of them gets past this line.
@@ -252,9 +271,9 @@ class RunFolder:
         self._overtaken = reason
 
     def _write(self, path: Path, text: str, mode: int = 0o666) -> None:
-        """Writes a small file atomically."""
+        """Writes a small file atomically, so that it outlives a loss of power too."""
         try:
-            regular_files.write_whole(path, text, mode)
+            regular_files.write_whole(path, text, mode, lasting=True)
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
@@ -454,10 +473,16 @@ class RunFolder:
             self._write(self._addresses, json.dumps(found) + "\n")
 
     def addresses(self, asked: Sequence[str]) -> list[str]:
-        """Returns the addresses to listen at: ``asked``, with the ports that an earlier session chose for the same."""
+        """Returns the addresses to listen at: ``asked``, with the ports that an earlier session chose for the same.
+
+        A port that the system chose then, and that somebody else has now, is chosen anew.
+        """
         try:
             kept = regular_files.read_object(self._addresses)
-            return [str(address) for address in kept["listening"]] if kept["asked"] == [*asked] else [*asked]
+            if kept["asked"] != [*asked]:
+                return [*asked]
+            pairs = zip(asked, map(str, kept["listening"]), strict=True)
+            return [one if one.endswith(":0") and not is_free(before) else before for one, before in pairs]
         except (OSError, ValueError, KeyError, TypeError):
             return [*asked]
 
@@ -467,24 +492,12 @@ class RunFolder:
         return folder / str(variant) / "metrics.jsonl"
 
     def discard(self) -> None:
-        """Removes the files of a run that could not start; removes nothing once anything was trained."""
+        """Removes the files of a run that could not start, and no others; nothing once anything was trained."""
         if self.checkpoints.exists() or (self.metrics.exists() and self.metrics.stat().st_size):
             return
-        small = (
-            self._config,
-            self._signature,
-            self._token,
-            self._certificate,
-            self._key,
-            self._lock,
-            self._addresses,
-            self._session,
-            self._spec,
-            self._identity_word,
-            self.live,
-            self.program,
-        )
-        for file in (*small, self.metrics, self.log):
+        for file in self._small:
+            if file in self._others:
+                continue
             with contextlib.suppress(OSError):  # there is none, or it cannot be removed
                 file.unlink()
         shutil.rmtree(self.events, ignore_errors=True)

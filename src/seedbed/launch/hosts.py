@@ -471,6 +471,7 @@ def common_checkpoint(hosts: Hosts, root: Path, *, own: bool) -> Checkpoint | No
     newest = max(anyones)
     if newest in everyones:
         return load(root, newest)
-    mine = newest in steps[hosts.index]
-    content = hosts.share(pack(load(root, newest)) if mine else None)
-    return load(root, newest) if mine else unpack(root, newest, content)
+    # The first of those that have it sends it: host 0 holds what all send, and sends all of it to all.
+    first = next(index for index, each in enumerate(steps) if newest in each)
+    content = hosts.share(pack(load(root, newest)) if hosts.index == first else None)
+    return load(root, newest) if newest in steps[hosts.index] else unpack(root, newest, content)

@@ -23,6 +23,9 @@ from seedbed.serving.violations import Violations
 from seedbed.transport.admission import equal, require_admission
 from seedbed.transport.interface import RUN_IS_OVER, Peer
 
+_MOST_SERVERS = 1024
+"""Numbers that forward-pass servers may have."""
+
 
 @dataclass
 class _Joined:
@@ -196,7 +199,7 @@ class ActorRegistry:
         """Takes the report of a forward-pass server: its meters, and the actors that it has heard of (``heard``)."""
         require_admission(message, self.assignment.token)
         server, heard = message.get("server"), message.get("heard")
-        if type(server) is not int or not isinstance(heard, list):
+        if type(server) is not int or not 0 <= server < _MOST_SERVERS or not isinstance(heard, list):
             raise Refused(f"not what a forward-pass server reports: {str(message)[:200]}")
         self.services[0].report(message)
         with self._lock:

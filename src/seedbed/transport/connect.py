@@ -82,6 +82,17 @@ def seen_from_elsewhere(address: str) -> str:
     return f"{prefix}{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
 
 
+def is_free(address: str) -> bool:
+    """Returns whether nobody listens at ``HOST:PORT`` on this machine, as far as can be told without listening."""
+    host, _, port = address.removeprefix(SOCKET_PREFIX).rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host.strip("[]"), int(port)), family=family).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
 def connect(
     address: str, *, timeout: float, invitation: Invitation | None = None, keepalive: bool = True
 ) -> Client:

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _OPEN_FILES = Path("/dev/fd")
+_LONGEST_SECONDS = 60.0
+"""Seconds after which a connection is shut on which nobody has been let in: calls keep it from being idle."""
 
 
 class End(NamedTuple):
@@ -81,7 +83,7 @@ class Strangers:
         self._seen: dict[End, float] = {}
 
     def shut_surplus(self, admitted: Collection[End], now: float) -> list[End]:
-        """Shuts the connections that are too many; one thread at a time calls it.
+        """Shuts the connections that are too many or have been there too long; one thread at a time calls it.
 
         Args:
           admitted: clients that were let in.
@@ -93,12 +95,13 @@ class Strangers:
         there = dict(self._connections())
         try:
             self._seen = {end: self._seen.get(end, now) for end in there if end not in admitted}
-            too_many = [end for end in surplus(self._seen, self._most) if end not in admitted]
+            there_too_long = [end for end, since in self._seen.items() if now - since > _LONGEST_SECONDS]
+            too_many = {*surplus(self._seen, self._most), *there_too_long} - {*admitted}
             for end in too_many:
                 # gRPC reads the end of the connection, and closes its own file.
                 with suppress(OSError):
                     there[end].shutdown(socket.SHUT_RDWR)
-            return too_many
+            return sorted(too_many)
         finally:
             for connection in there.values():
                 connection.close()

@@ -25,6 +25,7 @@ act() {
   exit "$status"
 }
 export -f act
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
 left=$(({{actors}} - SLURM_ARRAY_TASK_ID * {{per_job}}))
 srun --kill-on-bad-exit=0 --ntasks="$((left < {{per_job}} ? left : {{per_job}}))" bash -c act
 status=$?

@@ -14,8 +14,18 @@
 #SBATCH --signal=TERM@180
 
 {{rendezvous}}
+# Since 22.05 srun asks for one core of a task unless it is told of the others.
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
 learn() {
-  exec {{learner}}
+  trap : TERM  # the learner has it too, saves its state and ends with 75
+  for _ in 1 2 3 4; do
+    {{learner}}
+    status=$?
+    case "$status" in
+      0 | 2 | 75) break ;;  # the run is over, a setting is wrong, it was interrupted; else a failure: once more
+    esac
+  done
+  exit "$status"
 }
 export -f learn
 srun --kill-on-bad-exit=0 bash -c learn
@@ -23,5 +33,7 @@ status=$?
 # 75: interrupted, with its state saved, or its store is away; the same command goes on.
 if [ "$status" -eq 75 ]; then
   scontrol requeue "$SLURM_JOB_ID"
+elif [ "$status" -ne 0 ] && [ -s {{run}}/logs/actors.job ]; then
+  scancel "$(cat {{run}}/logs/actors.job)"  # they would wait for it for ever
 fi
 exit "$status"

@@ -4,8 +4,10 @@
 set -euo pipefail
 here=$(dirname -- "$0")
 mkdir -p {{run}}/logs
+rm -f {{run}}/logs/actors.job
 learner=$(sbatch --parsable "$here/learner.sh")
 echo "learner: job $learner"
 {{actor_jobs}}# A minute after the learner has begun: by then a run that goes on is no longer taken for one that is over.
 {{actor_jobs}}actors=$(sbatch --parsable --dependency="after:${learner%%;*}+1" "$here/actor.sh")
+{{actor_jobs}}echo "${actors%%;*}" >{{run}}/logs/actors.job
 {{actor_jobs}}echo "actors: job $actors"

@@ -14,7 +14,7 @@ def filled(template: str, values: dict[str, Any]) -> str:
 
     Args:
       template: name of its file.
-      values: values by name; a line whose only place has the value None is left out.
+      values: values by name; a line with a place whose value is None is left out.
 
     Raises:
       KeyError: the template has a place for a value that is not given.
@@ -23,7 +23,7 @@ def filled(template: str, values: dict[str, Any]) -> str:
     lines = []
     for line in text.splitlines(keepends=True):
         names = _PLACE.findall(line)
-        if len(names) == 1 and values[names[0]] is None:
+        if any(values[name] is None for name in names):
             continue
         lines.append(_PLACE.sub(lambda place: str(values[place[1]]), line))
     return "".join(lines)

@@ -4,5 +4,6 @@
 set -euo pipefail
 here=$(dirname -- "$0")
 mkdir -p /scratch/gang/logs
+rm -f /scratch/gang/logs/actors.job
 learner=$(sbatch --parsable "$here/learner.sh")
 echo "learner: job $learner"

@@ -25,6 +25,7 @@ act() {
   exit "$status"
 }
 export -f act
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
 left=$((20 - SLURM_ARRAY_TASK_ID * 16))
 srun --kill-on-bad-exit=0 --ntasks="$((left < 16 ? left : 16))" bash -c act
 status=$?

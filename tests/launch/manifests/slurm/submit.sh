@@ -4,8 +4,10 @@
 set -euo pipefail
 here=$(dirname -- "$0")
 mkdir -p /scratch/catch/logs
+rm -f /scratch/catch/logs/actors.job
 learner=$(sbatch --parsable "$here/learner.sh")
 echo "learner: job $learner"
 # A minute after the learner has begun: by then a run that goes on is no longer taken for one that is over.
 actors=$(sbatch --parsable --dependency="after:${learner%%;*}+1" "$here/actor.sh")
+echo "${actors%%;*}" >/scratch/catch/logs/actors.job
 echo "actors: job $actors"
