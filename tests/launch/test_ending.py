@@ -23,21 +23,25 @@ class Quit(BaseException):
 class Scene:
     """An ending of a run at version 7, whose last checkpoint is of version 5, and what it writes."""
 
-    def __init__(self, *, paused: bool = False, broken: bool = False, overtaken: str | None = None) -> None:
+    def __init__(
+        self, *, paused: bool = False, broken: bool = False, overtaken: str | None = None, hosts: int = 2
+    ) -> None:
         self.written: list[Any] = []
         self.broken = broken
         self.run: Any = SimpleNamespace(
-            version=7, instances={"actor": SimpleNamespace(say_over=lambda: self.written.append("over"))}
+            version=7,
+            books=SimpleNamespace(agent_steps=10),
+            instances={"actor": SimpleNamespace(say_over=lambda: self.written.append("over"))},
         )
         self.lose: Callable[[str], None] = lambda lost: None
         folder = SimpleNamespace(
             log=Path("run/learner.log"), summary=Path("summary.json"), overtaken=lambda: overtaken
         )
-        hosts = SimpleNamespace(count=2, lost=lambda seconds: None, watch=self._watch)
-        saver = SimpleNamespace(saved_version=5, wait=lambda: None, save=self._save)
+        others = SimpleNamespace(count=hosts, lost=lambda seconds: None, watch=self._watch)
+        self.saver = saver = SimpleNamespace(saved_version=5, wait=lambda: None, save=self._save)
         self.ending = Ending(
             folder,  # type: ignore[arg-type]
-            hosts,  # type: ignore[arg-type]
+            others,  # type: ignore[arg-type]
             saver,  # type: ignore[arg-type]
             paused=paused,
             contents=self._contents,
@@ -76,6 +80,30 @@ def test_a_run_that_is_over_saves_sums_up_and_tells_its_actors() -> None:
     scene.ending.end(scene.run, "400 frames spent", {"moment": "end"}, taken, None)
     assert scene.written == [(7, "contents at 7"), ("400 frames spent", {"moment": "end"}), "over"]
     assert scene.ending.reason == "400 frames spent"
+
+
+@pytest.mark.parametrize(
+    ("begun", "saved", "steps", "scene", "new"),
+    [
+        (7, 7, 25, {"hosts": 1}, True),  # a replay was filled further
+        (7, 7, 10, {"hosts": 1}, False),
+        (5, 7, 25, {"hosts": 1}, False),  # the newest checkpoint is of this session
+        (7, 7, 25, {"hosts": 1, "paused": True}, False),  # such a run begins anew
+        (7, 7, 25, {"hosts": 2}, False),  # not all may have new steps
+        (5, 5, 10, {"hosts": 2}, True),
+    ],
+)
+def test_a_session_without_an_update_saves_the_steps_that_fill_a_replay(
+    begun: int, saved: int, steps: int, scene: dict[str, Any], new: bool
+) -> None:
+    it = Scene(**scene)
+    it.saver.saved_version = begun
+    it.ending.run = it.run
+    it.saver.saved_version, it.run.books.agent_steps = saved, steps
+    assert it.ending.last_snapshot(it.run) == ("contents at 7" if new else None)
+    it.ending.end(it.run, "interrupted", {}, None, None)
+    saves = [(7, "contents at 7 alone" if scene["hosts"] > 1 else "contents at 7")]
+    assert it.written == [*(saves if new else []), ("interrupted", {})]
 
 
 def test_after_a_failure_the_last_checkpoint_is_taken_without_the_others() -> None:

@@ -47,7 +47,6 @@ class Ending:
       summary: function that makes the summary of a run from the reason for its end and the counts at that moment.
 
     Attributes:
-      run: the parts of the run; None until they are built.
       reason: reason for the end; empty until the run's own thread has one.
     """
 
@@ -61,7 +60,8 @@ class Ending:
         contents: TakeContents,
         summary: Callable[[Run, str, dict[str, Any]], Summary],
     ) -> None:
-        self.run: Run | None = None
+        self._run: Run | None = None
+        self._begun_at = saver.saved_version, 0
         self.reason = ""
         self._folder = folder
         self._hosts = hosts
@@ -70,6 +70,28 @@ class Ending:
         self._contents = contents
         self._summary = summary
         self._back, self._lock = threading.Event(), threading.Lock()
+
+    @property
+    def run(self) -> Run | None:
+        """The parts of the run; None until they are built."""
+        return self._run
+
+    @run.setter
+    def run(self, run: Run) -> None:
+        self._run = run
+        self._begun_at = self._saver.saved_version, run.books.agent_steps
+
+    def _is_new(self, run: Run) -> bool:
+        """Whether the run has anything that its newest checkpoint has not.
+
+        That is another version of the weights, or, before the first update of this session, steps that fill a replay:
+        of several sessions that are shorter than that, each goes on from the one before.
+        """
+        if run.version != self._saver.saved_version:
+            return True
+        version, steps = self._begun_at
+        alone = self._hosts.count == 1 and not self._paused
+        return alone and version == self._saver.saved_version and run.books.agent_steps > steps
 
     def failure(self, error: Exception) -> SeedbedError:
         """Returns the error that ends the run, with component, cause and log; the traceback goes to the log."""
@@ -86,7 +108,7 @@ class Ending:
         If that fails, the reason is logged and :meth:`write` tries again without the others.
         """
         self._saver.wait()
-        if run.version == self._saver.saved_version:
+        if not self._is_new(run):
             return None
         try:
             return self._contents(run)
@@ -188,7 +210,7 @@ class Ending:
         """Writes the last checkpoint if anything is new; returns the reason if it cannot be written."""
         try:
             self._saver.wait()
-            if run.version == self._saver.saved_version:
+            if not self._is_new(run):
                 return None
             if failure and self._paused:
                 return None  # acting can no longer be paused: the checkpoint before stays the newest
