@@ -161,3 +161,19 @@ def test_other_work_ends_by_an_exception_and_cleans_up_undisturbed(
             come(HUP, HUP)
             cleaned = True
     assert cleaned and found.type is raised
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(
+    number: signal.Signals, raised: type[KeyboardInterrupt]
+) -> None:
+    with pytest.raises(raised) as caught, ending_as_by_ctrl_c():
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            raise AssertionError("while it traced") from None
+    assert type(caught.value) is raised
+    with pytest.raises(AssertionError, match="no signal"), ending_as_by_ctrl_c():
+        raise AssertionError("no signal")

@@ -63,17 +63,24 @@ def heeding_signals(interrupted: Interruption) -> Iterator[None]:
 def ending_as_by_ctrl_c() -> Iterator[None]:
     """Raises :class:`Terminated` by SIGTERM and by a closed terminal while the block runs; main thread only.
 
-    Ctrl-C raises :class:`KeyboardInterrupt`, as ever.
+    Ctrl-C raises :class:`KeyboardInterrupt`, as ever. So does an error into which a library has turned it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    raised: list[type[KeyboardInterrupt]] = []
 
     def handle(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+        raised.append(KeyboardInterrupt if number == signal.SIGINT else Terminated)
+        raise raised[0]
 
     with _handling(handle):
-        yield
+        try:
+            yield
+        except Exception as error:
+            if raised:  # JAX, interrupted while it traces, may raise an error of its own
+                raise raised[0] from error
+            raise
 
 
 @contextlib.contextmanager
