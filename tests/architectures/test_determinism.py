@@ -306,6 +306,7 @@ print(json.dumps([places, *[summary.to_json() for summary in (split, *two, idle,
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_devices_are_split_between_acting_and_training(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DEVICES, str(tmp_path)]

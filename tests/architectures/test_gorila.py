@@ -165,6 +165,7 @@ def test_a_worker_and_a_shard_that_stand_still_are_replaced(tmp_path: Path) -> N
     assert balanced(summary(tmp_path / "run"))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_shard_that_dies_too_often_ends_the_run_with_its_cause(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **GORILA, shards=2, frames=10**9, actor_restarts=0)

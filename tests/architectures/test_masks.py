@@ -109,6 +109,7 @@ def test_no_locked_door_is_tried_anywhere(agent: str, arch: str, tmp_path: Path)
     assert done.get("actor_restarts", 0) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("agent", ["ppo", *thorough("dqn")])
 def test_nor_in_evaluation_in_videos_and_in_data_sets(agent: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

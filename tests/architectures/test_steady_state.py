@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import pytest
-from harness import balanced, tiny, until
+from harness import balanced, thorough, tiny, until
 
 from seedbed.errors import ConnectionLost
 from seedbed.launch.actor import act
@@ -127,7 +127,7 @@ def test_threads_of_environments_that_fill_no_batch_compile_nothing_in_steady_st
     assert not traced
 
 
-@pytest.mark.parametrize("arch", ["seed", "sebulba"])
+@pytest.mark.parametrize("arch", ["sebulba", *thorough("seed")])
 def test_memory_does_not_grow(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     update = Learner.update
     held: list[tuple[int, int]] = []

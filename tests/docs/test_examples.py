@@ -10,7 +10,7 @@ import pytest
 from harness import shortened
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-FIRST = [path for path in EXAMPLES if path.stem in ("train", "own_agent", "own_environment")]
+FIRST = [path for path in EXAMPLES if path.stem in ("train", "own_environment")]
 
 
 def test_examples_say_how_to_run_them() -> None:

@@ -364,6 +364,7 @@ def test_hosts_that_the_cluster_places_compute_what_they_do_here(
     until(lambda: not ours(tmp_path), "the end of all")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", ["the machine", *thorough("the engine's process")])
 def test_a_lost_host_ends_the_others_with_a_checkpoint_and_the_run_goes_on_from_it(
     lost: str, nodes: Nodes, tmp_path: Path

@@ -207,6 +207,7 @@ def test_a_world_in_c_learns_under_seed(learned: tuple[Path, Path, dict[str, Any
     assert "the run is over" in said
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(not (MCS and MONO), reason="there is no Mono on this machine")
 @pytest.mark.parametrize(
