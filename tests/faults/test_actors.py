@@ -50,7 +50,8 @@ LONGEST = 5  # of toy:count
 
 def standing(folder: Path) -> list[dict[str, Any]]:
     """The instances of a run, as it has told them last."""
-    told: list[dict[str, Any]] = json.loads((folder / "live.json").read_text())["instances"]
+    live = folder / "live.json"  # written with the first row, which a checkpoint may come before
+    told: list[dict[str, Any]] = json.loads(live.read_text())["instances"] if live.exists() else []
     return told
 
 
