@@ -102,7 +102,7 @@ def test_a_video_shows_as_many_episodes_as_are_asked_for(trained: Path, tmp_path
             record(trained, **wrong)
 
 
-@pytest.mark.parametrize("ending", [".mkv", ".mov", ".avi"])
+@pytest.mark.parametrize("ending", [".mkv", ".mov", ".avi", ".MP4"])
 def test_a_video_is_of_the_kind_that_its_name_says(ending: str, trained: Path, tmp_path: Path) -> None:
     video = record(trained, to=tmp_path / f"video{ending}")
     assert len(imageio.imread(video, plugin="pyav")) == 10

@@ -169,7 +169,7 @@ def is_whole(config: RunConfig, name: str) -> bool:
     """Returns whether the numbers that a setting takes are whole, whatever its present value is."""
     for _, section in _sections(config):
         if (hint := typing.get_type_hints(type(section)).get(name)) is not None:
-            options = typing.get_args(hint) if is_union(hint) else (hint,)
+            options = _options(hint)
             return int in options and float not in options
     return False
 
@@ -245,11 +245,15 @@ def _is_of_others(name: str, agent: str, arch: str) -> bool:
     )
 
 
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The types of a union; of anything else, itself."""
+    return typing.get_args(hint) if is_union(hint) else (hint,)
+
+
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """Returns ``value`` as the type of its field; numbers, lists, paths and NumPy's types, converted without loss."""
     value = _plain_value(name, value)
-    options = typing.get_args(hint) if is_union(hint) else (hint,)
-    for option in options:
+    for option in _options(hint):
         if option is type(None):
             if value is None:
                 return None

@@ -305,7 +305,7 @@ def record(
     draw_without_a_screen()
     player = Player(path, greedy=greedy, trust=trust)
     target = Path(to) if to else player.folder.video
-    if target.suffix not in _VIDEOS:
+    if target.suffix.lower() not in _VIDEOS:
         raise ConfigError(f"cannot write the video {target}: give a name that ends in {' or '.join(_VIDEOS)}")
     try:
         regular_files.require_room(target, links=to is not None)

@@ -8,8 +8,6 @@ from pathlib import Path
 from seedbed import regular_files
 from seedbed.errors import ConfigError
 
-_ENDINGS = (".png", ".svg", ".pdf", ".jpg")
-
 
 def require_picture(picture: str | Path) -> None:
     """Refuses a file that no picture can be drawn to; asked before the work whose result it shows.
@@ -17,8 +15,10 @@ def require_picture(picture: str | Path) -> None:
     Raises:
       ConfigError: its name ends otherwise than a picture's, or it cannot be written.
     """
-    if Path(picture).suffix.lower() not in _ENDINGS:
-        raise ConfigError(f"cannot draw {picture}: give a name that ends in {', '.join(_ENDINGS)}")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if Path(picture).suffix.lower().removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+        raise ConfigError(f"cannot draw {picture}: give a name that ends in .png, .svg, .pdf or .jpg")
     try:
         regular_files.require_room(picture, links=True)
     except OSError as error:
