@@ -24,6 +24,7 @@ from seedbed.launch import hosts as module
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import HOST_0, Hosts, _difference, _Others, common_checkpoint, follow, lead
 from seedbed.launch.rendezvous import free_port
+from seedbed.launch.train import take_part
 from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, pack, save
 from seedbed.transport.admission import Invitation
 
@@ -141,6 +142,27 @@ class Standing:
 
     def finish(self, seconds: float) -> None:
         self.patience.append(seconds)
+
+
+@pytest.mark.parametrize(
+    "reason", [ConfigError("no such device"), RunFailed("host 0 failed: no such device")]
+)
+def test_hosts_whose_run_could_not_begin_leave_nothing_that_the_next_start_would_find(
+    reason: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = configure("toy:catch", preset="none", hosts=2, host=1, coordinator="127.0.0.1:7")
+    joined = (Hosts(), settings, tmp_path / "run", False)
+
+    def part(*_: Any) -> None:
+        assert (tmp_path / "run/hosts/1/config.json").exists()
+        raise reason
+
+    monkeypatch.setattr("seedbed.launch.train.follow", lambda *_, **__: joined)
+    monkeypatch.setattr("seedbed.launch.train._with_others", part)
+    for _ in range(2):
+        with pytest.raises(type(reason), match=f"^{reason}$"):
+            take_part("127.0.0.1:7", 1)
+    assert not (tmp_path / "run/hosts/1").exists()
 
 
 @pytest.mark.parametrize("joined", [False, True])

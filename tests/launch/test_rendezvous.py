@@ -205,6 +205,36 @@ def test_the_silence_of_host_zero_is_a_loss(address: str) -> None:
         assert rendezvous.wait_for_loss(PATIENCE / 2) == "host 0 is gone: no sign of life for 0.5 s"
 
 
+class Slow(Mute):
+    """A host 0 that waits for other hosts, and vanishes meanwhile."""
+
+    def deliver(self, peer: Peer, lane: int, arrays: list[Any]) -> None:
+        pass
+
+
+def test_the_silence_of_host_zero_is_a_loss_before_all_are_there_too(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seedbed.launch.rendezvous._GATHERING_SECONDS", 0.5)
+    silent = "host 0 is gone: no sign of life for 0.5 s"
+    with closing(listen(address, Slow(), gate=Gate(TOKEN))), pytest.raises(RunFailed, match=silent):
+        come(address, 1)
+
+
+def test_a_host_that_grows_silent_before_all_are_there_gives_its_place(
+    threads: ThreadPoolExecutor, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seedbed.launch.rendezvous._GATHERING_SECONDS", 2.0)
+    first = host_zero(threads, address, 3)
+    with closing(introduced(address, 1)) as mute:
+        with pytest.raises(ConnectionLost, match="host 1 is gone: no sign of life for 2 s"):
+            mute.receive(idle=True)
+        others = [threads.submit(come, address, index) for index in (1, 2)]
+        with closing(others[0].result(PATIENCE)[0]), closing(others[1].result(PATIENCE)[0]):
+            with closing(first.result(PATIENCE)) as rendezvous:
+                assert rendezvous.lost is None
+
+
 def test_hosts_that_are_busy_are_not_missed(meet: Meet, threads: ThreadPoolExecutor) -> None:
     several = meet(2, timeout=3.0)
     assert several[0].wait_for_loss(4.0) is None

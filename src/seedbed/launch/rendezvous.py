@@ -8,7 +8,7 @@ JAX carries the arrays that devices exchange. This conversation carries the rest
 programs (to stop, to save), and the loss of a host, which is reported at once and with its reason, while the other
 hosts' devices still wait for it. Host 0 is a :class:`~seedbed.transport.interface.Handler` on the transport of actors,
 with its admission, its limits and its parser. Messages travel on one lane, in pieces; an empty step on another lane,
-answered after a while, is the heartbeat of both sides.
+answered after a while, is the heartbeat of both sides, from the moment at which a host has joined.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _LENGTH = struct.Struct("!Q")
 _MOST_BYTES = 1 << 36
 _PIECE_BYTES = 1 << 15
 _BEATS = 5
+_GATHERING_SECONDS = 60.0
+"""Time without a sign of life, while hosts still come, after which one of them counts as lost."""
 _LOOK_SECONDS, _ATTEMPT_SECONDS = 0.2, 20.0
 _CLOSED = "the connection was closed"
 _ENDED = "this host has ended"
@@ -83,6 +85,7 @@ class Rendezvous(ABC):
         self._gone = threading.Event()
         self._on_loss: Callable[[str], None] | None = None
         self._closed = threading.Event()
+        self._timeout = _GATHERING_SECONDS
 
     @abstractmethod
     def exchange(self, message: bytes) -> list[bytes]:
@@ -135,15 +138,19 @@ class Rendezvous(ABC):
             self._leave(told)
 
     def begin(self, timeout: float) -> None:
-        """Starts the heartbeats; another host counts as lost after ``timeout`` s without one."""
-        _start(f"pulse of host {self.index}", self._pulse, timeout)
+        """Sets the time without a heartbeat, in s, after which another host counts as lost."""
+        self._timeout = timeout
 
-    def _pulse(self, timeout: float) -> None:
-        while not self._closed.wait(timeout / _BEATS):
-            now = time.monotonic()
+    def _pulse(self) -> None:
+        """Sends heartbeats and looks for those of the others, as long as this end is open."""
+        while not self._closed.wait(min(self._timeout, _GATHERING_SECONDS) / _BEATS):
             for other, heard in self._beat():
-                if now - heard > timeout:
-                    self._lose(f"host {other} is gone: no sign of life for {timeout:g} s")
+                if time.monotonic() - heard > self._timeout:
+                    self._miss(other, f"host {other} is gone: no sign of life for {self._timeout:g} s")
+
+    def _miss(self, other: int, reason: str) -> None:
+        """Reports a host without a sign of life."""
+        self._lose(reason)
 
     def _lose(self, reason: str) -> None:
         """Notes the first loss of a host and reports it: to the log, the other hosts and the registered callback."""
@@ -217,6 +224,7 @@ class _Center(Rendezvous):
         self._begun = False
         self._came = threading.Condition(self._lock)
         self._server = listen(address, self, gate=gate, keepalive=False)
+        _start("pulse of host 0", self._pulse)
 
     def wait_for_hosts(self, patience: float, look: Callable[[], None]) -> list[int]:
         """Waits until all hosts have joined, at most ``patience`` s; returns the numbers of the missing hosts."""
@@ -340,12 +348,23 @@ class _Center(Rendezvous):
     # Messages to the other hosts.
 
     def _beat(self) -> Iterator[tuple[int, float]]:
-        for other, guest in self._guests.items():
+        with self._lock:
+            guests = list(self._guests.items())
+        for other, guest in guests:
             if guest.owed:
                 guest.owed = False
                 guest.peer.reply(BEAT, [])
             if not guest.ended:
                 yield other, guest.heard
+
+    def _miss(self, other: int, reason: str) -> None:
+        with self._lock:
+            waiting = None if self._begun else self._guests.get(other)
+        if waiting is None:
+            self._lose(reason)
+        else:  # another may come in its place
+            _log.warning("%s", reason)
+            waiting.peer.close(reason)
 
     def _wake(self, reason: str) -> None:
         for guest in self._guests.values():
@@ -379,6 +398,7 @@ class _Follower(Rendezvous):
         self._may_beat = True
         self._replies: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
         _start(f"ear of host {index}", self._listen)
+        _start(f"pulse of host {index}", self._pulse)
 
     def exchange(self, message: bytes) -> list[bytes]:
         """See :class:`Rendezvous`."""

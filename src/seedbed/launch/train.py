@@ -14,7 +14,7 @@ from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.architectures.shares import require_equal_shares
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
-from seedbed.errors import ConfigError, StoreUnreachable
+from seedbed.errors import ConfigError, RunFailed, StoreUnreachable
 from seedbed.launch.build import build_agent, build_spec, outlook
 from seedbed.launch.folder import GOING_ON, RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
@@ -307,7 +307,10 @@ def take_part(
         stack.enter_context(folder.held())
         try:
             return _with_others(hosts, settings, folder, resumed)
-        except ConfigError:
+        except (
+            ConfigError,
+            RunFailed,
+        ):  # of this host, or of another, whose next start must not find this folder
             folder.discard()
             raise
 
