@@ -19,6 +19,15 @@ from seedbed.learning.checkpoint import load_latest
 
 RATES = (1e-2, 3e-3)
 SWEEP = ("learning_rate=1e-2,3e-3",)
+MUZERO = {
+    "agent": "muzero",
+    "envs": ENVS,
+    "simulations": 4,
+    "unroll_steps": 2,
+    "n_step": 2,
+    "replay_size": 1000,
+    "replay_min_size": 100,
+}
 
 
 def kept(folder: Path, variant: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -43,6 +52,35 @@ def test_each_member_is_the_agent_of_a_run_of_its_own(name: str, tmp_path: Path)
             assert ours.keys() == theirs.keys()
             for leaf, array in ours.items():
                 np.testing.assert_allclose(array, theirs[leaf], rtol=1e-3, atol=1e-5, err_msg=leaf)
+
+
+@pytest.mark.parametrize("rewards", [True, *thorough(False)])
+def test_a_member_acts_with_its_own_values(rewards: bool, tmp_path: Path) -> None:
+    """The running mean of returns, which acting keeps, and the search of MuZero read what is swept here."""
+    if rewards:
+        name, of_two, settings = "discount", (0.5, 0.99), AGENTS["ppo"]
+    else:
+        name, of_two, settings = "value_scale", (0.05, 0.9), MUZERO
+    sweep = (f"{name}={of_two[0]},{of_two[1]}",)
+    done = run(tmp_path / "together", **settings, sweep=sweep).to_json()
+    for variant, value in enumerate(of_two):
+        alone = run(tmp_path / f"{variant}", **{**settings, name: value})
+        assert done["variants"][variant]["mean_return"] == pytest.approx(alone.mean_return)
+        ours = kept(tmp_path / "together", variant)
+        for leaf, array in params(tmp_path / f"{variant}").items():
+            np.testing.assert_allclose(ours[leaf], array, rtol=1e-3, atol=1e-5, err_msg=leaf)
+
+
+def test_a_round_changes_how_much_is_explored_at_once(tmp_path: Path) -> None:
+    settings = {**AGENTS["pqn"], "deterministic": True, "pbt_frames": 4 * ENVS * STEPS}
+    sweep = ("epsilon_base=0.9,0.3,0.1",)
+    done = run(tmp_path / "run", 4, **settings, sweep=sweep).to_json()
+    assert rows(tmp_path / "run")[-1]["pbt_replaced"] == 1
+    bases = [np.float32(each["values"]["epsilon_base"]) for each in done["variants"]]
+    assert sorted(bases) != sorted(map(np.float32, (0.9, 0.3, 0.1)))
+    acting = load_latest(tmp_path / "run/checkpoints")._load("members_acting.safetensors")
+    (epsilons,) = (leaf for name, leaf in acting.items() if name.endswith("epsilon"))
+    np.testing.assert_allclose(epsilons[:, 0], bases, rtol=1e-6)  # the first one has the rank 0
 
 
 def test_the_best_one_is_what_is_played_and_all_are_compared(tmp_path: Path) -> None:

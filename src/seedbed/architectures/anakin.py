@@ -287,6 +287,8 @@ class Anakin:
         )
         self._begin_all: Any = jax.jit(begin, out_shardings=self._places)
         self._exploit: Any = jax.jit(_exploited, donate_argnums=0, out_shardings=whole)
+        explored = jax.vmap(self._explored) if self._several else self._explored
+        self._explore: Any = jax.jit(explored, donate_argnums=1, out_shardings=places[1])
 
     def _require_sweepable(self) -> None:
         """Raises :class:`ConfigError` if a swept setting changes the computation itself, and cannot be traced."""
@@ -321,10 +323,14 @@ class Anakin:
         ranks = np.arange(self._num_envs) / max(self._num_envs - 1, 1)
         return Exploration(ranks.astype(np.float32), np.zeros(self._num_envs, np.bool_))
 
+    def _agent_of(self, values: Mapping[str, Any]) -> Agent:
+        """Returns the agent with these values of swept settings, which are traced."""
+        return self._agent_with(values) if values else self._agent
+
     def _learner_of(self, own: Own) -> tuple[Agent, Update]:
         if not own.values:
             return self._agent, self._update
-        agent = self._agent_with(own.values)
+        agent = self._agent_of(own.values)
         return agent, Update(agent, self._devices)
 
     def _sampling(self, agent: Agent, update: Update) -> Sampling:
@@ -347,22 +353,32 @@ class Anakin:
             return Carry(train, acting, last)
         # The first unroll of all begins with an overlap that no other has.
         key, count = jax.random.wrap_key_data(own.acting), agent.data.overlap
-        after, steps, (sums, ended) = self._steps(key, train.params, train.updates, acting, count)
+        after, steps, (sums, ended) = self._steps(agent, key, train.params, train.updates, acting, count)
         kept = Kept(self._sampling(agent, update).ring.empty(self._num_envs), steps)
         if not count:
             return Carry(train, acting, last, kept)
         return Carry(train, after._replace(first=memory), finish(last, sums, ended), kept)
 
-    def _decide(self, key: Any, params: Tree, acting: Acting) -> tuple[ActOutput, Tree]:
+    def _explored(self, own: Own, acting: Acting) -> Acting:
+        """Returns the state of acting whose environments explore by the values of now."""
+        explore = self._agent_of(own.values).explore
+        if explore is None:
+            return acting
+        return acting._replace(
+            memory=explore(acting.memory, Exploration(*map(jnp.asarray, self._exploration())))
+        )
+
+    def _decide(self, agent: Agent, key: Any, params: Tree, acting: Acting) -> tuple[ActOutput, Tree]:
         keys = row_keys(key, acting.slot, jnp.full_like(acting.slot, self._epoch), acting.step)
-        return self._agent.act(params, keys, acting.timestep, acting.memory)
+        return agent.act(params, keys, acting.timestep, acting.memory)
 
     def _steps(
-        self, key: Any, params: Tree, version: Any, before: Acting, count: int
+        self, agent: Agent, key: Any, params: Tree, version: Any, before: Acting, count: int
     ) -> tuple[Acting, Steps, tuple[OpenEpisodes, Any]]:
         """Steps the environments of one device.
 
         Args:
+          agent: the agent, with the variant's values of swept settings.
           key: key for actions.
           params: parameters of the policy.
           version: int32, version of the parameters.
@@ -374,7 +390,7 @@ class Anakin:
         """
 
         def step(acting: Acting, _: None) -> tuple[Acting, Any]:
-            output, memory = self._decide(key, params, acting)
+            output, memory = self._decide(agent, key, params, acting)
             stage, timestep = advance(self._env, acting.stage, output.action)
             sums = go_on(acting.sums, timestep)
             after = acting._replace(
@@ -388,7 +404,7 @@ class Anakin:
         return after, Steps(timesteps, actions, records, versions), episodes
 
     def _unroll(
-        self, key: Any, params: Tree, version: Any, before: Acting
+        self, agent: Agent, key: Any, params: Tree, version: Any, before: Acting
     ) -> tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]]:
         """Steps the environments of one device T times; arguments as for :meth:`_steps`.
 
@@ -397,13 +413,13 @@ class Anakin:
           record of the last time step, if the agent prepares batches, else None; and sums and ends of the episodes,
           ``[T, B]``.
         """
-        after, steps, episodes = self._steps(key, params, version, before, self._agent.data.unroll_length)
+        after, steps, episodes = self._steps(agent, key, params, version, before, agent.data.unroll_length)
         # The preparation of batches needs the outputs of the weights that have acted.
-        last = self._decide(key, params, after)[0].record if self._agent.prepare else None
+        last = self._decide(agent, key, params, after)[0].record if agent.prepare else None
         return after, _unroll_of(steps, after.timestep, before.memory), last, episodes
 
     def _overlapping(
-        self, key: Any, params: Tree, version: Any, before: Acting, shared: Steps
+        self, agent: Agent, key: Any, params: Tree, version: Any, before: Acting, shared: Steps
     ) -> tuple[Acting, Steps, Unroll, tuple[OpenEpisodes, Any]]:
         """Steps the environments of one device T times, for unrolls that overlap; arguments as for :meth:`_steps`.
 
@@ -411,12 +427,13 @@ class Anakin:
           The state of acting after the steps; the overlap of the next unroll; this one, ``[overlap + T + 1, B]``; and
           sums and ends of the episodes, ``[T, B]``.
         """
-        data = self._agent.data
+        data = agent.data
         if not data.overlap:
-            after, steps, episodes = self._steps(key, params, version, before, data.unroll_length)
+            after, steps, episodes = self._steps(agent, key, params, version, before, data.unroll_length)
             return after, shared, _unroll_of(steps, after.timestep, before.memory), episodes
-        middle, early, sums = self._steps(key, params, version, before, data.unroll_length - data.overlap)
-        after, late, more = self._steps(key, params, version, middle, data.overlap)
+        early_steps = data.unroll_length - data.overlap
+        middle, early, sums = self._steps(agent, key, params, version, before, early_steps)
+        after, late, more = self._steps(agent, key, params, version, middle, data.overlap)
         unroll = _unroll_of(_joined(shared, early, late), after.timestep, before.first)
         return after._replace(first=middle.memory), late, unroll, _joined(sums, more)
 
@@ -424,15 +441,23 @@ class Anakin:
         """Runs :meth:`_unroll` on every device, with its share of the environments."""
         _, update = self._learner_of(own)
         across, whole, over_time = PartitionSpec(DEVICES), PartitionSpec(), PartitionSpec(None, DEVICES)
+
+        def unroll(values: Mapping[str, Any], *given: Any) -> tuple[Acting, Unroll, Tree, Any]:
+            return self._unroll(self._agent_of(values), *given)
+
         act = jax.shard_map(
-            self._unroll,
+            unroll,
             mesh=update.mesh,
-            in_specs=(whole, whole, whole, across),
+            in_specs=(whole, whole, whole, whole, across),
             out_specs=(across, update.specs, across, over_time),
             check_vma=False,
         )
         acted: tuple[Acting, Unroll, Tree, tuple[OpenEpisodes, Any]] = act(
-            jax.random.wrap_key_data(own.acting), carry.train.params, carry.train.updates, carry.acting
+            own.values,
+            jax.random.wrap_key_data(own.acting),
+            carry.train.params,
+            carry.train.updates,
+            carry.acting,
         )
         return acted
 
@@ -451,15 +476,20 @@ class Anakin:
         """Runs :meth:`_overlapping` on every device, with its share of the environments."""
         _, update = self._learner_of(own)
         across, whole = PartitionSpec(DEVICES), PartitionSpec()
+
+        def unroll(values: Mapping[str, Any], *given: Any) -> tuple[Acting, Steps, Unroll, Any]:
+            return self._overlapping(self._agent_of(values), *given)
+
         act = jax.shard_map(
-            self._overlapping,
+            unroll,
             mesh=update.mesh,
-            in_specs=(whole, whole, whole, across, ENVS),
+            in_specs=(whole, whole, whole, whole, across, ENVS),
             out_specs=(across, ENVS, update.specs._replace(weight=None), ENVS),
             check_vma=False,
         )
         assert carry.kept is not None
         acted: tuple[Acting, Steps, Unroll, tuple[OpenEpisodes, Any]] = act(
+            own.values,
             jax.random.wrap_key_data(own.acting),
             carry.train.params,
             carry.train.updates,
@@ -559,8 +589,11 @@ class Anakin:
         assert isinstance(self.books.episodes, EpisodesOfSeveral)
         generation = self._rounds.next([one.mean_return for one in self.books.episodes.each])
         if generation.replaced.size:
-            self._carry = self._carry._replace(train=self._exploit(self._carry.train, generation.source))
             self._own = self._own._replace(values=generation.values)
+            self._carry = self._carry._replace(
+                train=self._exploit(self._carry.train, generation.source),
+                acting=self._explore(self._own, self._carry.acting),
+            )
             self._look()
 
     def _look(self) -> None:
