@@ -53,6 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
         "replay_size": 120,
         "replay_min_size": 40,
         "eval_envs": 2,
+        "anneal_to_zero": True,
     },
     # Each environment explores by a share of its own, which sinks while the run lasts.
     "catch pqn": {

@@ -18,10 +18,10 @@ from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.train import resume, train
 from seedbed.learning import checkpoint as saving
-from seedbed.learning.checkpoint import intact_steps
+from seedbed.learning.checkpoint import intact_steps, load_latest
 from seedbed.learning.learner import Learner
 from seedbed.learning.loop import LearnerLoop
-from seedbed.learning.memory import ReplayMemory, rounds
+from seedbed.learning.memory import QueueMemory, ReplayMemory, rounds
 from seedbed.metrics.ledger import Ledger
 from seedbed.replay.limiter import RateLimiter
 from seedbed.replay.replay import Replay
@@ -60,6 +60,57 @@ def test_environments_that_evaluate_feed_no_replay_and_theirs_are_the_returns(
     # An episode of catch has nine transitions, and one more step leads into the next.
     most = 3 * (run["steps_received"] / 8 / 10 + 1)
     assert 0 < run["episodes"] <= most
+
+
+@pytest.mark.parametrize(("lag", "batch_size"), [(0, 5), ("free", 4)])
+def test_environments_that_evaluate_are_in_no_batch_of_a_queue(
+    lag: Any, batch_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions: list[int] = []
+    take = QueueMemory.take
+
+    def watch(self: QueueMemory, timeout: float) -> Any:
+        batch = take(self, timeout)
+        versions.extend([batch.version.size] if batch else [])
+        return batch
+
+    monkeypatch.setattr(QueueMemory, "take", watch)
+    settings = {"agent": "pqn", "batch_size": batch_size, "minibatches": 1, "reuse": 1, "lag": lag}
+    run = train(tiny("toy:catch", tmp_path / "run", **settings, eval_envs=3, frames=1_600)).to_json()
+    assert balanced(run)
+    assert 0 < run["steps_trained"] <= sum(versions)
+    # Three of eight environments; under a free lag some run ahead of others.
+    ended = run["steps_trained"] + run["steps_dropped"] + run["steps_queued"]
+    assert run["steps_dropped"] == pytest.approx(3 / 8 * ended, abs=3 * 5 if lag == 0 else 0.2 * ended)
+    assert run["episodes"] > 0
+
+
+@pytest.mark.parametrize("arch", ["seed", "anakin"])
+def test_an_annealed_rate_ends_with_the_run_though_resets_earn_samples_too(arch: str, tmp_path: Path) -> None:
+    """Every second decision of the world of counts only resets, one in ten of the catch of bsuite."""
+    settings: dict[str, Any] = {**DQN, "anneal_to_zero": True, "frames": 1_600}
+    env, share = "toy:count", 1 / 2
+    if arch == "seed":
+        settings |= {"lag": 0, "env_options": ("longest=1",)}
+    else:
+        env, share = "gymnax:Catch-bsuite", 9 / 10
+        settings = {name: value for name, value in settings.items() if name != "transport"}
+    run = train(tiny(env, tmp_path / "run", **{**settings, "arch": arch}))
+    state = load_latest(tmp_path / "run/checkpoints")._load("train.safetensors")
+    counts = [
+        float(leaf) for name, leaf in state.items() if name.endswith("count") and leaf.dtype == np.float32
+    ]
+    planned = (1_600 - 40) / 10
+    assert counts == [pytest.approx(planned, rel=0.06)]
+    assert run.weights_version * share == pytest.approx(planned, rel=0.15), "so many were made"
+
+
+def test_agents_of_one_environment_evaluate_together() -> None:
+    settings = {**DQN, "eval_envs": 1, "env_options": ()}
+    says = refusal(
+        lambda: build_spec(tiny("pettingzoo:parallel_worlds:Meeting", Path("nowhere"), **settings))
+    )
+    assert says is not None and "eval_envs is 1" in says and "multiple of 2" in says
 
 
 def test_what_is_sampled_gives_the_values_that_the_actors_had(

@@ -68,7 +68,7 @@ def test_a_member_acts_with_its_own_values(rewards: bool, tmp_path: Path) -> Non
         assert done["variants"][variant]["mean_return"] == pytest.approx(alone.mean_return)
         ours = kept(tmp_path / "together", variant)
         for leaf, array in params(tmp_path / f"{variant}").items():
-            np.testing.assert_allclose(ours[leaf], array, rtol=1e-3, atol=1e-5, err_msg=leaf)
+            np.testing.assert_allclose(ours[leaf], array, rtol=1e-3, atol=1e-4, err_msg=leaf)
 
 
 def test_a_round_changes_how_much_is_explored_at_once(tmp_path: Path) -> None:

@@ -230,9 +230,9 @@ def test_a_host_that_grows_silent_before_all_are_there_gives_its_place(
         with pytest.raises(ConnectionLost, match="host 1 is gone: no sign of life for 2 s"):
             mute.receive(idle=True)
         others = [threads.submit(come, address, index) for index in (1, 2)]
-        with closing(others[0].result(PATIENCE)[0]), closing(others[1].result(PATIENCE)[0]):
-            with closing(first.result(PATIENCE)) as rendezvous:
-                assert rendezvous.lost is None
+        came = [other.result(PATIENCE)[0] for other in others]
+        with closing(came[0]), closing(came[1]), closing(first.result(PATIENCE)) as rendezvous:
+            assert rendezvous.lost is None
 
 
 def test_hosts_that_are_busy_are_not_missed(meet: Meet, threads: ThreadPoolExecutor) -> None:

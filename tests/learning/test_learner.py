@@ -13,6 +13,7 @@ from harness import on_four_devices, thorough
 from seedbed.errors import ConfigError, SpecError
 from seedbed.learning.learner import Learner
 from seedbed.learning.update import Update
+from seedbed.ops.optimizers import OptimizerSettings, make_optimizer
 from seedbed.replay.queue import rows_of, select
 from seedbed.types import ActOutput, Agent, DataPlan, ReplayPlan, TimeStep, Tree, Unroll
 
@@ -248,6 +249,22 @@ def test_passes_end_when_the_policy_has_gone_too_far_and_the_version_does_not_no
     assert int(learner.state.updates) == 10
     patient = Learner(in_parts(reuse=5, minibatches=2, most_kl=1e9), jax.devices()[:1], jax.random.key(0))
     assert len(list(patient.updates(patient.put(batch())))) == 10
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_passes_that_are_left_out_lower_an_annealed_rate_all_the_same(at_once: bool) -> None:
+    settings = OptimizerSettings(learning_rate=0.1, anneal_to_zero=True)
+    agent = dataclasses.replace(
+        in_parts(reuse=5, minibatches=2, most_kl=0.0), optimizer=make_optimizer(settings, 20)
+    )
+    learner = Learner(agent, jax.devices()[:1], jax.random.key(0))
+    if at_once:
+        passes = jax.jit(Update(agent, jax.devices()[:1]).passes)
+        learner.restore(passes(learner.state, learner.put(batch()))[0])
+    else:
+        assert len(list(learner.updates(learner.put(batch())))) == 2
+    *_, count = jax.tree.leaves(learner.state.opt_state)
+    assert (int(learner.state.updates), float(count)) == (10, 10.0)
 
 
 @pytest.mark.parametrize(

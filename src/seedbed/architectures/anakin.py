@@ -505,7 +505,10 @@ class Anakin:
         acting, overlap, unroll, (sums, ended) = self._act_on(own, carry)
         ring = sampling.insert(carry.kept.ring, unroll)
         key = jax.random.wrap_key_data(own.replay)
-        train, ring, metrics, trained = sampling.learn(key, carry.train, ring)
+        new = unroll.timestep.first[-self._agent.data.unroll_length :]
+        train, ring, metrics, trained = sampling.learn(
+            key, carry.train, ring, 1.0 - new.mean(dtype=jnp.float32)
+        )
         first = unroll.timestep.first[1:]
         before = jnp.where(carry.kept.ring.chunks[0, 0] == 0, 0, first[: self._agent.data.overlap].sum())
         resets = (first.sum() - before).astype(jnp.uint32)

@@ -48,6 +48,11 @@ def build_spec(config: RunConfig) -> EnvSpec:
     spec = seen(config, min(together, 2))
     if isinstance(place, EnvironmentSettings):
         require_whole(spec, place.stepped_together)
+        if place.eval_envs % spec.rows:
+            raise ConfigError(
+                f"eval_envs is {place.eval_envs}, and an environment of {spec.id} has {spec.rows} agents, of which "
+                f"none may only evaluate beside one that is trained: give a multiple of {spec.rows}"
+            )
     return spec
 
 

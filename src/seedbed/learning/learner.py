@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from seedbed.learning.update import TrainState, Update
+from seedbed.learning.update import DEVICES, TrainState, Update
 from seedbed.replay.queue import join, rows_of, select
 from seedbed.types import Agent, TimeStep, Tree, Unroll
 
@@ -40,8 +41,10 @@ class Learner:
         # Compiled whole: one program instead of one for every operation of the network.
         self.state = self._replicate(jax.jit(self._update.begin)(key))
         self._priorities: Any = None
+        self._carried, self._carried_of_devices = -1.0, None  # kept, since it is most often the same
         # Wrapped per object: programs that a decorator compiles are kept for the life of the process.
         self._step = jax.jit(self._update.step)
+        self._leave_out = jax.jit(self._update.left_out)
         self._passes = jax.jit(self._update.passes)
         self._prepare = jax.jit(self._update.prepare) if agent.prepare else self._update.prepare
         self._order = jax.jit(self._update.order)
@@ -110,14 +113,19 @@ class Learner:
             return
         _, batch = self._prepare(self.state.params, self.put(example))
         part = next(iter(self._parts(batch)))
-        jax.block_until_ready(self._step(self.state, part))
+        jax.block_until_ready(self._step(self.state, part, self._of_devices(1.0)))
 
-    def updates(self, batch: Unroll) -> Iterator[tuple[dict[str, Any], bool]]:
+    def updates(self, batch: Unroll, carried: float = 1.0) -> Iterator[tuple[dict[str, Any], bool]]:
         """Makes all updates with one batch: ``reuse`` passes, each over all of the batch's minibatches.
 
         Yields ``(metrics, last)`` after each update, or once after all of them if they are one program: metrics as
         device scalars, and whether it was the last. Passes end early where the KL divergence exceeds ``most_kl``; the
         version counts the updates that are left out, as it counts skipped ones.
+
+        Args:
+          batch: the batch, on the training devices.
+          carried: share of the transitions for which this host's replay gave the batch that environments carried out:
+            an annealed rate counts these. Without a replay the batch says it itself.
         """
         if self._at_once:
             state, metrics = self._passes(self.state, batch)
@@ -131,11 +139,10 @@ class Learner:
         for remaining in reversed(range(plan.reuse)):
             parts = self._parts(batch)
             for count, part in enumerate(parts, 1):
-                metrics = self.update(part)
+                metrics = self.update(part, carried)
                 last = count == plan.minibatches and (not remaining or self._too_far(metrics))
-                if last and remaining:
-                    left_out = remaining * plan.minibatches
-                    self.state = self.state._replace(updates=self.state.updates + left_out)
+                for _ in range(remaining if last else 0):
+                    self.state = self._leave_out(self.state, batch)
                 yield metrics, last
                 if last:
                     return
@@ -152,13 +159,27 @@ class Learner:
         for rows in self._order(self.state.key, self.state.updates):
             yield self._take(batch, rows)
 
-    def update(self, batch: Unroll) -> dict[str, Any]:
-        """Makes one update with a prepared minibatch and waits for it; returns metrics as device scalars."""
+    def update(self, batch: Unroll, carried: float = 1.0) -> dict[str, Any]:
+        """Makes one update with a prepared minibatch and waits for it; returns metrics as device scalars.
+
+        ``carried`` as for :meth:`updates`.
+        """
         # Params are not donated: acting threads may still read them.
-        state, metrics, self._priorities = self._step(self.state, batch)
+        state, metrics, self._priorities = self._step(self.state, batch, self._of_devices(carried))
         # A failure on the device is raised here: ``self.state`` is then still the previous one, which can be saved.
         self.state = jax.block_until_ready(state)
         return metrics
+
+    def _of_devices(self, carried: float) -> Any:
+        """Returns this host's share of what was carried out for each of its devices, float32; None without a replay."""
+        if self._plan.replay is None:
+            return None
+        if carried != self._carried:
+            mesh = self._update.mesh
+            here = sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
+            each = _put(np.full(here, carried, np.float32), NamedSharding(mesh, PartitionSpec(DEVICES)))
+            self._carried, self._carried_of_devices = carried, each
+        return self._carried_of_devices
 
     def restore(self, state: TrainState) -> None:
         """Replaces the state by one of the same structure."""

@@ -213,7 +213,7 @@ class LearnerLoop:
 
     def _train(self, unroll: Unroll, batch: Batch) -> Mapping[str, Any]:
         """Makes the updates on one batch; under a free lag, publishes the weights after each but the last."""
-        updates = self.learner.updates(unroll)
+        updates = self.learner.updates(unroll, batch.carried)
         counted = last = False
         self.books.batch_lag.add((self.version - batch.version) / self._agent.data.updates_a_batch)
         while not last:

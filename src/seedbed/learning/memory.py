@@ -40,12 +40,14 @@ class Batch(NamedTuple):
       version: int32 ``[T, B]``, version of the weights that acted, for each transition that is trained on.
       fresh: number of these transitions that were not trained on before.
       samples: the sample of each part of the replay; empty where the unrolls come from a queue.
+      carried: share of the transitions that earned a sample of a replay that environments carried out; resets are not.
     """
 
     unrolls: Sequence[Unroll]
     version: NDArray[np.int32]
     fresh: int
     samples: tuple[Sample, ...] = ()
+    carried: float = 1.0
 
 
 class Memory(Protocol):
@@ -105,6 +107,21 @@ def into(memory: Memory, count: Callable[[Sequence[tuple[float, int]]], None]) -
     return hand_over
 
 
+def _carried_out(deliveries: Sequence[Delivery], length: int) -> float:
+    """Returns the share of the trained transitions of some unrolls, ``length`` each, that are no resets."""
+    unrolls = filter(None, map(trained_part, deliveries))
+    first = [np.asarray(unroll.timestep.first)[-length:] for unroll in unrolls]
+    return 1.0 - float(np.concatenate(first, axis=1).mean())
+
+
+def trained_part(delivery: Delivery) -> Unroll | None:
+    """Returns the unroll of the environments that are trained on; None if all of them only evaluate."""
+    if delivery.trains is None or delivery.trains.all():
+        return delivery.unroll
+    rows = int(delivery.trains.sum())
+    return select(delivery.unroll, 0, rows) if rows else None
+
+
 class QueueMemory:
     """A memory that gives out unrolls once, in the order in which they come.
 
@@ -123,7 +140,13 @@ class QueueMemory:
 
     def offer(self, delivery: Delivery) -> bool:
         """See :class:`Memory`."""
-        return self._queue.offer(delivery.unroll)
+        unroll = trained_part(delivery)
+        if unroll is not None and not self._queue.offer(unroll):
+            return False
+        if unroll is not delivery.unroll:
+            kept = 0 if unroll is None else unroll.version.size
+            self._ledger.drop(queued_steps=int(delivery.counted) - kept)
+        return True
 
     def warm_up(self, unroll: Unroll) -> None:
         """Does nothing: a queue compiles nothing."""
@@ -206,6 +229,9 @@ class ReplayMemory:
         self._taken: list[Sample] = []
         self._came = threading.Condition()
         self._start = agent.data.replay.start
+        self._unroll_length = agent.data.unroll_length
+        # Where unrolls are inserted as they come, resets earn no samples.
+        self._carried = 1.0
         self._priorities = None if agent.priorities is None else jax.jit(agent.priorities)
         self._processor = _processor()
 
@@ -238,15 +264,15 @@ class ReplayMemory:
         for delivery in whole:
             if not self._insert(delivery):
                 raise AssertionError("the tolerance was chosen for the lag, and a round has to fit")
+        self._carried = _carried_out(whole, self._unroll_length)
 
     def _insert(self, delivery: Delivery) -> bool:
         assert delivery.streams is not None
-        assert delivery.trains is not None
-        rows = int(delivery.trains.sum())
-        if rows == 0:
+        unroll = trained_part(delivery)
+        if unroll is None:
             self._ledger.drop(queued_steps=int(delivery.counted))
             return True
-        unroll = delivery.unroll if rows == len(delivery.trains) else select(delivery.unroll, 0, rows)
+        rows = unroll.action.shape[1]
         part = self._part_of(int(delivery.streams[0]))
         if not part.has_room(rows):
             return False
@@ -292,7 +318,7 @@ class ReplayMemory:
         samples, self._taken = tuple(self._taken), []
         unrolls = [self._weighed(sample) for sample in samples]
         version = np.concatenate([unroll.version[self._start :] for unroll in unrolls], axis=1)
-        return Batch(unrolls, version, sum(sample.fresh for sample in samples), samples)
+        return Batch(unrolls, version, sum(sample.fresh for sample in samples), samples, self._carried)
 
     def _weighed(self, sample: Sample) -> Unroll:
         """Returns a sample's unroll, with importance weights that can be compared with those of other parts."""
@@ -327,7 +353,7 @@ class ReplayMemory:
         waiting = [leaf for delivery in deliveries for leaf in jax.tree.leaves(_without_episodes(delivery))]
         return Contents(
             {},
-            {_name(index): meta for index, (_, meta) in enumerate(kept)},
+            {_CARRIED: self._carried, **{_name(index): meta for index, (_, meta) in enumerate(kept)}},
             {"waiting": waiting},
             {_name(index): pieces for index, (pieces, _) in enumerate(kept)},
         )
@@ -343,6 +369,7 @@ class ReplayMemory:
         for name, part in zip(names, self._parts, strict=True):
             part.restore(checkpoint.pieces(name), checkpoint.meta[name])
             part.take_dropped()  # the restored ledger counts these steps as dropped already
+        self._carried = checkpoint.meta.get(_CARRIED, 1.0)
         unsampled = sum(part.unsampled for part in self._parts)
         if example is None:
             return unsampled
@@ -362,6 +389,8 @@ class ReplayMemory:
         return filling
 
 
+_CARRIED = "replay_carried"
+"""Name of the newest round's share of carried-out transitions in a checkpoint."""
 _GREATEST = 1e30
 """Bound of importance weights, so that they stay finite as float32."""
 

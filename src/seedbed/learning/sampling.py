@@ -67,13 +67,16 @@ class Sampling:
         specs = self.update.specs._replace(weight=None)
         return self._on_each(one, (ENVS, specs), ENVS)(held, unroll)
 
-    def learn(self, key: Any, train: TrainState, held: Held) -> tuple[TrainState, Held, Tree, Trained]:
+    def learn(
+        self, key: Any, train: TrainState, held: Held, carried: Any
+    ) -> tuple[TrainState, Held, Tree, Trained]:
         """Makes the updates that one round has earned: none while it only fills the ring.
 
         Args:
           key: key for samples, from which the one of each batch is folded by the number of updates before it.
           train: state of learning.
           held: contents of the ring, after the round was inserted.
+          carried: float32, share of the round's transitions that environments carried out.
 
         Returns:
           The state and the contents after the updates; the metrics of the last one, and the counts of all; zeros where
@@ -83,7 +86,7 @@ class Sampling:
         def one(
             now: tuple[TrainState, Held], _: None
         ) -> tuple[tuple[TrainState, Held], tuple[Tree, Trained]]:
-            train, held, metrics, trained = self._one(key, *now)
+            train, held, metrics, trained = self._one(key, *now, carried)
             return (train, held), (metrics, trained)
 
         def all_of_them() -> tuple[TrainState, Held, Tree, Trained]:
@@ -102,11 +105,13 @@ class Sampling:
         rounds = held.chunks[0, 0] - self.ring.geometry.most_hops
         return jax.lax.cond(rounds > self.filling, all_of_them, lambda: (train, held, *nothing))
 
-    def _one(self, key: Any, train: TrainState, held: Held) -> tuple[TrainState, Held, Tree, Trained]:
+    def _one(
+        self, key: Any, train: TrainState, held: Held, carried: Any
+    ) -> tuple[TrainState, Held, Tree, Trained]:
         """Makes one update."""
         held, drawn = self._draw(held, jax.random.fold_in(key, train.updates))
         params, batch = self.update.prepare(train.params, drawn.unroll)
-        after, metrics, priorities = self.update.step(train._replace(params=params), batch)
+        after, metrics, priorities = self.update.step(train._replace(params=params), batch, carried)
         if self.ring.priorities is not None:
             held = self._renew(held, drawn, priorities)
         lag = train.updates - drawn.unroll.version[self.ring.start :]

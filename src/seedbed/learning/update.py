@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from seedbed.errors import ConfigError, RunFailed
-from seedbed.ops.optimizers import apply_gradient, where
+from seedbed.ops.optimizers import apply_gradient, passed_over, where
 from seedbed.types import Agent, TimeStep, Tree, Unroll
 
 DEVICES = "devices"
@@ -149,10 +149,16 @@ class Update:
             take(batch.weight, rows),
         )
 
-    def step(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree, Any]:
+    def step(self, state: TrainState, batch: Unroll, carried: Any = None) -> tuple[TrainState, Tree, Any]:
         """Makes one update with a prepared minibatch; one that is not finite changes only the counters.
 
         A renewal of the target parameters that is due is made nevertheless.
+
+        Args:
+          state: state before the update.
+          batch: the minibatch.
+          carried: float32, the share of transitions that environments carried out, or one for each device, of which
+            the mean counts: those that a batch from a replay stands for. None: the batch's own.
 
         Returns the state, the metrics, and the loss's priorities ``[B]`` of the items, or None.
         """
@@ -163,7 +169,7 @@ class Update:
             state.opt_state,
             found.gradient,
             found.finite,
-            carried=found.carried,
+            carried=found.carried if carried is None else jnp.mean(carried),
         )
         skip = 1 - finite.astype(jnp.int32)
         updates = state.updates + 1
@@ -220,7 +226,7 @@ class Update:
     def _carried(self, batch: Unroll) -> Any:
         """Computes the share of the trained transitions that do not lead into a new episode.
 
-        1 for a replay: its ratio counts carried-out transitions already.
+        1 for a replay, from whose batches that cannot be seen.
         """
         plan = self._agent.data
         if plan.replay is not None:
@@ -246,7 +252,7 @@ class Update:
             carry: tuple[TrainState, Tree, Any], _: None
         ) -> tuple[tuple[TrainState, Tree, Any], None]:
             state, metrics, over = carry
-            left_out = state._replace(updates=state.updates + plan.minibatches)
+            left_out = self.left_out(state, batch)
             state, metrics = jax.lax.cond(over, lambda: (left_out, metrics), lambda: one_pass(state, batch))
             over = over if plan.most_kl is None else over | (metrics["loss/kl"] > plan.most_kl)
             return (state, metrics, over), None
@@ -254,6 +260,12 @@ class Update:
         carry = (state, metrics, jnp.zeros((), bool))
         (state, metrics, _), _ = jax.lax.scan(one_more, carry, None, plan.reuse)
         return state, metrics
+
+    def left_out(self, state: TrainState, batch: Unroll) -> TrainState:
+        """Returns the state after a pass that is left out: the counts of updates move on as if it were made."""
+        count = self._agent.data.minibatches
+        passed = passed_over(state.opt_state, count * self._carried(batch))
+        return state._replace(updates=state.updates + count, opt_state=passed)
 
     def _one_pass(self, state: TrainState, batch: Unroll) -> tuple[TrainState, Tree]:
         if self._agent.data.minibatches == 1:

@@ -142,23 +142,31 @@ def _counting_what_was_carried_out(
     The count is a float32, which is exact to 1e-7 of itself: runs have less than 2**24 updates that anneal.
     """
 
-    def with_counts(state: Tree, change: Callable[[Any], Any]) -> Tree:
-        def one(part: Any) -> Any:
-            scheduled = isinstance(part, optax.ScaleByScheduleState)
-            return part._replace(count=change(part.count)) if scheduled else part
-
-        return jax.tree.map(one, state, is_leaf=lambda part: isinstance(part, optax.ScaleByScheduleState))
-
     def init(params: Tree) -> Tree:
-        return with_counts(optimizer.init(params), lambda count: count.astype(jnp.float32))
+        return _with_counts(optimizer.init(params), lambda count: count.astype(jnp.float32))
 
     def update(
         gradient: Tree, state: Tree, params: Tree = None, *, carried: Any = 1.0, **_: Any
     ) -> tuple[Tree, Tree]:
         changes, after = optimizer.update(gradient, state, params)
-        return changes, with_counts(after, lambda count: count - 1 + carried)
+        return changes, _with_counts(after, lambda count: count - 1 + carried)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _with_counts(state: Tree, change: Callable[[Any], Any]) -> Tree:
+    """Changes the count of every schedule in an optimizer's state."""
+
+    def one(part: Any) -> Any:
+        scheduled = isinstance(part, optax.ScaleByScheduleState)
+        return part._replace(count=change(part.count)) if scheduled else part
+
+    return jax.tree.map(one, state, is_leaf=lambda part: isinstance(part, optax.ScaleByScheduleState))
+
+
+def passed_over(state: Tree, updates: Any) -> Tree:
+    """Returns an optimizer's state after updates that were left out: an annealed rate moves on as if they were made."""
+    return _with_counts(state, lambda count: (count + updates).astype(count.dtype))
 
 
 def apply_gradient(
