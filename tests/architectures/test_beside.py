@@ -141,7 +141,7 @@ def test_actors_wait_for_a_learner_that_stands_still(
         loops.append(self)
         return begin(self, *addresses)
 
-    def stand_still(self: Learner, batch: Any) -> Any:
+    def stand_still(self: Learner, *given: Any) -> Any:
         if not stood:
             (intake,) = loops[0].source.registry.services
             until(
@@ -149,7 +149,7 @@ def test_actors_wait_for_a_learner_that_stands_still(
                 "every lane to hold an unroll that finds no room",
             )
             stood.append(loops[0].books.ledger.counts()["received"])
-        return update(self, batch)
+        return update(self, *given)
 
     monkeypatch.setattr(LearnerLoop, "open", know)
     monkeypatch.setattr(Learner, "update", stand_still)

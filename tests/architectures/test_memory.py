@@ -169,9 +169,9 @@ def test_a_run_learns_while_its_checkpoint_is_written(
     write, update = saving._write, Learner.update
     updates, during = [0], []
 
-    def counted(self: Learner, batch: Any) -> Any:
+    def counted(self: Learner, *given: Any) -> Any:
         updates[0] += 1
-        return update(self, batch)
+        return update(self, *given)
 
     def slow(*arguments: Any) -> None:
         if not during:
@@ -207,7 +207,7 @@ def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch
         loops.append(self)
         return begin(self, *addresses)
 
-    def stand_still(self: Learner, batch: Any) -> Any:
+    def stand_still(self: Learner, *given: Any) -> Any:
         if not stood:
             workers = loops[0].source.registry.services
             until(
@@ -215,7 +215,7 @@ def test_actors_wait_for_a_learner_that_stands_still(tmp_path: Path, monkeypatch
                 "every lane to hold an unroll that finds no room",
             )
             stood.append(loops[0].books.ledger.counts()["received"])
-        return update(self, batch)
+        return update(self, *given)
 
     monkeypatch.setattr(LearnerLoop, "open", know)
     monkeypatch.setattr(Learner, "update", stand_still)
@@ -240,6 +240,17 @@ def test_with_an_exact_lag_a_round_is_inserted_as_a_whole_by_the_one_who_samples
     threading.Thread(target=memory.offer, args=(_delivery(5),)).start()
     assert memory.take(60.0) is not None
     assert replay.said[5:] == ["offer 3", "offer 4", "offer 5", "take"]
+
+
+def test_a_host_does_not_take_another_ones_replay_for_its_own() -> None:
+    """Two hosts with the same contents and the same draws would train twice on each item."""
+    replay = _Replay(batches=1)
+    memory = ReplayMemory([replay], _agent(), Ledger(), number=1)  # type: ignore[arg-type]
+    of: Any = lambda number: type(  # noqa: E731
+        "Checkpoint", (), {"meta": {"replay": {}, "replay_number": number}, "pieces": lambda *_: iter(())}
+    )()
+    assert (memory.restore(of(0), None), replay.said) == (0, [])
+    assert memory.restore(of(1), None) == 48
 
 
 def test_what_was_lost_on_the_way_to_a_checkpoint_is_not_booked_twice() -> None:
@@ -299,7 +310,9 @@ def _agent() -> Any:
 
 
 def _delivery(end: int) -> Delivery:
-    unroll: Any = type("Unroll", (), {"version": np.zeros((5, 2), np.int32)})()
+    zeros = np.zeros((5, 2), np.int32)
+    timestep = type("TimeStep", (), {"first": np.zeros((6, 2), bool)})()
+    unroll: Any = type("Unroll", (), {"version": zeros, "action": zeros, "timestep": timestep})()
     return Delivery(unroll, [], np.arange(2), end, np.ones(2, bool), counted=10)
 
 

@@ -65,7 +65,7 @@ def test_nothing_is_compiled_in_steady_state(
         finally:
             client.close()
 
-    def counted(self: Learner, batch: Any) -> Any:
+    def counted(self: Learner, *given: Any) -> Any:
         updates[0] += 1
         if updates[0] == WARM + 2:
             for envs in VISITORS:
@@ -74,7 +74,7 @@ def test_nothing_is_compiled_in_steady_state(
         if updates[0] > 4 * WARM and len(served) == 2 + len(VISITORS) and not stopped:
             stopped.append(True)
             os.kill(os.getpid(), signal.SIGINT)
-        return update(self, batch)
+        return update(self, *given)
 
     def watched(self: InferenceService, lanes: Any) -> None:
         served.update(lane.member.index for lane in lanes if lane.steps > 4)
@@ -110,9 +110,9 @@ def test_threads_of_environments_that_fill_no_batch_compile_nothing_in_steady_st
         if event == TRACED and 2 * WARM > updates[0] >= WARM:
             traced.append(str(more))
 
-    def counted(self: Learner, batch: Any) -> Any:
+    def counted(self: Learner, *given: Any) -> Any:
         updates[0] += 1
-        return update(self, batch)
+        return update(self, *given)
 
     monkeypatch.setattr(Learner, "update", counted)
     jax.monitoring.register_event_duration_secs_listener(note)
@@ -132,8 +132,8 @@ def test_memory_does_not_grow(arch: str, tmp_path: Path, monkeypatch: pytest.Mon
     update = Learner.update
     held: list[tuple[int, int]] = []
 
-    def counted(self: Learner, batch: Any) -> Any:
-        metrics = update(self, batch)
+    def counted(self: Learner, *given: Any) -> Any:
+        metrics = update(self, *given)
         alive = [leaf for leaf in jax.live_arrays() if not leaf.is_deleted()]
         held.append((len(alive), sum(leaf.nbytes for leaf in alive)))
         return metrics

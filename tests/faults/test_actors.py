@@ -302,13 +302,13 @@ def test_what_environments_have_started_ends_with_their_actor(
     orphans: list[psutil.Process] = []
     update = Learner.update
 
-    def kill_the_actor_once(self: Learner, batch: Any) -> Any:
+    def kill_the_actor_once(self: Learner, *given: Any) -> Any:
         if not orphans:
             orphans.extend(started())
             own_actor(0).kill()
         elif not any(map(alive, orphans)) and len(started()) == 4:
             os.kill(os.getpid(), signal.SIGINT)
-        return update(self, batch)
+        return update(self, *given)
 
     monkeypatch.setattr(Learner, "update", kill_the_actor_once)
     train(tiny("worlds:with_child", tmp_path / "run", actors=1, batch_size=4, actor_restarts=1))

@@ -365,10 +365,10 @@ def test_whatever_the_learner_raises_is_one_line_and_what_was_learned_is_kept(
 ) -> None:
     update = Learner.update
 
-    def explode(self: Learner, batch: Any) -> Any:
+    def explode(self: Learner, *given: Any) -> Any:
         if int(self.state.updates) == 3:
             raise RuntimeError("out of memory")
-        return update(self, batch)
+        return update(self, *given)
 
     monkeypatch.setattr(Learner, "update", explode)
     with pytest.raises(RunFailed, match=r"^learner: RuntimeError: out of memory \(log: .*learner\.log\)$"):
@@ -461,7 +461,7 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, monkeypatch: p
     train(tiny("toy:catch", folder, transport="inproc", frames=400))
     update, refused = Learner.update, []
 
-    def resume_meanwhile(self: Learner, batch: Any) -> Any:
+    def resume_meanwhile(self: Learner, *given: Any) -> Any:
         if not refused:
             with monkeypatch.context() as patch:
                 # A run that is ending writes one more checkpoint.
@@ -469,7 +469,7 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, monkeypatch: p
                 with pytest.raises(ConfigError, match="another process trains in") as found:
                     resume(str(folder))
             refused.append(found)
-        return update(self, batch)
+        return update(self, *given)
 
     monkeypatch.setattr(Learner, "update", resume_meanwhile)
     assert resume(str(folder), frames=800).to_json()["stopped_because"] == "800 frames spent"

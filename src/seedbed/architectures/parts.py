@@ -245,6 +245,7 @@ def make_parts(
             lanes if lag.exact else None,
             planned=place.planned,
             alone=hosts == 1,
+            number=numbers[0],
         )
     beginning = Beginning(setup.first_epoch, 0, filling)
     if setup.checkpoint is not None:

@@ -6,6 +6,7 @@ Acting threads put unrolls in; the learning thread takes batches out.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import threading
 from collections import deque
@@ -30,6 +31,8 @@ from seedbed.replay.queue import UnrollQueue, select
 from seedbed.replay.replay import SLOT, Replay, Sample
 from seedbed.replay.ring import Ring
 from seedbed.types import Agent, DataPlan, EnvSpec, ReplayPlan, Unroll
+
+_log = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
@@ -207,6 +210,7 @@ class ReplayMemory:
         samples that earlier rounds earned are taken. None: unrolls are inserted as they come.
       planned: number of environments of this host's own actors, which are divided among the parts in their order.
       alone: whether there are no further parts on other hosts.
+      number: number of the first part among those of all hosts. A checkpoint of other parts gives it no contents.
     """
 
     def __init__(
@@ -218,6 +222,7 @@ class ReplayMemory:
         *,
         planned: int = 0,
         alone: bool = True,
+        number: int = 0,
     ) -> None:
         assert agent.data.replay is not None
         self._parts = parts
@@ -225,6 +230,7 @@ class ReplayMemory:
         self._round_size = round_size
         self._planned = planned
         self._one = alone and len(parts) == 1
+        self._number = number
         self._waiting: deque[Delivery] = deque()
         self._taken: list[Sample] = []
         self._came = threading.Condition()
@@ -353,7 +359,11 @@ class ReplayMemory:
         waiting = [leaf for delivery in deliveries for leaf in jax.tree.leaves(_without_episodes(delivery))]
         return Contents(
             {},
-            {_CARRIED: self._carried, **{_name(index): meta for index, (_, meta) in enumerate(kept)}},
+            {
+                _CARRIED: self._carried,
+                _NUMBER: self._number,
+                **{_name(index): meta for index, (_, meta) in enumerate(kept)},
+            },
             {"waiting": waiting},
             {_name(index): pieces for index, (pieces, _) in enumerate(kept)},
         )
@@ -366,6 +376,9 @@ class ReplayMemory:
                 f"the replay has {len(names)} parts on this host, and in the checkpoint it has another number of them: "
                 "give the --replay-parts that the run had"
             )
+        if checkpoint.meta.get(_NUMBER, self._number) != self._number:
+            _log.warning("the checkpoint is another host's: the replay of this one begins empty")
+            return 0
         for name, part in zip(names, self._parts, strict=True):
             part.restore(checkpoint.pieces(name), checkpoint.meta[name])
             part.take_dropped()  # the restored ledger counts these steps as dropped already
@@ -391,6 +404,8 @@ class ReplayMemory:
 
 _CARRIED = "replay_carried"
 """Name of the newest round's share of carried-out transitions in a checkpoint."""
+_NUMBER = "replay_number"
+"""Name of the number of the first part in a checkpoint."""
 _GREATEST = 1e30
 """Bound of importance weights, so that they stay finite as float32."""
 
