@@ -132,6 +132,18 @@ class Meeting(Parallel):
         return {agent: {"number": self._number, "own": own} for own, agent in enumerate(self.possible_agents)}
 
 
+class Late(Meeting):
+    """One that names its agents in ``reset`` only; it is not made more than a few times."""
+
+    possible_agents: ClassVar[list[str]] = []
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+        assert self.made < 9, "made again and again"
+
+
 class Unmarked(Meeting):
     """Meeting in which agents do not see which of the two they are: one policy for both gets 4 at most."""
 

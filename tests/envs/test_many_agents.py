@@ -236,6 +236,7 @@ def test_an_environment_that_breaks_the_api_is_told(fault: str, said: str) -> No
         ("Nim", {"reals": True}, "its agents take turns, and first has actions of Box"),
         ("SCHEDULE", {}, "SCHEDULE"),
         ("Parallel", {}, "possible_agents"),
+        ("Late", {}, r"has no possible_agents: .* before reset\(\)"),
         ("Nothing", {}, "Nothing"),
         ("the_same", {}, "the same object twice"),
         ("Meeting", {"lenght": 3}, "lenght"),

@@ -249,7 +249,7 @@ class ParallelBatch:
 
     Args:
       env_id: their name.
-      envs: the environments, of one kind.
+      envs: the environments, of one kind, with an agent or more.
       own: whether each agent has a policy of its own, see :func:`seedbed.envs.kinds.padded`.
 
     Attributes:
@@ -262,8 +262,6 @@ class ParallelBatch:
 
     def __init__(self, env_id: str, envs: Sequence[Any], *, own: bool = False) -> None:
         agents = tuple(envs[0].possible_agents)
-        if not agents:
-            raise ConfigError(f"{env_id} has no possible_agents: it must name all agents that it can have")
         seen, acts, kinds = (padded if own else equal)(env_id, agents, envs[0])
         observation, self._decode = observation_codec(seen, env_id)
         action, self._encode = action_codec(acts, env_id)
@@ -343,18 +341,28 @@ def make_many(env_id: str, num_envs: int, options: Options, *, render: bool) -> 
     if render and ("render_mode" in takes.parameters or takes.any_name):
         settings["render_mode"] = "rgb_array"
     envs = [_parallel(env_id, factory(**settings))]
-    while len(envs) * len(envs[0].possible_agents) < num_envs:
+    agents = len(envs[0].possible_agents)
+    while len(envs) * agents < num_envs:
         envs.append(_parallel(env_id, factory(**settings)))
     return ParallelBatch(env_id, envs, own=own)
 
 
 def _parallel(env_id: str, env: Any) -> Any:
-    """The environment, if it has the parallel API; one in which agents take turns, turned into one that has it."""
+    """The environment, if it has the parallel API; one in which agents take turns, turned into one that has it.
+
+    Raises:
+      ConfigError: a part of the API is missing, or it names no agent.
+    """
     if hasattr(env, "agent_iter"):
         env = TurnByTurn(env_id, env)
     if missing := [name for name in _NEEDED if not hasattr(env, name)]:
         raise ConfigError(
             f"{env_id} returned a {type(env).__name__}; it must return a pettingzoo.ParallelEnv "
             f"(no {', '.join(missing)})"
+        )
+    if not len(env.possible_agents):
+        raise ConfigError(
+            f"{env_id} has no possible_agents: it must name all agents that it can have as soon as it is made, before "
+            "reset()"
         )
     return env
