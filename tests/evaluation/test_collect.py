@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import jax
@@ -12,7 +13,7 @@ import seedbed
 from seedbed.agents.bc import BCSettings, make_agent
 from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError, DatasetError
-from seedbed.evaluation.collect import collect
+from seedbed.evaluation.collect import collect, collect_for_minari
 from seedbed.evaluation.player import Player
 from seedbed.nets.network import Network
 
@@ -100,3 +101,34 @@ def test_what_cannot_be_collected_is_refused_before_anything_is_played(
     (tmp_path / "data" / "dataset.json").write_text("{}")
     with pytest.raises(DatasetError, match="holds a data set already"):
         collect(trained, frames=10, out=tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a name", "'a name' is no name of a Minari data set"),
+        (
+            "cartpole/expert",
+            "'cartpole/expert' is no name of a Minari data set: give NAME-vN or GROUP/NAME-vN",
+        ),
+        ("c/expert-v0", "two or more in GROUP"),
+        ("../expert-v0", "is no name"),
+        ("catch/expert-v0", "catch/expert-v0 exists already .* minari delete catch/expert-v0"),
+    ],
+)
+def test_a_name_that_minari_cannot_take_is_refused_before_anything_is_played(
+    name: str, said: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("minari", reason="the extra minari is not installed")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    (tmp_path / "catch" / "expert-v0" / "data").mkdir(parents=True)
+    monkeypatch.setattr(Player, "make", lambda *_: pytest.fail("an environment was made"))
+    with pytest.raises(DatasetError, match=said):
+        collect_for_minari(trained, name=name, frames=10)
+
+
+def test_without_minari_nothing_is_played(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minari", None)
+    monkeypatch.setattr(Player, "make", lambda *_: pytest.fail("an environment was made"))
+    with pytest.raises(ConfigError, match="data sets of Minari need minari"):
+        collect_for_minari(trained, name="catch/expert-v0", frames=10)

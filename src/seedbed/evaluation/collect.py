@@ -16,7 +16,7 @@ from seedbed.errors import ConfigError
 from seedbed.evaluation.player import Player
 from seedbed.launch.surroundings import held
 from seedbed.replay.dataset import Dataset, Decided, require_room, write
-from seedbed.replay.exchange import write_episodes
+from seedbed.replay.exchange import require_name, write_episodes
 
 _ENVS = 16
 
@@ -74,6 +74,8 @@ def collect(
 def collect_for_minari(path: str | Path, *, name: str, **how: Any) -> dict[str, Any]:
     """Plays as :func:`collect` does, and writes the experience as a data set of Minari.
 
+    What can be refused is refused before anything is played.
+
     Args:
       path: the run folder.
       name: Minari's name for the data set, such as ``catch/expert-v0``.
@@ -84,8 +86,9 @@ def collect_for_minari(path: str | Path, *, name: str, **how: Any) -> dict[str, 
 
     Raises:
       ConfigError: as :func:`collect`, or Minari is not installed.
-      DatasetError: there is a data set of this name, or it cannot be written.
+      DatasetError: the name is none, there is a data set of this name, or it cannot be written.
     """
+    require_name(name)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         dataset = collect(path, out=Path(folder, "dataset"), **how)
         return {**dataset.about, "path": str(write_episodes(dataset, name))}

@@ -34,6 +34,32 @@ Array = NDArray[Any]
 # -- out ------------------------------------------------------------------------------------------------------
 
 
+def require_name(name: str) -> None:
+    """Requires that a data set of Minari can be written under a name.
+
+    Raises:
+      ConfigError: Minari is not installed.
+      DatasetError: the name has not Minari's form, there is a data set of this name, or Minari's folder cannot be made.
+    """
+    library = _library()
+    try:
+        library.parse(name)
+    except (ValueError, TypeError):  # the latter where there is no version
+        raise DatasetError(
+            f"{name!r} is no name of a Minari data set: give NAME-vN or GROUP/NAME-vN, of letters, digits, - and _ "
+            "(two or more in GROUP), such as catch/expert-v0"
+        ) from None
+    try:
+        folder = Path(library.root(name))
+    except OSError as error:
+        raise DatasetError(f"cannot write the Minari data set {name}: {error}") from error
+    if folder.exists():
+        raise DatasetError(
+            f"a Minari data set {name} exists already ({folder}): give another name or version, or remove it with "
+            f"minari delete {name}"
+        )
+
+
 def write_episodes(dataset: Dataset, name: str) -> Path:
     """Writes the episodes of a data set as one of Minari, in its folder of data sets (``MINARI_DATASETS_PATH``).
 
@@ -48,6 +74,7 @@ def write_episodes(dataset: Dataset, name: str) -> Path:
       ConfigError: Minari is not installed.
       DatasetError: there is one of this name, the name is none, or it cannot be written.
     """
+    require_name(name)
     library = _library()
     buffers: list[Any] = []
     made: Any = None
@@ -245,12 +272,14 @@ class _Library(NamedTuple):
       open: function that opens the one in a folder.
       buffer: class of an episode's buffer.
       root: function from a name to a folder.
+      parse: function that takes a name apart, and raises ValueError or TypeError if it has not the form of one.
     """
 
     create: Any
     open: Any
     buffer: Any
     root: Any
+    parse: Any
 
 
 def _library() -> _Library:
@@ -258,7 +287,14 @@ def _library() -> _Library:
     try:
         import minari
         from minari.data_collector import EpisodeBuffer
+        from minari.dataset.minari_dataset import parse_dataset_id
         from minari.storage import get_dataset_path
     except ImportError as error:
         raise ConfigError(f"data sets of Minari need minari ({error}): {extra_line('minari')}") from error
-    return _Library(minari.create_dataset_from_buffers, minari.MinariDataset, EpisodeBuffer, get_dataset_path)
+    return _Library(
+        minari.create_dataset_from_buffers,
+        minari.MinariDataset,
+        EpisodeBuffer,
+        get_dataset_path,
+        parse_dataset_id,
+    )
