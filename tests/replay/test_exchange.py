@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from untrained import untrained
 
 from seedbed.architectures.distbelief import open_dataset
 from seedbed.cli.collect import run as collect
 from seedbed.config.resolve import configure
+from seedbed.envs.spaces import observation_codec
 from seedbed.errors import ConfigError, DatasetError
 from seedbed.replay import exchange
 from seedbed.replay.dataset import Dataset, Decided, write
@@ -94,6 +96,31 @@ def test_a_round_trip_changes_no_number(tmp_path: Path) -> None:
     # By its folder, too, and read once for all.
     assert located(f"minari:{folder}", SPEC) == located("minari:world/hand-v0", SPEC) == back.path
     assert located(str(tmp_path / "ours"), SPEC) == tmp_path / "ours"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("declared", ["all", "upwards", "few", "nothing"])
+def test_bounds_of_integers_are_kept(dtype: str, declared: str, tmp_path: Path) -> None:
+    info = np.iinfo(dtype)
+    low, high = {"few": (1, 100), "upwards": (1, info.max)}.get(declared, (info.min, info.max))
+    bounds: Any = {} if declared == "nothing" else {"low": (float(low),), "high": (float(high),)}
+    spec = EnvSpec("world", ArraySpec((2,), dtype, **bounds), SPEC.action)
+    row = np.full((2, 2), 7, dtype)
+    kept = (step._replace(timestep=step.timestep._replace(observation=row)) for step in steps())
+    write_episodes(write(tmp_path / "ours", spec, kept, dict), "hand-v0")
+    found = minari.load_dataset("hand-v0").observation_space
+    assert found == spaces.Box(low, high, (2,), np.dtype(dtype).type)
+
+
+def test_a_box_of_whole_numbers_of_64_bits_comes_back(tmp_path: Path) -> None:
+    # They travel as ones of 32 bits, with the bounds that were declared.
+    shown, _ = observation_codec(spaces.Box(0, np.iinfo(np.int64).max, (2,), np.int64), "world")
+    assert isinstance(shown, ArraySpec)
+    spec = EnvSpec("world", shown, SPEC.action)
+    row = np.full((2, 2), 7, shown.dtype)
+    kept = (step._replace(timestep=step.timestep._replace(observation=row)) for step in steps())
+    write_episodes(write(tmp_path / "ours", spec, kept, dict), "hand-v0")
+    Dataset.open(located("minari:hand-v0", spec)).require(spec)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

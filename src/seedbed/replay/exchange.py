@@ -142,11 +142,22 @@ def _space(spec: Tree) -> Any:
         return spaces.Dict({key: _space(child) for key, child in spec.items()})
     assert isinstance(spec, ArraySpec)
     if not spec.num_values:
-        low, high = (np.broadcast_to(bound, spec.shape).astype(spec.dtype) for bound in spec.bounds)
+        low, high = (_cast(np.broadcast_to(bound, spec.shape), np.dtype(spec.dtype)) for bound in spec.bounds)
         return spaces.Box(low, high, spec.shape, np.dtype(spec.dtype).type)
     if spec.shape == ():
         return spaces.Discrete(spec.num_values[0])
     return spaces.MultiDiscrete(np.reshape(spec.num_values, spec.shape), dtype=np.dtype(spec.dtype).type)
+
+
+def _cast(bound: Array, dtype: np.dtype[Any]) -> Array:
+    """Returns bounds, float64 ``[...]``, in the dtype; beyond the range of an integer one, the end of the range."""
+    if dtype.kind not in "iu":
+        return bound.astype(dtype)
+    least, greatest = np.iinfo(dtype).min, np.iinfo(dtype).max
+    # As a float64, the greatest of 64 bits is one more than it is: only what is less can be cast.
+    inside = np.where((bound > least) & (bound < greatest), bound, 0).astype(dtype)
+    upwards = np.where(bound >= greatest, np.array(greatest, dtype), inside)
+    return np.where(bound <= least, np.array(least, dtype), upwards)
 
 
 # -- in -------------------------------------------------------------------------------------------------------
