@@ -76,6 +76,51 @@ def test_time_limit_is_an_option():
     assert [t for t, s in enumerate(steps) if s.truncated.all()] == [7, 15, 23]
 
 
+@pytest.mark.parametrize("unlimited", [-1, None, ("max_episode_steps=none",), ("max_episode_steps=-1",)])
+@pytest.mark.parametrize(
+    ("env_id", "render"),
+    [("CartPole-v1", False), ("CartPole-v1", True), ("Pendulum-v1", False)],
+    ids=["vector", "pictures", "one by one"],
+)
+def test_no_time_limit_is_none_of_a_vector_environment_too(unlimited, env_id, render):
+    options = unlimited if isinstance(unlimited, tuple) else {"max_episode_steps": unlimited}
+    env = make(env_id, 2, options, render=render)
+    policy = balance if env_id == "CartPole-v1" else lambda s: np.zeros((2, 1), np.float32)
+    assert not any((s.truncated | s.terminated).any() for s in walk(env, policy, 600))
+    assert ("CartPoleVectorEnv" in repr(env._environment._env)) is (env_id == "CartPole-v1" and not render)
+
+
+@pytest.mark.parametrize("render", [False, True], ids=["vector", "one by one"])
+def test_a_time_limit_of_a_vector_environment_may_be_longer_than_its_own(render):
+    steps = list(walk(make("CartPole-v1", 2, ("max_episode_steps=510",), render=render), balance, 600))
+    assert [t for t, s in enumerate(steps) if s.truncated.all()] == [510]
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("limit", [0, -2, True, 2.5, "many"])
+def test_a_time_limit_that_is_none_is_refused(env_id, limit):
+    said = r"max_episode_steps is .*; it must be a whole number of at least 1, or -1 or none for no limit"
+    with pytest.raises(ConfigError, match=said):
+        make(env_id, 2, {"max_episode_steps": limit})
+
+
+def test_a_vector_environment_that_is_told_of_no_limit_gives_way_to_single_ones():
+    def of_few_arguments(num_envs, sutton_barto_reward=False):
+        return gymnasium.make_vec("CartPole-v1", num_envs, "vector_entry_point")
+
+    single = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
+    gymnasium.register("Limitless-v0", single, vector_entry_point=of_few_arguments)
+    try:
+        assert "CartPoleVectorEnv" in repr(make("Limitless-v0", 2)._environment._env)
+        steps = list(walk(make("Limitless-v0", 2, ("max_episode_steps=9",)), balance, 12))
+        assert [t for t, s in enumerate(steps) if s.truncated.all()] == [9]
+        assert not any(
+            s.truncated.any() for s in walk(make("Limitless-v0", 2, {"max_episode_steps": -1}), balance, 12)
+        )
+    finally:
+        gymnasium.registry.pop("Limitless-v0")
+
+
 def test_options_reach_the_constructor():
     step = list(
         walk(make("CartPole-v1", 1, {"sutton_barto_reward": True}), lambda s: np.ones(1, np.int32), 3)

@@ -9,8 +9,9 @@ actor is itself one of many processes.
 from __future__ import annotations
 
 import contextlib
+import numbers
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from seedbed.envs import contract
 from seedbed.envs.atari import is_raw_atari
 from seedbed.envs.claims import claim, release
 from seedbed.envs.final_infos import final_infos
-from seedbed.envs.options import ANYTHING, Options, Parameter, Takes, arguments, taken_by
+from seedbed.envs.options import Options, Parameter, Takes, arguments, taken_by
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
     Batch = VectorEnv[Any, Any, Any]
+
+
+_LIMIT = "max_episode_steps"
+_NO_LIMIT = -1
+_NEVER = 2**31 - 1
+"""Time limit of a vector environment that has to have none: -1 would end each episode at once. Steps fit int32."""
 
 
 class GymnasiumBatch:
@@ -104,6 +111,8 @@ class GymnasiumBatch:
 def make_standard(env_id: str, num_envs: int, options: Options, *, render: bool) -> GymnasiumBatch:
     """Makes ``num_envs`` environments of a Gymnasium id; ``options`` go to their constructor.
 
+    One of them, ``max_episode_steps``, takes the place of the id's time limit; -1 and None are no limit.
+
     Raises:
       ConfigError: the id or an option does not exist, or a space is not supported.
     """
@@ -111,11 +120,16 @@ def make_standard(env_id: str, num_envs: int, options: Options, *, render: bool)
 
     registration = _find(env_id)
     settings = arguments(env_id, options, _takes(registration))
+    if _LIMIT in settings:
+        settings[_LIMIT] = _limit(env_id, settings[_LIMIT])
     if render:
         settings["render_mode"] = "rgb_array"
     # Pictures are taken from single environments: the vector ones draw the whole batch for each.
-    if registration.vector_entry_point is not None and not render:
-        env: Batch = gymnasium.make_vec(registration.id, num_envs, "vector_entry_point", **settings)
+    if _steps_batches(registration, settings) and not render:
+        endless = {_LIMIT: _NEVER} if settings.get(_LIMIT) == _NO_LIMIT else {}
+        env: Batch = gymnasium.make_vec(
+            registration.id, num_envs, "vector_entry_point", **{**settings, **endless}
+        )
         if _autoreset(env) == "NextStep":
             return GymnasiumBatch(env_id, env)
         env.close()
@@ -123,6 +137,32 @@ def make_standard(env_id: str, num_envs: int, options: Options, *, render: bool)
     return batch_of(
         env_id, num_envs, lambda: gymnasium.make(registration.id, disable_env_checker=True, **settings)
     )
+
+
+def _limit(env_id: str, value: Any) -> int:
+    """Returns a time limit as :func:`gymnasium.make` takes it: steps, or -1 for none.
+
+    Raises:
+      ConfigError: it is no whole number of at least 1, nor -1, nor None.
+    """
+    if value is None or value == _NO_LIMIT:
+        return _NO_LIMIT
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ConfigError(
+            f"{env_id}: {_LIMIT} is {value!r}; it must be a whole number of at least 1, or -1 or none for no limit"
+        )
+    return int(value)
+
+
+def _steps_batches(registration: Registration, settings: Mapping[str, Any]) -> bool:
+    """Returns whether the vector entry point makes what ``settings`` ask for.
+
+    It is told of a time limit by an argument that it need not have where the id is registered without a limit.
+    """
+    if registration.vector_entry_point is None:
+        return False
+    limited = registration.max_episode_steps is not None or _LIMIT not in settings
+    return limited or registration.entry_point is None
 
 
 def batch_of(env_id: str, num_envs: int, make_one: Callable[[], gymnasium.Env[Any, Any]]) -> GymnasiumBatch:
@@ -211,13 +251,13 @@ def _takes(registration: Registration) -> Takes:
     """Returns the constructor's arguments, with the registered defaults over its own, and Gymnasium's."""
     from gymnasium.envs.registration import load_env_creator
 
+    limit = {_LIMIT: Parameter.of(registration.max_episode_steps, int | None)}
     entry = registration.entry_point
     if entry is None:
-        return ANYTHING
+        return Takes(limit, any_name=True)
     own = taken_by(load_env_creator(entry) if isinstance(entry, str) else entry, "render_mode")
     registered = {
         name: own.parameters.get(name, Parameter()).with_default(default)
         for name, default in registration.kwargs.items()
     }
-    limit = Parameter.of(registration.max_episode_steps, int | None)
-    return Takes({**own.parameters, **registered, "max_episode_steps": limit}, own.any_name)
+    return Takes({**own.parameters, **registered, **limit}, own.any_name)
