@@ -19,9 +19,12 @@ from harness import PATIENCE, SEEDBED, thorough, until
 from untrained import untrained
 
 import seedbed
-from seedbed.errors import ConfigError, ConnectionLost, Refused, SpecError
+from seedbed.acting.actor import act
+from seedbed.errors import ConfigError, ConnectionLost, Refused, SeedbedError, SpecError
 from seedbed.evaluation.remote import RemotePolicy
 from seedbed.evaluation.serve import Serving, serving
+from seedbed.transport.admission import Invitation
+from seedbed.transport.connect import connect
 
 RUNS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "feed-forward": ("toy:catch", {"agent": "vtrace"}, False),
@@ -191,6 +194,42 @@ def test_what_does_not_fit_is_refused_by_name(remembers: tuple[Path, Any]) -> No
     remote.close()
     with pytest.raises(ConfigError, match="--listen"):
         Serving()
+
+
+def test_an_actor_plays_with_served_policies_of_each_agent(tmp_path: Path) -> None:
+    """The environments of such a run show which agent a row is, and so do those that the actor is told to make."""
+    folder = untrained("pettingzoo:parallel_worlds:Meeting", tmp_path / "run", agent="ppo", policies="own")
+    lines: list[str] = []
+    ends: list[BaseException] = []
+
+    def play() -> None:
+        try:
+            token = invitation.said_at(client.address)
+            act(client, token=token, make_agent=lambda *_: pytest.fail("the server decides"), envs=2)
+        except SeedbedError as error:
+            ends.append(error)
+
+    stepped = threading.Event()
+    with serving(
+        folder, Serving(listen=(f"unix:{tmp_path}/s",), inference_batch=4), say=lines.append
+    ) as found:
+        invitation = Invitation.parse(str(found.invitations[0]))
+        client = connect(found.addresses[0], timeout=PATIENCE, invitation=invitation)
+        send, sent = client.send, iter(range(20))
+
+        def counted(lane: int, arrays: Any) -> None:
+            send(lane, arrays)
+            if next(sent, None) is None:
+                stepped.set()
+
+        client.send = counted  # type: ignore[method-assign]
+        thread = threading.Thread(target=play)
+        thread.start()
+        until(lambda: stepped.is_set() or ends, "20 steps")
+    thread.join(PATIENCE)
+    assert stepped.is_set(), ends
+    assert [type(end) for end in ends] == [ConnectionLost]
+    assert "of 2 environments" in lines[0]
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def serving(
             policy.spec,
             told={
                 "env": config.env,
-                "options": list(config.env_options),
+                "options": list(config.making),
                 "updates": policy.version,
                 "greedy": settings.greedy,
                 "previous_reward": policy.sees_rewards,
