@@ -19,13 +19,15 @@ import jax.numpy as jnp
 import jaxmarl
 import numpy as np
 import pytest
+from jaxmarl.environments import spaces
+from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 
 from seedbed.envs.episodes import EpisodeMeter
 from seedbed.envs.make import NATIVE, make, spec_of
 from seedbed.envs.on_device.batch import NativeBatch
 from seedbed.envs.on_device.episodes import finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import advance, begin
-from seedbed.envs.on_device.makers import MAKERS, _quiet, make_native
+from seedbed.envs.on_device.makers import MAKERS, _made_once, _quiet, make_native
 from seedbed.envs.policies import OWN
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError, SpecError
@@ -156,6 +158,94 @@ def test_a_limit_of_jaxmarl_truncates_all_agents() -> None:
         env.send(np.zeros(6, np.int32))
         shown = env.receive()
     assert shown.truncated.tolist() == [True] * 6 and not shown.terminated.any()
+
+
+class Counting(MultiAgentEnv):
+    """Two agents see how many physical steps there were, and begin anew by themselves at the limit, as Brax does."""
+
+    def __init__(self, episode_length: int = 1000, action_repeat: int = 1, auto_reset: bool = True) -> None:
+        super().__init__(num_agents=2)
+        self.agents = ["left", "right"]
+        self.episode_length, self.action_repeat, self.auto_reset = episode_length, action_repeat, auto_reset
+        self.observation_spaces = {agent: spaces.Box(0, 99, (1,)) for agent in self.agents}
+        self.action_spaces = {agent: spaces.Box(-1.0, 1.0, (1,)) for agent in self.agents}
+
+    def reset(self, key: Any) -> Any:
+        return self.get_obs(jnp.int32(0)), jnp.int32(0)
+
+    def step_env(self, key: Any, state: Any, actions: Any) -> Any:
+        state = state + self.action_repeat
+        over = state >= self.episode_length
+        rewards = {agent: actions[agent][0] for agent in self.agents}
+        return (
+            self.get_obs(jnp.where(over & self.auto_reset, 0, state)),
+            jnp.where(over & self.auto_reset, 0, state),
+            rewards,
+            {"__all__": over},
+            {},
+        )
+
+    def get_obs(self, state: Any) -> Any:
+        return {agent: jnp.float32(state)[None] for agent in self.agents}
+
+
+class Passing(MultiAgentEnv):
+    """One that passes on the names of another one, as SMAX does with an enemy of its own."""
+
+    def __init__(self) -> None:
+        self._env = Counting(1000, 1, False)
+        self._env.max_steps = 3  # type: ignore[attr-defined]
+        self.agents, self.num_agents = self._env.agents, 2
+        self.observation_spaces, self.action_spaces = self._env.observation_spaces, self._env.action_spaces
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, key: Any) -> Any:
+        return self._env.reset(key)
+
+    def step_env(self, key: Any, state: Any, actions: Any) -> Any:
+        observations, state, rewards, _, _ = self._env.step_env(key, state, actions)
+        return observations, state, rewards, {"__all__": state >= self._env.max_steps}, {}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kind", "options", "repeat"),
+    [
+        # Options that no other test has: what is made of a library is kept.
+        ("jaxmarl:ant_4x2", Counting, {"episode_length": 5, "action_repeat": 2}, 2),
+        ("jaxmarl:ant_4x2", Counting, {"episode_length": 3, "auto_reset": True}, 1),
+        ("jaxmarl:HeuristicEnemySMAX", Passing, {}, 1),
+    ],
+)
+def test_a_limit_that_jaxmarl_books_as_an_end_truncates(
+    env_id: str, kind: type, options: dict[str, Any], repeat: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxmarl, "make", lambda name, **settings: kind(**settings))
+    _made_once.cache_clear()
+    env = make(env_id, 4, options)
+    shown = [env.reset(0)]
+    for _ in range(4):
+        env.send(np.zeros((4, 1), np.float32))
+        shown.append(jax.tree.map(np.array, env.receive()))
+    _made_once.cache_clear()
+    assert [step.truncated.all() for step in shown] == [False, False, False, True, False]
+    assert not any(step.terminated.any() for step in shown)
+    assert shown[4].first.all()
+    assert [step.observation.max() for step in shown] == [0, repeat, 2 * repeat, 3 * repeat, 0]
+
+
+@pytest.mark.slow
+def test_the_limit_of_a_team_of_brax_truncates_and_shows_the_last_world() -> None:
+    options = {"episode_length": 2, "homogenisation_method": "max"}
+    env = make("jaxmarl:hopper_3x1", 3, options)
+    first, shown = jax.tree.map(np.array, env.reset(0)), []
+    for _ in range(3):
+        env.send(np.ones((3, 1), np.float32))
+        shown.append(jax.tree.map(np.array, env.receive()))
+    assert [step.truncated.all() for step in shown] == [False, True, False]
+    assert not any(step.terminated.any() for step in shown) and shown[2].first.all()
+    assert (shown[1].observation != first.observation).any()
 
 
 def test_a_host_steps_the_same_stream_as_a_program() -> None:

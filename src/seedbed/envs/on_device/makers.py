@@ -213,11 +213,7 @@ def _make_jaxmarl(env_id: str, options: Options) -> NativeEnvironment:
         raise ConfigError(f"{env_id} needs jaxmarl ({error}): {extra_line('jaxmarl')}") from error
     name = _known(env_id, registered_envs)
     settings = arguments(env_id, options, _taken_by_all(type(jaxmarl.make(name))))
-    env: Any = jaxmarl.make(name, **settings)
-    unlimited: Any = jaxmarl.make(name, **settings)
-    limit = int(env.max_steps) if hasattr(env, "max_steps") else None
-    if limit is not None:
-        unlimited.max_steps = _UNLIMITED
+    env, unlimited, limit = _without_limit(functools.partial(jaxmarl.make, name, **settings))
     agents = tuple(env.agents)
     acts = [_gymnax_action(env_id, env.action_space(agent)) for agent in agents]
     shown = jax.eval_shape(lambda key: env.reset(key)[0], jax.random.key_data(jax.random.key(0)))
@@ -243,17 +239,44 @@ def _make_jaxmarl(env_id: str, options: Options) -> NativeEnvironment:
     def step(world: Any, key: Any, action: Any) -> tuple[Any, Any, Any, Any]:
         raw, own = jax.random.key_data(key), common.own_actions(action)
         actions = {agent: encode(each) for agent, (_, encode), each in zip(agents, acts, own, strict=True)}
-        observations, *_ = env.step_env(raw, world, actions)
-        _, world, rewards, ends, _ = unlimited.step_env(raw, world, actions)
+        observations, after, rewards, ends, _ = unlimited.step_env(raw, world, actions)
+        if env is not unlimited:
+            observations, *_ = env.step_env(raw, world, actions)
         return (
-            world,
-            seen(observations, world),
+            after,
+            seen(observations, after),
             jnp.stack([rewards[agent] for agent in agents]),
             ends["__all__"],
         )
 
     spec = EnvSpec(env_id, common.observation, common.action, agents=agents)
     return NativeEnvironment(spec, reset, step, time_limit=limit, differ=common.differ)
+
+
+def _without_limit(make: Callable[..., Any]) -> tuple[Any, Any, int | None]:
+    """Makes an environment of JaxMARL with a time limit that would pass for a termination put out of reach.
+
+    Args:
+      make: function that makes it, of further arguments of its constructor.
+
+    Returns:
+      The environment whose observations are shown, the one that steps (both may be one), and the limit in steps, if
+      there is one.
+    """
+    env = make()
+    if hasattr(env, "max_steps"):
+        # What it shows may depend on the limit, and is as it was.
+        unlimited = holder = make()
+        while "max_steps" not in vars(holder) and hasattr(holder, "_env"):
+            holder = holder._env  # SMAX with an enemy of its own passes on names of another one
+        holder.max_steps = _UNLIMITED
+        return env, unlimited, int(env.max_steps)
+    if hasattr(env, "episode_length"):
+        # Of Brax, which counts physical steps, and shows a fresh world in place of the last one if it resets it.
+        limit = -(-int(env.episode_length) // int(getattr(env, "action_repeat", 1)))
+        endless = make(episode_length=_UNLIMITED, auto_reset=False)
+        return endless, endless, limit
+    return env, env, None
 
 
 @contextlib.contextmanager
