@@ -94,7 +94,8 @@ class Refused(TransportError):
 class NotNow(Refused):
     """A server's answer to a client that may come again: it ends the conversation, and the client hears the reason.
 
-    The client raises :class:`ConnectionLost`, as after any other end that is not final.
+    The client raises :class:`ConnectionLost`, as after any other end that is not final; a policy that is served
+    elsewhere raises this, where there is no room for a batch.
     """
 
 

@@ -20,7 +20,7 @@ from untrained import untrained
 
 import seedbed
 from seedbed.acting.actor import act
-from seedbed.errors import ConfigError, ConnectionLost, Refused, SeedbedError, SpecError
+from seedbed.errors import ConfigError, ConnectionLost, NotNow, Refused, SeedbedError, SpecError
 from seedbed.evaluation.remote import RemotePolicy
 from seedbed.evaluation.serve import Serving, serving
 from seedbed.transport.admission import Invitation
@@ -151,12 +151,15 @@ def test_a_client_for_which_there_was_no_room_may_come_later(
         holder, late = client(), client()
         pair = np.zeros((2, *late.observation_spec.shape), np.float32)
         holder.act(pair)
-        with pytest.raises(Refused, match="larger --max-envs"):
+        with pytest.raises(NotNow, match=r"^no room for 2 more environments, 1 places .* larger --max-envs$"):
             late.act(pair)
+        with pytest.raises(Refused, match="4 environments, and the server has 3 places for all") as never:
+            late.act(np.zeros((4, *late.observation_spec.shape), np.float32))
+        assert not isinstance(never.value, NotNow)
         holder.close()
 
         def found() -> Any:
-            with suppress(Refused):
+            with suppress(NotNow):
                 return late.act(pair)
 
         _, state = until(found, "room")
@@ -185,7 +188,7 @@ def test_what_does_not_fit_is_refused_by_name(remembers: tuple[Path, Any]) -> No
         (lambda: client(join="x" * 20), Refused, "wrong token"),
         (lambda: client(join="short"), ConfigError, "token"),
         (lambda: client().act(np.zeros((9, *shape), np.float32)), Refused, "from 1 to 8"),
-        (lambda: client().act(np.zeros((8, *shape), np.float32)), Refused, "larger --max-envs"),
+        (lambda: client().act(np.zeros((8, *shape), np.float32)), NotNow, "larger --max-envs"),
     ]
     for call, kind, says in refusals:
         with pytest.raises(kind, match=says):

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.acting.unrolls import step_arrays, step_fields
-from seedbed.errors import SpecError, TransportError
+from seedbed.errors import ConnectionLost, NotNow, SpecError, TransportError
 from seedbed.evaluation.observations import batch_of, step_of
 from seedbed.transport.admission import Invitation
 from seedbed.transport.connect import connect as dial
-from seedbed.transport.interface import PROTOCOL, Client, Layout, Layouts
+from seedbed.transport.interface import NO_ROOM, PROTOCOL, Client, Layout, Layouts
 from seedbed.types import ArraySpec, EnvSpec, Tree
 
 Array = NDArray[Any]
@@ -99,7 +99,8 @@ class RemotePolicy:
         Raises:
           SpecError: an observation does not fit the spec, the state is not the newest one, of another batch or of a
             conversation that has ended, or the reward is missing.
-          Refused: the server has no room for a batch of this size now.
+          NotNow: other clients have the places that a batch of this size needs; a later call may find room.
+          Refused: a batch of this size is too large for the server.
           ConnectionLost: the server is gone; a later call without a state dials it anew.
         """
         arrays, batch = batch_of(observation, self.spec.observation)
@@ -152,12 +153,21 @@ class RemotePolicy:
             self._join(rows)
         assert self._client is not None
         if self._state.rows != rows or self._state.conversation != self._conversations:
-            self._client.ask({"kind": "ready", "spec": self.spec.to_json()})
+            self._ready(self._client)
             action = self.spec.action
             down = Layout((((rows, *action.shape), action.dtype),))
             self._client.open([Layouts(Layout(step_fields(self.spec, rows)), down)])
             self._state = RemoteState(self._conversations, rows, 0)
         return self._client
+
+    def _ready(self, client: Client) -> None:
+        """Asks for places; raises :class:`NotNow` if there is no room for them now."""
+        try:
+            client.ask({"kind": "ready", "spec": self.spec.to_json()})
+        except ConnectionLost as error:
+            if (error.said or "").startswith(NO_ROOM):
+                raise NotNow(error.said) from error
+            raise
 
     def _join(self, rows: int) -> dict[str, Any]:
         self.close()

@@ -21,7 +21,7 @@ from seedbed.serving.service import Service
 from seedbed.serving.specs import require_spec
 from seedbed.serving.violations import Violations
 from seedbed.transport.admission import equal, require_admission
-from seedbed.transport.interface import RUN_IS_OVER, Peer
+from seedbed.transport.interface import NO_ROOM, RUN_IS_OVER, Peer
 
 _MOST_SERVERS = 1024
 """Numbers that forward-pass servers may have."""
@@ -286,7 +286,7 @@ class ActorRegistry:
         service.require_room(joined.envs, rows)
         if len(self._free) < joined.envs:
             raise NotNow(
-                f"no room for {joined.envs} more environments, {len(self._free)} places are left: "
+                f"{NO_ROOM} {joined.envs} more environments, {len(self._free)} places are left: "
                 "start the learner with a larger --max-envs"
             )
         joined.slots = [self._free.pop(0) for _ in range(joined.envs)]

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from seedbed.acting.batcher import BatchRule, decide
 from seedbed.acting.inference import Inference, explores_least
 from seedbed.acting.unrolls import Begins, step_fields
-from seedbed.errors import Refused
+from seedbed.errors import NotNow, Refused
 from seedbed.seeding import integer
 from seedbed.serving.command_thread import CommandThread
 from seedbed.serving.specs import require_spec
 from seedbed.transport.admission import require_admission
-from seedbed.transport.interface import Layout, Layouts, Peer
+from seedbed.transport.interface import NO_ROOM, Layout, Layouts, Peer
 from seedbed.types import EnvSpec, Tree
 
 _NEVER = 1 << 30  # transitions after which an unroll is cut
@@ -98,7 +98,7 @@ class PolicyService(CommandThread):
         self._lock = threading.Lock()
         self._clients: dict[Peer, _Client] = {}
         self._numbers = itertools.count()
-        self._free = list(range(capacity))
+        self._capacity, self._free = capacity, list(range(capacity))
         # Of the thread alone: the clients that are ready, and those of them that wait, in order of arrival.
         self._ready: set[_Client] = set()
         self._waiting: list[_Client] = []
@@ -141,9 +141,14 @@ class PolicyService(CommandThread):
             raise Refused("'ready' comes once, after 'join'")
         require_spec(message, self._spec)
         with self._lock:
-            if len(self._free) < client.rows:
+            if client.rows > self._capacity:
                 raise Refused(
-                    f"no room for {client.rows} more environments, {len(self._free)} places are left: "
+                    f"{client.rows} environments, and the server has {self._capacity} places for all clients: give "
+                    "fewer, or serve with a larger --max-envs"
+                )
+            if len(self._free) < client.rows:
+                raise NotNow(
+                    f"{NO_ROOM} {client.rows} more environments, {len(self._free)} places are left: "
                     "serve with a larger --max-envs"
                 )
             taken, self._free = self._free[: client.rows], self._free[client.rows :]

@@ -53,6 +53,9 @@ MAX_PEERS = 1024
 RUN_IS_OVER = "the run is over"
 """Reason with which a server closes conversations for good: its clients need not come again."""
 
+NO_ROOM = "no room for"
+"""Begins the reason with which a server that is full ends a conversation: there may be room later."""
+
 MAX_QUESTION_BYTES = 1 << 20
 MAX_STEP_BYTES = 1 << 30
 MAX_MESSAGE_BYTES = 256 << 20
