@@ -68,9 +68,11 @@ int seedbed_over(const seedbed *run); /* whether the run is over, so that there 
 
 #ifdef SEEDBED_IMPLEMENTATION
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,13 +230,9 @@ static const char *sb_skip(const char *at) { /* the end of a value, or NULL */
                 if (*at == '\\') at++;
                 if (*at == '\0') return NULL;
             }
-        } else if (*at == '{' || *at == '[') {
-            depth++;
-        } else if (*at == '}' || *at == ']') {
-            depth--;
-        } else if (depth == 0) {
-            return at + strcspn(at, ",]} \t\r\n");
-        }
+        } else if (*at == '{' || *at == '[') depth++;
+        else if (*at == '}' || *at == ']') depth--;
+        else if (depth == 0) return at + strcspn(at, ",]} \t\r\n");
         if (depth <= 0) return depth ? NULL : at + 1;
     }
 }
@@ -320,6 +318,7 @@ static int sb_move(seedbed *run, void *data, size_t size, int writes) {
     while (size) {
         size_t most = size > 1 << 30 ? 1 << 30 : size;
         ssize_t moved;
+        errno = 0; /* OpenSSL may leave an old one */
 #ifdef SEEDBED_TLS
         if (run->ssl) moved = writes ? SSL_write(run->ssl, bytes, (int)most) : SSL_read(run->ssl, bytes, (int)most);
         else
@@ -332,9 +331,7 @@ static int sb_move(seedbed *run, void *data, size_t size, int writes) {
     }
     return 0;
 }
-static int sb_write(seedbed *run, const void *data, size_t size) {
-    return sb_move(run, (void *)(uintptr_t)data, size, 1);
-}
+static int sb_write(seedbed *run, const void *at, size_t size) { return sb_move(run, (void *)(uintptr_t)at, size, 1); }
 static int sb_read(seedbed *run, void *data, size_t size) { return sb_move(run, data, size, 0); }
 
 /* -- frames -- */
@@ -385,30 +382,35 @@ static char *sb_ask(seedbed *run, const char *question) {
     if (sb_say(run, SB_ASK, 0, question, strlen(question))) return NULL;
     for (;;) {
         if (sb_hear(run, &kind, &lane, &length)) return NULL;
-        if ((kind != SB_ANSWER && kind != SB_OPENED) || length > SB_QUESTION) {
-            sb_fail(run, "a frame of kind %d out of turn", kind);
-            return NULL;
-        }
-        if (!(body = (char *)calloc(1, (size_t)length + 1)) || sb_read(run, body, (size_t)length)) {
-            free(body);
-            return NULL;
-        }
+        if ((kind != SB_ANSWER && kind != SB_OPENED) || length > SB_QUESTION)
+            return sb_fail(run, "a frame of kind %d out of turn", kind), (char *)NULL;
+        if (!(body = (char *)calloc(1, (size_t)length + 1)) || sb_read(run, body, (size_t)length))
+            return free(body), (char *)NULL;
         if (kind == SB_ANSWER) return body;
         kind = sb_read_terms(run, body);
         free(body);
-        if (kind) { sb_fail(run, "layouts that this client does not know"); return NULL; }
+        if (kind) return sb_fail(run, "layouts that this client does not know"), (char *)NULL;
     }
 }
 
 /* -- joining -- */
-static int sb_try(int family, const void *address, size_t size) { /* a connected socket, or -1 */
-    int made = socket(family, SOCK_STREAM, 0), yes = 1;
+/* A connected socket, or -1 with errno. Of the seconds left it waits for 3, so that other addresses have a turn. */
+static int sb_try(int family, const void *address, size_t size, double *left) {
+    int made = socket(family, SOCK_STREAM, 0), yes = 1, error = 0;
+    double most = *left < 0 ? 0 : *left < 3 ? *left : 3;
+    struct pollfd ready = {made, POLLOUT, 0};
+    socklen_t length = sizeof error;
     if (made < 0) return -1;
-    if (connect(made, (const struct sockaddr *)address, (socklen_t)size)) return close(made), -1;
-    if (family == AF_UNIX) return made;
+    fcntl(made, F_SETFL, O_NONBLOCK);
+    if (connect(made, (const struct sockaddr *)address, (socklen_t)size)) error = errno;
+    if (error == EINPROGRESS && poll(&ready, 1, (int)(1000 * most)) == 1)
+        getsockopt(made, SOL_SOCKET, SO_ERROR, &error, &length);
+    else if (error == EINPROGRESS) *left -= most, error = ETIMEDOUT;
+    fcntl(made, F_SETFL, 0);
     setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     setsockopt(made, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
-    return made;
+    if (error) close(made), errno = error;
+    return error ? -1 : made;
 }
 static int sb_dial(seedbed *run, const char *place, double seconds) {
     const char *colon = strrchr(place, ':'), *begin = place + (*place == '[');
@@ -417,8 +419,8 @@ static int sb_dial(seedbed *run, const char *place, double seconds) {
     struct sockaddr_un file;
     struct addrinfo hints, *found, *each;
     char host[256];
-    memset(&file, 0, sizeof file);
-    memset(&hints, 0, sizeof hints);
+    int unknown = 0, error = 0;
+    memset(&file, 0, sizeof file), memset(&hints, 0, sizeof hints);
     file.sun_family = AF_UNIX;
     hints.ai_socktype = SOCK_STREAM;
     if (length >= sizeof host || strlen(place) >= sizeof file.sun_path) return sb_fail(run, "no address: %s", place);
@@ -427,14 +429,15 @@ static int sb_dial(seedbed *run, const char *place, double seconds) {
     strcpy(file.sun_path, place + (strncmp(place, "unix:", 5) ? 0 : 5));
     for (;; seconds -= 0.1, nanosleep(&pause, NULL)) {
         if (!strncmp(place, "unix:", 5)) {
-            run->socket = sb_try(AF_UNIX, &file, sizeof file);
-        } else if (!getaddrinfo(host, colon + 1, &hints, &found)) {
+            run->socket = sb_try(AF_UNIX, &file, sizeof file, &seconds), error = errno;
+        } else if (!(unknown = getaddrinfo(host, colon + 1, &hints, &found))) {
             for (each = found; each && run->socket < 0; each = each->ai_next)
-                run->socket = sb_try(each->ai_family, each->ai_addr, each->ai_addrlen);
+                run->socket = sb_try(each->ai_family, each->ai_addr, each->ai_addrlen, &seconds), error = errno;
             freeaddrinfo(found);
-        }
+        } else if (unknown == EAI_SYSTEM) unknown = 0, error = errno;
         if (run->socket >= 0) return 0;
-        if (seconds <= 0) return sb_fail(run, "nothing listens at %s: %s", place, strerror(errno));
+        if (seconds <= 0)
+            return sb_fail(run, "nothing listens at %s: %s", place, unknown ? gai_strerror(unknown) : strerror(error));
     }
 }
 static int sb_loopback(const char *place) {

@@ -4,6 +4,7 @@
  *   unpack BYTES                   KIND LANE BODY, or "refused"
  *   layout JSON                    BYTES OFFSET ... of a layout, or "refused"
  *   prove TOKEN BINDING KNOWN      MAC of the client, MAC of the server
+ *   dial PLACE SECONDS             "connected", or the error
  */
 #define _POSIX_C_SOURCE 200809L
 #define SEEDBED_IMPLEMENTATION
@@ -61,6 +62,10 @@ int main(void) {
             print_hex(mac, 32), printf(" ");
             sb_mac(word[0], "server", one, bound, two, known, mac);
             print_hex(mac, 32);
+        } else if (sscanf(line, "dial %131071s %131071s", word[0], word[1]) == 2) {
+            run.socket = -1;
+            printf("%s", sb_dial(&run, word[0], atof(word[1])) ? run.error : "connected");
+            if (run.socket >= 0) close(run.socket);
         }
         printf("\n");
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,38 @@ def test_the_client_in_c_reads_and_makes_them_too(tmp_path: Path) -> None:
     )
     for order, wanted, given in zip(orders, answers, done.stdout.splitlines(), strict=True):
         assert given == wanted, order[:200]
+
+
+@needs_compiler
+def test_the_client_in_c_says_why_it_finds_no_server_and_in_time(tmp_path: Path) -> None:
+    probe = compiled(Path(__file__).parent / "probe.c", tmp_path / "probe", *SANE)
+
+    def dialled(place: str, seconds: float) -> tuple[str, float]:
+        begun = time.monotonic()
+        done = subprocess.run(
+            [str(probe)], input=f"dial {place} {seconds}\n", capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip(), time.monotonic() - begun
+
+    for host, port in (("127.0.0.1", "no-service"), ("nohost.invalid", "7700")):
+        with pytest.raises(socket.gaierror) as unknown:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        said, _ = dialled(f"{host}:{port}", 0.1)
+        assert said == f"nothing listens at {host}:{port}: {unknown.value.strerror}"
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        assert dialled(place, 1)[0] == "connected"
+        # Nobody accepts: once the queue is full, further ones are not answered at all.
+        with contextlib.ExitStack() as waiting:
+            for _ in range(3):
+                one = waiting.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(server.getsockname())
+            said, took = dialled(place, 1.5)
+            assert said == f"nothing listens at {place}: Connection timed out"
+            assert 1 < took < 30
+    assert dialled(place, 0.2)[0] == f"nothing listens at {place}: Connection refused"
+    assert dialled(f"unix:{tmp_path}/none", 0.2)[0].endswith("none: No such file or directory")
 
 
 def test_a_foreign_world_has_a_spec_and_no_environment(tmp_path: Path) -> None:
