@@ -95,6 +95,25 @@ def test_draws_are_those_of_the_policy_and_follow_the_seed(tmp_path: Path) -> No
     assert (drawn(1) != drawn(2)).any()
 
 
+def test_every_episode_has_draws_of_its_own(tmp_path: Path) -> None:
+    folder = run(tmp_path, "vtrace")
+    policy = seedbed.load(folder, seed=1)
+    observation = np.zeros(policy.observation_spec.shape, np.float32)
+
+    def episode(policy: Any) -> list[int]:
+        state, taken = None, []
+        for _ in range(30):
+            action, state = policy.act(observation, state)
+            taken.append(int(action))
+        return taken
+
+    episodes = [episode(policy) for _ in range(3)]
+    assert len(set(map(tuple, episodes))) == 3
+    assert len({int(policy.act(observation)[0]) for _ in range(60)}) > 1, "without a state, too"
+    again = seedbed.load(folder, seed=1)
+    assert [episode(again) for _ in range(3)] == episodes
+
+
 def test_no_draw_is_a_forbidden_action(tmp_path: Path) -> None:
     policy, random = seedbed.load(run(tmp_path, "masks")), np.random.default_rng(2)
     mask = random.random((2_000, 5)) < 0.4

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ class PolicyState(NamedTuple):
 
     Attributes:
       agent: tree of arrays ``[B, ...]``, the agent's state (of a recurrent network, the stack of frames).
-      step: number of steps so far, from which random numbers are drawn.
+      step: number of steps so far.
     """
 
     agent: Tree
@@ -82,6 +83,7 @@ class Policy:
         self.decider = deciding(self.agent, greedy=greedy)
         self.decide = _compiled(self.decider, spec, self.params)
         self.root = key(seed, "policy")
+        self._decisions = itertools.count()
         self._keys = jax.jit(lambda rows, step: _keys(self.root, rows, step), static_argnums=0)
         self.sees_rewards = bool(getattr(config.settings, "previous_reward", False))
 
@@ -110,7 +112,7 @@ class Policy:
     def act(
         self, observation: Tree, state: PolicyState | None = None, *, reward: Any = None, first: Any = None
     ) -> tuple[Array, PolicyState]:
-        """Decides for one environment or a batch of them.
+        """Decides for one environment or a batch of them; where actions are drawn, every call draws anew.
 
         Args:
           observation: tree of arrays ``[*shape]`` or ``[B, *shape]``, as :attr:`observation_spec` says, or with the
@@ -139,7 +141,8 @@ class Policy:
             raise SpecError("this policy sees the reward of its last action: give act(..., reward=...)")
         timestep = step_of(self.spec, arrays, reward, state is None if first is None else first)
         state = state or PolicyState(self.agent.initial_state(rows), 0)
-        output, memory = self.decide(self._keys(rows, state.step), step_arrays(timestep), state.agent)
+        keys = self._keys(rows, next(self._decisions))
+        output, memory = self.decide(keys, step_arrays(timestep), state.agent)
         action = self.within(np.asarray(output.action, self.spec.action.dtype))
         return action[0] if batch is None else action, PolicyState(memory, state.step + 1)
 
