@@ -160,6 +160,32 @@ def test_a_game_is_counted_for_who_has_more() -> None:
     assert pool.steps == 2  # of the first step alone: at the end nothing is carried out
 
 
+@pytest.mark.parametrize("loser", [0, 1])
+def test_a_game_whose_agents_end_one_after_the_other_is_counted_at_its_end(loser: int) -> None:
+    """The beaten one goes first; its row is absent, and its return 0 again, when the winner ends."""
+    pool = a_pool()
+    meet(pool, 0)
+    games = Games(pool, [0, 1], epoch=0)
+
+    def step(first: list[int], over: list[int], returns: list[float], count: int) -> None:
+        flags = [[each] for each in first], [[each] for each in over]
+        games.step(one_of(steps(*flags, [[0]] * 2, [[0]] * 2)), np.array(returns), count)
+
+    def of(theirs: Any, others: Any) -> list[Any]:
+        return [theirs, others] if loser == 0 else [others, theirs]
+
+    counts = []
+    for game in range(2):
+        step([1, 1], [0, 0], [0.0, 0.0], 4 * game)
+        (other,) = np.flatnonzero(games.players == 0)
+        counts.append(0.0 if other != loser else 1.0)
+        step([0, 0], of(1, 0), of(-1.0, 0.5), 4 * game + 1)
+        assert len(pool._scores.get(0, [])) == game, "the game goes on"
+        step(of(1, 0), of(1, 0), of(0.0, 0.25), 4 * game + 2)
+        step(of(1, 0), of(1, 1), of(0.0, -0.5), 4 * game + 3)
+        assert pool._scores == {0: counts}
+
+
 def one_of(timestep: TimeStep) -> TimeStep:
     return TimeStep(timestep.observation[0], *(field[0] for field in timestep[1:]))
 

@@ -16,9 +16,10 @@ from untrained import untrained
 import seedbed
 from seedbed.acting.unrolls import step_arrays
 from seedbed.errors import CheckpointError, ConfigError, SpecError
+from seedbed.evaluation.observations import batch_of
 from seedbed.evaluation.player import Player
 from seedbed.evaluation.policy import PolicyState
-from seedbed.types import map_leaves
+from seedbed.types import ArraySpec, map_leaves
 
 PICTURES = {"env_options": ("cell_pixels=8",), "network": "nature"}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -151,6 +152,41 @@ def test_an_observation_that_does_not_fit_is_refused(shown: Any, says: str, tmp_
     policy = seedbed.load(run(tmp_path, "vtrace"))
     with pytest.raises(SpecError, match=says):
         policy.act(shown)
+
+
+@pytest.mark.parametrize(
+    ("shown", "spec", "says"),
+    [
+        (
+            5,
+            ArraySpec((), "int32", (3,)),
+            "values from 5 to 5, and needed are choices from 0 to 2: subtract the start",
+        ),
+        (
+            [[0, 2], [1, -1]],
+            ArraySpec((2,), "int32", (3, 2)),
+            r"from -1 to 2, and needed are choices from 0 to 2, 1:",
+        ),
+        ([1.0, 1e300], ArraySpec((2,), "float32"), "numbers that are beyond float32"),
+        ([300], ArraySpec((1,), "uint8"), "numbers that uint8 does not have"),
+    ],
+)
+def test_numbers_that_would_become_others_are_refused(shown: Any, spec: ArraySpec, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        batch_of(shown, spec)
+
+
+@pytest.mark.parametrize(
+    ("shown", "spec"),
+    [
+        (2, ArraySpec((), "int32", (3,))),
+        ([[0, 1], [2, 0]], ArraySpec((2,), "int32", (3, 2))),
+        ([1.0, np.inf], ArraySpec((2,), "float32")),
+    ],
+)
+def test_numbers_that_stay_the_same_are_taken(shown: Any, spec: ArraySpec) -> None:
+    (array,), batch = batch_of(np.array(shown), spec)
+    np.testing.assert_array_equal(array if batch else array[0], shown)
 
 
 def test_other_batches_than_the_state_and_missing_rewards_are_refused(tmp_path: Path) -> None:

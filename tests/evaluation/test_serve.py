@@ -69,7 +69,10 @@ def test_what_is_served_is_decided_as_by_the_loaded_policy(name: str, carrier: s
     with served(folder, carrier.format(tmp_path), greedy=greedy, seed=3) as client:
         remote = client(index=0)
         assert (remote.spec, remote.version) == (policy.spec, policy.version)
-        for rows in ((4,), ()):  # a batch, then one environment alone, of which the server begins to count anew
+        for rows in (
+            (4,),
+            (),
+        ):  # a batch, then one environment alone, of which the server begins to count anew
             policy = seedbed.load(folder, greedy=greedy, seed=3)
             for step in [*range(6), *range(4)]:  # two episodes
                 if step == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import subprocess
 import time
@@ -89,7 +90,8 @@ def jumping(scene: Scene) -> None:
             assert learner.wait() == 0, learner.output
             assert time.monotonic() - begin < 60, "0.5 minutes were as many by the wall clock"
             until(lambda: not alive(actor.process), "the actor to hear that the run is over", 60)
-    assert "left" not in learner.output.split("stopped:")[0], learner.output
+    left = [line for line in learner.output.splitlines() if re.match(r"actor \d+ left", line)]
+    assert all("the run is over" in line for line in left), learner.output
     assert summary(scene.folder / "tls")["seconds"] > 20
     assert balanced(summary(scene.folder / "tls"))
     scene.times += 1

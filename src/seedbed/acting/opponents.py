@@ -419,6 +419,7 @@ class Games:
         self._pool, self._slots, self._epoch = pool, slots, epoch
         self._recorded: list[NDArray[np.int32]] | None = [] if records else None
         self.players: NDArray[np.int64] = np.full(len(slots), ITSELF, np.int64)
+        self._ends = np.zeros(len(slots))  # return of each row that has ended in the game that goes on
 
     def step(self, step: TimeStep, returns: NDArray[np.float64], count: int) -> None:
         """Takes a step ``[rows]`` before it is decided: draws for games that begin; see :meth:`follow`.
@@ -448,21 +449,27 @@ class Games:
     def follow(self, step: TimeStep, returns: NDArray[np.float64], players: NDArray[np.integer[Any]]) -> None:
         """Counts the games that are over with a step ``[rows]``, and takes up the players that decide it.
 
-        It adds the opponents' decisions to their steps, but for those that only reset.
+        A game is over when neither agent is left in it; either may end before the other. The opponents' decisions are
+        added to their steps, but for those that only reset.
 
         Args:
           step: the step.
           returns: float64 ``[rows]``, rewards of each row's episode so far.
           players: int ``[rows]``, version that plays each row from this step on; see :attr:`players`.
         """
-        ended = (step.terminated | step.truncated) & ~step.absent
+        gone = step.terminated | step.truncated
+        ended = gone & ~step.absent
+        self._ends = np.where(ended, returns, self._ends)
         for row in range(0, len(self.players), SIDES):
             sides = slice(row, row + SIDES)
+            if not (gone[sides].all() and ended[sides].any()):
+                continue
             theirs = np.flatnonzero(self.players[sides] != ITSELF)
-            if theirs.size and ended[sides].all():
+            if theirs.size:
                 other = row + int(theirs[0])
-                won = float(np.sign(returns[_other_side(other)] - returns[other]))
+                won = float(np.sign(self._ends[_other_side(other)] - self._ends[other]))
                 self._pool.played(int(self.players[other]), 0.5 + 0.5 * won)
+            self._ends[sides] = 0.0
         self.players[:] = players
         self._pool.steps += int(np.count_nonzero((self.players != ITSELF) & ~ended & ~step.absent))
 

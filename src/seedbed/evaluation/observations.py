@@ -83,9 +83,18 @@ def _leaf(shown: Any, spec: ArraySpec, name: str) -> tuple[Array, int | None]:
         raise SpecError(
             f"{name} is {array.dtype}, and its numbers are not those of {spec.dtype}, which is needed"
         )
-    converted = array.astype(spec.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+        converted = array.astype(spec.dtype)
     if converted.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise SpecError(f"{name} has numbers that {spec.dtype} does not have")
+    if converted.dtype != array.dtype and not np.array_equal(np.isfinite(converted), np.isfinite(array)):
+        raise SpecError(f"{name} has numbers that are beyond {spec.dtype}, which is needed")
+    if spec.num_values and ((converted < 0) | (converted > spec.bounds[1])).any():
+        most = ", ".join(str(count - 1) for count in spec.num_values)
+        raise SpecError(
+            f"{name} has values from {converted.min()} to {converted.max()}, and needed are choices from 0 to {most}: "
+            "subtract the start of a Discrete space that begins elsewhere"
+        )
     return (converted, batch[0]) if batch else (converted[None], None)
 
 
