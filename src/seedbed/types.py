@@ -526,6 +526,8 @@ class Agent:
       clip: ``gradient -> gradient``, the step that needs the whole gradient before the optimizer has it. None: none.
       row_means: names of the metrics of the loss that are means over all rows of a batch, to which absent ones
         contribute 0. The others are averages over the transitions that were trained on.
+      own_begin: entries of the params that a setting of the run begins (counts, coefficients that are tuned):
+        ``--init-from`` does not take them from another run.
     """
 
     name: str
@@ -541,6 +543,7 @@ class Agent:
     priorities: Callable[[Unroll], Any] | None = None
     clip: Callable[[Tree], Tree] | None = None
     row_means: frozenset[str] = frozenset()
+    own_begin: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

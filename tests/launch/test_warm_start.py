@@ -52,6 +52,27 @@ def test_all_that_fits_is_taken_and_the_rest_is_named(tmp_path: Path) -> None:
         np.testing.assert_array_equal(leaf, begun[name] if taken else new[name])
 
 
+@pytest.mark.parametrize(
+    ("env", "agent", "entry", "more"),
+    [
+        ("toy:catch", "pqn", "steps", {}),
+        ("toy:catch", "dqn", "steps", {"epsilon_steps": 100}),
+        ("toy:catch", "vtrace", "entropy", {"target_entropy": 0.5, "entropy_cost": 0.3}),
+        ("Pendulum-v1", "sac", "entropy", {"entropy_cost": 0.3}),
+    ],
+)
+def test_what_a_setting_begins_is_begun_by_this_runs_setting(
+    env: str, agent: str, entry: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    other = {name: 0.7 if name == "entropy_cost" else value for name, value in more.items()}
+    source = untrained(env, tmp_path / "source", agent=agent, **other)
+    fresh = agent_of(env, tmp_path / "run", agent=agent, **more)
+    warm, line = warm_started(fresh, source)
+    root = jax.random.key(5)
+    assert warm.init(root)[entry] == fresh.init(root)[entry]
+    assert f"these begin anew: {entry} float32[]" in line
+
+
 def test_a_run_of_which_nothing_fits_and_no_run_are_refused(tmp_path: Path) -> None:
     source = untrained("toy:catch", tmp_path / "source", agent="dqn", hidden=(5,))
     with pytest.raises(ConfigError, match=r"none of its \d+ arrays fits .* --network"):

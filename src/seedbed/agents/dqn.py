@@ -99,6 +99,7 @@ def make_agent(
         prepare=count_by_updates(settings),
         explore=explore,
         priorities=_make_priorities(settings, start) if settings.priority_exponent else None,
+        own_begin=frozenset({"steps"}),
     )
 
 

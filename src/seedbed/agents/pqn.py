@@ -142,6 +142,7 @@ def make_agent(
         prepare=prepare,
         explore=explore,
         row_means=frozenset({"valid"}),
+        own_begin=frozenset({"steps"}),
     )
 
 

@@ -164,6 +164,7 @@ def make_agent(
         explore=explore,
         priorities=_make_priorities(settings) if settings.priority_exponent else None,
         row_means=frozenset({"valid"}),
+        own_begin=frozenset({"steps"}),
     )
 
 

@@ -200,6 +200,7 @@ def make_agent(
         prepare=_make_prepare(model),
         priorities=_make_priorities(model) if settings.priority_exponent else None,
         row_means=frozenset({"value_loss", "policy_loss", "td_error"}),
+        own_begin=frozenset({"entropy"}),
     )
 
 

@@ -111,6 +111,7 @@ def make_agent(
         data=DataPlan(settings.unroll_length, settings.batch_size, settings.reuse, settings.parts),
         mode=mode,
         row_means=frozenset({"policy_loss", "value_loss", "entropy_loss", "valid"}),
+        own_begin=frozenset({"entropy"}),
     )
     return with_scaled_rewards(settings, agent)
 

@@ -21,7 +21,8 @@ _MOST_NAMES = 4
 def warm_started(agent: Agent, path: str | Path) -> tuple[Agent, str]:
     """Returns the agent with an ``init`` that gives the newest parameters of a run, and a line about them.
 
-    An array is taken if path, shape and dtype are the same; the others begin anew. Optimizer and counters are new.
+    An array is taken if path, shape and dtype are the same; the others begin anew, and so do optimizer, counts, and
+    coefficients that are tuned, whose settings would have no effect (:attr:`~seedbed.types.Agent.own_begin`).
 
     Args:
       agent: the agent.
@@ -34,7 +35,11 @@ def warm_started(agent: Agent, path: str | Path) -> tuple[Agent, str]:
     checkpoint = RunFolder.open(path).newest()
     kept = checkpoint.leaves("train", "params")
     wanted = flatten(jax.eval_shape(agent.init, key(0, "template")))
-    fit = {name for name, leaf in wanted.items() if name in kept and _form(kept[name]) == _form(leaf)}
+    fit = {
+        name
+        for name, leaf in wanted.items()
+        if name in kept and _form(kept[name]) == _form(leaf) and name.partition("/")[0] not in agent.own_begin
+    }
     rest = [f"{name} {_form(leaf)}" for name, leaf in wanted.items() if name not in fit]
     if not fit:
         raise ConfigError(
