@@ -41,7 +41,7 @@ class Learner:
         # Compiled whole: one program instead of one for every operation of the network.
         self.state = self._replicate(jax.jit(self._update.begin)(key))
         self._priorities: Any = None
-        self._carried, self._carried_of_devices = -1.0, None  # kept, since it is most often the same
+        self._share, self._share_of_devices = -1.0, None  # kept, since it is most often the same
         # Wrapped per object: programs that a decorator compiles are kept for the life of the process.
         self._step = jax.jit(self._update.step)
         self._leave_out = jax.jit(self._update.left_out)
@@ -174,12 +174,12 @@ class Learner:
         """Returns this host's share of what was carried out for each of its devices, float32; None without a replay."""
         if self._plan.replay is None:
             return None
-        if carried != self._carried:
+        if carried != self._share:
             mesh = self._update.mesh
             here = sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
             each = _put(np.full(here, carried, np.float32), NamedSharding(mesh, PartitionSpec(DEVICES)))
-            self._carried, self._carried_of_devices = carried, each
-        return self._carried_of_devices
+            self._share, self._share_of_devices = carried, each
+        return self._share_of_devices
 
     def restore(self, state: TrainState) -> None:
         """Replaces the state by one of the same structure."""

@@ -136,7 +136,7 @@ class PushingLearner(Learner):
         jax.block_until_ready(self._gradient_of(self.put(example)))
         self.fetch()  # other workers have gone on meanwhile
 
-    def update(self, batch: Unroll) -> dict[str, Any]:
+    def update(self, batch: Unroll, carried: float = 1.0) -> dict[str, Any]:
         """Computes one gradient, and pushes and fetches when it is time; returns metrics as device scalars.
 
         The state's update count is that of this worker's own gradients, pushed or not.
@@ -149,7 +149,7 @@ class PushingLearner(Learner):
             # As stale as the oldest gradient of a push.
             self._computed_at = self._computed_at if self._accrued else self._versions
             self._accrued.append(found.gradient)
-            self._carried.append(float(found.carried))
+            self._carried.append(float(found.carried) * carried)
         with self._lock:
             self._told = self._told._replace(outliers=self._told.outliers + outlier)
         self._computed += 1
