@@ -31,7 +31,7 @@ class Loop:
     def _publish(self) -> None:
         pass
 
-    def _updates(self, unroll: Any) -> Any:
+    def _updates(self, unroll: Any, carried: float) -> Any:
         for count in range(1, self._plan.updates_a_batch + 1):
             self.version += 1
             yield {}, count == self._plan.updates_a_batch
