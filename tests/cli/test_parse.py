@@ -156,6 +156,15 @@ def test_a_narrow_terminal_changes_no_word(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_help_is_said_with_the_letters_that_the_terminal_has(encoding: str) -> None:
+    more = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "seedbed", "train", "--help"]
+    done = subprocess.run(command, env=more, capture_output=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    assert b"--learning-rate" in done.stdout
+
+
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--help"], ["-h"], ["help"]):
         status, out, error = run(capsys, *words)

@@ -10,6 +10,7 @@ from harness import PLACED, at_once, placed, tiny
 
 import seedbed
 from seedbed import regular_files
+from seedbed.cli.ending import _video
 from seedbed.errors import ConfigError, SeedbedError
 from seedbed.evaluation import player
 from seedbed.evaluation.player import evaluate, record
@@ -56,7 +57,7 @@ def test_a_video_is_not_written_into_what_is_no_file(kind: str, trained: Path, t
 
 
 def test_an_environment_that_cannot_be_drawn_is_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("blind.py").write_text(
@@ -73,6 +74,8 @@ def test_an_environment_that_cannot_be_drawn_is_a_clear_error(
     seedbed.train(tiny("blind:World", Path("run"), frames=500, transport="inproc"))
     with pytest.raises(SeedbedError, match=r"blind:World"):
         record("run")
+    _video("run")
+    assert "no video: blind:World" in capsys.readouterr().out, "the end of a run goes on without one"
     assert not [*Path("run").glob("*.mp4")], "half a video"
 
 

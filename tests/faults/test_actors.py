@@ -528,6 +528,15 @@ def test_actors_join_by_tls_with_no_secret_in_sight(tmp_path: Path) -> None:
                 until(lambda: again.output.count("joined from elsewhere") == 2, "both to come back")
                 again.interrupt()
                 assert again.wait() == 0, again.output
+    with Command("resume", "run", "--rotate-token", cwd=tmp_path) as last:
+        newest = last.says("more actors: ").split("--join ")[1].splitlines()[0]
+        assert newest[:64] == secret[:64] and newest != secret
+        with Command("actor", address, cwd=tmp_path, SEEDBED_JOIN=secret) as late:
+            late.says("wrong token")
+        with Command("actor", address, cwd=tmp_path, SEEDBED_JOIN=newest):
+            last.says("joined from elsewhere")
+        last.interrupt()
+        assert last.wait() == 0, last.output
     assert (tmp_path / "run/key.pem").stat().st_mode & 0o777 == 0o600
 
 

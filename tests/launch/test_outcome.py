@@ -9,7 +9,9 @@ import pytest
 
 from seedbed.cli.train import configuration
 from seedbed.config.resolve import configure, replace
-from seedbed.launch.outcome import origin_of
+from seedbed.launch.outcome import invitations, origin_of
+from seedbed.transport.admission import Gate
+from seedbed.transport.tls import Identity
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,16 @@ def test_a_preset_that_is_gone_is_spelled_out() -> None:
     config = dataclasses.replace(configure("CartPole-v1"), preset="of-another-version")
     words = shlex.split(origin_of(config)["command"])[2:]
     assert configuration(words) == replace(config, preset="none")
+
+
+@pytest.mark.parametrize(
+    ("env", "consent"), [("my_world:World", " --trust my_world:World"), ("toy:catch", "")]
+)
+def test_the_line_to_paste_consents_to_what_an_actor_has_to_import(env: str, consent: str) -> None:
+    gate = Gate("5ecret5ecret5ecret", Identity.make())
+    (line,) = invitations(configure(env, preset="none"), gate, ["somewhere.example:7777"])
+    invitation = gate.invitation("somewhere.example:7777")
+    assert line == f"more actors: seedbed actor somewhere.example:7777 --join {invitation}{consent}"
 
 
 def test_options_of_any_bytes_can_be_written() -> None:

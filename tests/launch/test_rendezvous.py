@@ -235,6 +235,19 @@ def test_a_host_that_grows_silent_before_all_are_there_gives_its_place(
             assert rendezvous.lost is None
 
 
+def test_strangers_that_stay_and_say_nothing_keep_no_host_waiting(
+    threads: ThreadPoolExecutor, address: str
+) -> None:
+    """One after the other they would take longer than this test waits."""
+    first = host_zero(threads, address, 2)
+    with ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(closing(dialled(address)))
+        second = threads.submit(come, address, 1)
+        with closing(second.result(PATIENCE)[0]), closing(first.result(PATIENCE)) as rendezvous:
+            assert rendezvous.lost is None
+
+
 def test_hosts_that_are_busy_are_not_missed(meet: Meet, threads: ThreadPoolExecutor) -> None:
     several = meet(2, timeout=3.0)
     assert several[0].wait_for_loss(4.0) is None

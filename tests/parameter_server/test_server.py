@@ -16,13 +16,14 @@ import pytest
 from seedbed.errors import ConnectionLost, ProtocolError, Refused, RunFailed, SpecError
 from seedbed.parameter_server.server import FETCH, PUSH, RemoteShards, ShardHandler, empty_part, lanes_of
 from seedbed.parameter_server.shards import Bound, LocalShards, Part, Shard, cut
-from seedbed.transport.admission import Invitation
+from seedbed.transport.admission import Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.interface import PROTOCOL, Server
+from seedbed.transport.tls import Identity
 from seedbed.types import Tree
 
 RULE = optax.adam(0.1)
-TOKEN = "secret"
+TOKEN = "5ecret5ecret5ecret"
 CARRIERS = ("inproc", "shm", "unix")
 Place = Callable[[int], str]
 
@@ -88,6 +89,37 @@ def test_what_travels_computes_what_one_process_does(place: Place, shards: int) 
         same(whole.params, local.whole().params)
         same(whole.opt_state, local.whole().opt_state)
         assert remote.lost == 0
+
+
+@pytest.mark.parametrize(
+    ("credentials", "says"),
+    [
+        (lambda identity: Invitation(TOKEN, identity.fingerprint), None),
+        (lambda identity: Invitation(TOKEN, "0" * 64), "another run listens there, or somebody in between"),
+        (lambda identity: Invitation("another" * 3, identity.fingerprint), "wrong token"),
+    ],
+    ids=["its own", "another certificate", "another token"],
+)
+def test_shards_on_the_network_speak_tls(
+    credentials: Callable[[Identity], Invitation], says: str | None
+) -> None:
+    identity = Identity.make()
+    (part,) = parts_of(Part(tree(), RULE.init(tree()), 0, 0), 1)
+    handler = ShardHandler(Shard(RULE, part, Bound()), TOKEN, "session")
+    with contextlib.closing(listen("0.0.0.0:0", handler, gate=Gate(TOKEN, identity))) as server:
+        address = f"127.0.0.1:{server.address.rpartition(':')[2]}"
+
+        def reach() -> RemoteShards:
+            return RemoteShards(
+                RULE, LIKE, [address], credentials(identity), patience=3.0, claim="session", takes=True
+            )
+
+        if says is None:
+            with contextlib.closing(reach()) as remote:
+                same(remote.fetch().params, tree())
+        else:
+            with pytest.raises((Refused, RunFailed), match=says):
+                reach().close()
 
 
 def test_two_workers_find_each_others_gradients(place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -14,9 +15,10 @@ from harness import until
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seedbed.errors import Refused
 from seedbed.testing.transport import PATIENCE, FakeHandler
 from seedbed.transport import sockets, streams
-from seedbed.transport.admission import Gate
+from seedbed.transport.admission import REFUSAL_SECONDS, Gate, Invitation
 from seedbed.transport.connect import connect, listen
 from seedbed.transport.strangers import End, Strangers, end_of, surplus
 from seedbed.transport.tls import Identity
@@ -160,3 +162,12 @@ def test_a_stranger_that_holds_all_connections_keeps_no_newcomer_out(
                 come = connect(address, timeout=PATIENCE, invitation=invitation)
                 assert stack.enter_context(closing(come)).ask({"x": 1})["x"] == 1
             assert first.ask({"x": 2})["x"] == 2
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "socket:127.0.0.1:0"])
+def test_a_wrong_token_is_answered_slowly(address: str) -> None:
+    with closing(listen(address, FakeHandler(), gate=Gate("x" * 16))) as server:
+        begin = time.monotonic()
+        with pytest.raises(Refused, match="wrong token"):
+            connect(server.address, timeout=PATIENCE, invitation=Invitation("y" * 16))
+        assert time.monotonic() - begin > 0.9 * REFUSAL_SECONDS > 0.5
