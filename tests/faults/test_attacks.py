@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from seedbed.registry import AGENTS
+
 TOOLS = Path(__file__).parents[2] / "tools"
 
 
@@ -36,6 +38,12 @@ def test_the_table_has_a_row_for_every_outcome(tmp_path: Path) -> None:
     assert lines[3] == "| wrong | what | 0 | WRONG: AssertionError: a step is missing | outcome |"
     assert "not tried: no compiler" in lines[4]
     assert "3 attacks, 1 with a wrong outcome" in lines[-1]
+
+
+def test_every_agent_that_acts_is_resumed_exactly_in_an_attack() -> None:
+    from attacks.exactness import PAIRED
+
+    assert {*AGENTS.names} - {*PAIRED} == {"bc"}
 
 
 def test_names_choose_attacks_and_a_wrong_outcome_is_the_status(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -10,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import count
 
+import grpc
+import psutil
 import pytest
 from harness import until
 from hypothesis import given
@@ -171,3 +176,80 @@ def test_a_wrong_token_is_answered_slowly(address: str) -> None:
         with pytest.raises(Refused, match="wrong token"):
             connect(server.address, timeout=PATIENCE, invitation=Invitation("y" * 16))
         assert time.monotonic() - begin > 0.9 * REFUSAL_SECONDS > 0.5
+
+
+SERVER = """
+import sys
+from seedbed.testing.transport import FakeHandler
+from seedbed.transport.admission import Gate
+from seedbed.transport.connect import listen
+server = listen("127.0.0.1:0", FakeHandler(), gate=Gate("x" * 16))
+print(server.address, flush=True)
+sys.stdin.read()
+server.close()
+"""
+METHODS = ("Converse", "Challenge")
+ITS_OWN = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
+
+
+@pytest.fixture
+def apart() -> Iterator[tuple[str, psutil.Process]]:
+    """A server in a process of its own: its address, and its process."""
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        yield process.stdout.readline().strip(), psutil.Process(process.pid)
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+async def _call(channel: grpc.aio.Channel, method: str, message: bytes = b"") -> grpc.StatusCode:
+    """Calls without a proof, and never says that it has said all."""
+    call = channel.stream_stream(f"/seedbed.Transport/{method}")()
+    with suppress(grpc.aio.AioRpcError, TimeoutError):
+        if message:
+            await asyncio.wait_for(call.write(message), 3.0)
+    call.cancel()
+    return await call.code()
+
+
+def test_large_messages_of_strangers_are_not_kept(apart: tuple[str, psutil.Process]) -> None:
+    """Ten of 200 MB."""
+    address, process = apart
+    before = process.memory_info().rss
+
+    async def send() -> int:
+        most, message = 0, bytes(200_000_000)
+        channels = [grpc.aio.insecure_channel(address, ITS_OWN) for _ in range(5)]
+        calls = [asyncio.ensure_future(_call(c, method, message)) for c in channels for method in METHODS]
+        while not all(call.done() for call in calls):
+            await asyncio.sleep(0.02)
+            most = max(most, process.memory_info().rss)
+        for channel in channels:
+            await channel.close()
+        return most
+
+    assert asyncio.run(send()) - before < 50e6
+
+
+def test_a_thousand_streams_of_strangers_keep_nobody_out(apart: tuple[str, psutil.Process]) -> None:
+    address, _ = apart
+
+    async def hold() -> None:
+        channels = [grpc.aio.insecure_channel(address, ITS_OWN) for _ in range(70)]
+        calls = [
+            channel.stream_stream(f"/seedbed.Transport/{METHODS[at % 2]}")()
+            for channel in channels
+            for at in range(16)
+        ]
+        for _ in range(3):  # meanwhile
+            with closing(
+                await asyncio.to_thread(connect, address, timeout=PATIENCE, invitation=Invitation("x" * 16))
+            ) as honest:
+                assert await asyncio.to_thread(honest.ask, {"x": 1}) == {"x": 1}
+        for call in calls:
+            call.cancel()
+        for channel in channels:
+            await channel.close()
+
+    asyncio.run(hold())
