@@ -22,6 +22,7 @@ FLAGS: dict[str, tuple[list[str], str]] = {
         ["bench", "toy:catch", "--results", "rows", "--compare", "seed", "--picture", "FILE"],
         "cannot draw",
     ),
+    "csv": (["crossplay", "nothing", "--csv", "FILE"], "cannot write"),
     "run": (["eval", "FILE"], "is not a run folder"),
     "run-dir": (["train", "toy:catch", "--run-dir", "FILE"], "cannot create the run folder"),
     "dataset": (
@@ -44,7 +45,13 @@ FLAGS: dict[str, tuple[list[str], str]] = {
         "are no certificate with its key",
     ),
 }
-MADE = {("results", "missing"), ("picture", "missing"), ("run-dir", "missing"), ("run-dir", "folder")}
+MADE = {
+    ("results", "missing"),
+    ("csv", "missing"),
+    ("picture", "missing"),
+    ("run-dir", "missing"),
+    ("run-dir", "folder"),
+}
 """What is written there, and may be."""
 
 

@@ -1,7 +1,10 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from seedbed.errors import ConfigError
+from seedbed.metrics import statistics
 from seedbed.metrics.statistics import (
     bootstrap_interval,
     estimate,
@@ -50,6 +53,22 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     np.testing.assert_array_equal(bootstrap_interval(values, seed=4), bootstrap_interval(values, seed=4))
     assert not np.array_equal(bootstrap_interval(values, seed=4), bootstrap_interval(values, seed=5))
     assert bootstrap_interval(values)[0].shape == (3,)
+
+
+def test_many_columns_take_no_more_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of ten thousand agents of a population; the pieces give the interval of the whole."""
+    values = np.random.default_rng(2).normal(size=(10, 100))
+    whole = bootstrap_interval(values, resamples=50)
+    sizes: list[int] = []
+
+    def watched(resampled: Any, axis: int = 0) -> Any:
+        sizes.append(resampled.size)
+        return interquartile_mean(resampled, axis)
+
+    monkeypatch.setattr(statistics, "interquartile_mean", watched)
+    monkeypatch.setattr(statistics, "_AT_ONCE", 3000)
+    np.testing.assert_array_equal(bootstrap_interval(values, resamples=50), whole)
+    assert max(sizes) == 3000
 
 
 def test_columns_are_resampled_together() -> None:

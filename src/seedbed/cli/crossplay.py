@@ -56,11 +56,13 @@ def run(arguments: list[str]) -> None:
     )
     from seedbed.errors import ConfigError
     from seedbed.evaluation.crossplay import crossplay
-    from seedbed.evaluation.crossplay_report import as_json, draw, table, write_csv
+    from seedbed.evaluation.crossplay_report import as_json, draw, require_csv, table, write_csv
 
     if not flags.runs:
         raise ConfigError("crossplay needs runs: give run folders, or a folder of runs")
     told = partial(say, stream=sys.stderr)
+    if flags.csv:
+        require_csv(flags.csv)
     if flags.out:
         require_picture(flags.out)
     found = crossplay(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -51,11 +52,24 @@ def as_csv(found: CrossPlay) -> str:
     return text.getvalue()
 
 
+def require_csv(file: str | Path) -> None:
+    """Refuses a file to which no table can be written; asked before the games."""
+    with _named(file):
+        regular_files.require_room(file, links=True)
+
+
 def write_csv(found: CrossPlay, file: str | Path) -> None:
     """Writes the rows of :func:`as_csv` to a file; raises :class:`ConfigError` if it cannot be written."""
-    try:
-        regular_files.require_room(file, links=True)
+    require_csv(file)
+    with _named(file):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
         regular_files.write_whole(Path(file), as_csv(found))
+
+
+@contextlib.contextmanager
+def _named(file: str | Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror or error}") from error
 

@@ -86,7 +86,7 @@ def bootstrap_interval(
     means = np.concatenate(
         [
             interquartile_mean(array[_resampled(random, piece, len(array), strata)], axis=1)
-            for piece in _pieces(resamples, max(1, _AT_ONCE // len(array)))
+            for piece in _pieces(resamples, max(1, _AT_ONCE // array.size))
         ]
     )
     return _interval(means, confidence)
