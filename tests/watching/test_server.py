@@ -239,14 +239,20 @@ def test_another_site_that_leads_here_is_refused(ask: Ask) -> None:
 
 def test_the_token(runs: Path) -> None:
     with served([runs], "secret") as ask:
-        for path in ("/", "/runs.json", "/runs.json?token=secreT", "/page.js?token="):
-            answer = ask(path, Cookie="seedbed_token=no")
-            assert answer.status == 403 and b"toy:catch" not in answer.read()
-        assert ask("/runs.json?token=secret", Host="some.machine").status == 200
         entered = ask("/?token=secret")
         cookie = entered.headers["Set-Cookie"]
+        for path in ("/", "/runs.json", "/runs.json?token=secreT", "/page.js?token="):
+            answer = ask(path, Cookie=f"{cookie.partition('=')[0]}=no")
+            assert answer.status == 403 and b"toy:catch" not in answer.read()
+        assert ask("/runs.json?token=secret", Host="some.machine").status == 200
         assert entered.status == 303 and "HttpOnly" in cookie and "SameSite=strict" in cookie
         assert ask("/runs.json", Cookie=cookie.partition(";")[0]).status == 200
+        # A page at another port of the same machine, which has another token, does not replace it.
+        names = {
+            ask("/?token=secret", Host=host).headers["Set-Cookie"].partition("=")[0]
+            for host in ("box:8000", "box:8001", "box")
+        }
+        assert len(names) == 3
 
 
 def test_places() -> None:

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 _PAGE = Path(__file__).parent / "page"
 _FILES = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
-_COOKIE = "seedbed_token"
 _MOST_POINTS = 300
 _RESAMPLES = 200
 _HEADERS = {
@@ -259,7 +258,11 @@ def application(answers: Answers, token: str | None) -> Starlette:
                 # The token leaves the address line, and with it the history of the browser.
                 response: Response = RedirectResponse("./", 303, _HEADERS)
                 response.set_cookie(
-                    _COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+                    _cookie(request),
+                    token,
+                    httponly=True,
+                    samesite="strict",
+                    secure=request.url.scheme == "https",
                 )
                 return response
             return Plain((_PAGE / name).read_bytes(), 200, _HEADERS, _FILES[name])
@@ -278,6 +281,11 @@ def application(answers: Answers, token: str | None) -> Starlette:
     )
 
 
+def _cookie(request: Request) -> str:
+    """Returns the name of the cookie with the token: browsers show a host's cookies to each of its ports."""
+    return f"seedbed_token_{request.url.port or request.url.scheme}"
+
+
 def _refused(request: Request, token: str | None) -> str | None:
     """The reason why a request is not answered; None if it is."""
     if token is None:
@@ -285,7 +293,7 @@ def _refused(request: Request, token: str | None) -> str | None:
         return (
             None if is_loopback(host) else f"this page is for this machine alone, and was asked for as {host}"
         )
-    given = request.query_params.get("token") or request.cookies.get(_COOKIE) or ""
+    given = request.query_params.get("token") or request.cookies.get(_cookie(request)) or ""
     if hmac.compare_digest(given.encode(), token.encode()):
         return None
     return "give the token that seedbed watch has printed: /?token=…"
