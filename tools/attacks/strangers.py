@@ -18,13 +18,16 @@ from attacks.table import Scene, attack
 from seedbed.acting.unrolls import step_arrays, step_fields
 from seedbed.envs.make import make, spec_of
 from seedbed.errors import ConnectionLost, Refused
-from seedbed.transport.admission import Invitation
+from seedbed.transport.admission import REFUSAL_SECONDS, Invitation
 from seedbed.transport.connect import connect
 from seedbed.transport.interface import PROTOCOL, Layout, Layouts
 
 ENV = "toy:catch"
 NEWCOMER_SECONDS = 60.0
 """The most that a newcomer, a process of its own on a busy machine, may take to join."""
+
+THREADS = 16
+"""Threads that try on wrong tokens."""
 
 
 @contextmanager
@@ -139,11 +142,11 @@ def _lie(address: str, invitation: Invitation) -> str:
 
 @attack(
     "wrong tokens",
-    "wrong proofs, as fast as they are refused, from 16 threads",
-    "none is let in; slowed; one line a second",
+    f"wrong proofs, as fast as they are refused, from {THREADS} threads",
+    "none is let in; each thread is refused once a second at most; one line a second",
 )
 def wrong_tokens(scene: Scene) -> None:
-    """Each waits a second for its refusal."""
+    """Each thread waits for its refusal, so that their number tells whether they were slowed."""
     with listening(scene) as (learner, actor, address, folder):
         fingerprint = actor[-1].partition(".")[0]
         invitation = Invitation("wrong" * 4, fingerprint)
@@ -161,7 +164,7 @@ def wrong_tokens(scene: Scene) -> None:
                     refused["lost"] += 1
 
         begin = time.monotonic()
-        threads = [threading.Thread(target=try_on) for _ in range(16)]
+        threads = [threading.Thread(target=try_on) for _ in range(THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -169,7 +172,9 @@ def wrong_tokens(scene: Scene) -> None:
         seconds = time.monotonic() - begin
         scene.times += sum(refused.values())
         assert not refused["let in"], refused
-        assert refused["refused"] > 0, refused
+        most = THREADS * (seconds / REFUSAL_SECONDS + 2)
+        assert 0 < refused["refused"] <= most, f"{refused} in {seconds:.0f} s"
         lines = (folder / "logs/learner.log").read_text().count("turned away without the token")
         assert 1 <= lines <= seconds + 2, f"{lines} lines in {seconds:.0f} s"
         assert "joined from elsewhere" not in learner.output
+        scene.notes.append(f"{refused['refused']} refused in {seconds:.0f} s")
