@@ -37,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="beginnings of names")
     parser.add_argument("--short", action="store_true", help="small numbers: minutes instead of an hour")
     parser.add_argument("--soak-minutes", type=float, help="length of the soak (10, short: 0.5)")
-    parser.add_argument("--messages", type=int, help="fuzzed messages over all carriers (10^6, short: 6000)")
+    parser.add_argument(
+        "--messages", type=int, help="fuzzed messages that are read, over all carriers (10^6, short: 6000)"
+    )
     parser.add_argument("--kills", type=int, help="kills of each run under chaos (12, short: 2)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is left to chance")
     parser.add_argument("--list", action="store_true", help="print the names and what is done, and end")

@@ -35,7 +35,7 @@ class Scale:
       pairs: architectures and agents whose exact resumption is tried; None for all that promise it.
       kills: processes that are killed in each run under chaos.
       checkpoint_kills: kills in the middle of writing a checkpoint.
-      messages: fuzzed messages over all carriers.
+      messages: fuzzed messages over all carriers that are read: none stands behind one that ends its conversation.
       strangers: connections of one that has no token.
       crowd: actors at once.
       soak_minutes: length of the soak.
@@ -80,7 +80,7 @@ class Scene:
       folder: folder of its own.
       scale: how much is done.
       chance: source of everything that is left to chance.
-      times: number of times that it was done so far, or the messages that were sent.
+      times: number of times that it was done so far, or the messages that were read.
       notes: remarks for the table.
     """
 
