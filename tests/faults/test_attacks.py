@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from seedbed.acting.meters import Meters
 from seedbed.registry import AGENTS
+from seedbed.transport.framing import Kind, decode, limits_up, unpack
+from seedbed.transport.interface import Layout
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -78,18 +81,31 @@ def test_which_pairs_promise_an_exact_resumption_is_asked() -> None:
     assert not [name for name in found if name.split()[0] in ("impala", "rapid", "gorila", "a3c")]
 
 
-def test_fuzzed_conversations_are_those_of_their_seed_and_all_kinds_of_wrong() -> None:
-    from attacks.fuzz import conversation
+def test_fuzzed_conversations_are_those_of_their_seed_and_are_read_to_their_last_frame() -> None:
+    from attacks.fuzz import Way, conversation
 
+    layout = Layout((((1, 10, 5), "float32"), ((1,), "float32"), ((1,), "bool")))
+    friend, stranger = (Way("socket file", lambda talks: None, token) for token in ("token" * 4, None))
     chance = random.Random(1)
-    made = [conversation(chance, "token" * 4, 300) for _ in range(20)]
+    made = [conversation(chance, friend, layout) for _ in range(40)]
     chance = random.Random(1)
-    assert made == [conversation(chance, "token" * 4, 300) for _ in range(20)]
-    frames = [frame for each in made for frame in each]
+    assert made == [conversation(chance, friend, layout) for _ in range(40)]
+    frames = [frame for each in made for frame in each.frames]
+    assert sum(each.read for each in made) == len(frames) > 1000
     assert len(set(frames)) > 500
-    assert {frame[3] for frame in frames if frame[:2] == b"Sd" and len(frame) > 15} > {1, 5}, "asks and steps"
-    assert any(frame[:2] != b"Sd" for frame in frames)
-    assert not any(b"token" * 4 in frame for frame in conversation(chance, None, 300))
+    assert any(frame[:2] != b"Sd" for frame in frames), "not all are frames at all"
+    # Whatever stands before the last frame is taken: it is a step, or a report that breaks no rule.
+    limits, meters, kinds = limits_up(1 << 20), Meters(), set()
+    for frame in (unpack(one, limits) for each in made for one in each.frames[2:-1]):
+        kinds.add(frame.kind)
+        if frame.kind == Kind.ASK:
+            meters.report(decode(frame.body))
+        else:
+            assert len(frame.body) == layout.nbytes and frame.lane < 2
+    assert kinds == {Kind.ASK, Kind.STEP}
+    short = [conversation(chance, stranger, layout) for _ in range(40)]
+    assert {each.read for each in short} == {1} and max(len(each.frames) for each in short) == 2
+    assert not any(b"token" * 4 in frame for each in short for frame in each.frames)
 
 
 @pytest.mark.slow
