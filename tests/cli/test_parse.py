@@ -156,6 +156,20 @@ def test_a_narrow_terminal_changes_no_word(
     assert error.count("\n") == 1
 
 
+def test_ctrl_c_while_python_shuts_down_is_no_traceback() -> None:
+    program = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['seedbed', '--version']\n"
+        "from seedbed.cli.main import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert done.stdout.startswith("seedbed ")
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_help_is_said_with_the_letters_that_the_terminal_has(encoding: str) -> None:
     more = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}

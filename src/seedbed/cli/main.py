@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -63,7 +65,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         # Whoever read the output has left (seedbed train --help | head).
         status = Status.FAILED
+    if argv is None:
+        _end_by_ctrl_c()
     raise SystemExit(status)
+
+
+def _end_by_ctrl_c() -> None:
+    """Lets Ctrl-C end the process at once: all is done, and while Python shuts down, it would be a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(Status.INTERRUPTED))
 
 
 def _told(status: Status, error: SeedbedError) -> Status:
