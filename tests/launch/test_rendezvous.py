@@ -235,6 +235,15 @@ def test_a_host_that_grows_silent_before_all_are_there_gives_its_place(
             assert rendezvous.lost is None
 
 
+def test_a_shorter_time_than_that_of_the_gathering_loses_nobody(
+    meet: Meet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ends beat by the new time at once, and not only after the pause of the old one, which is 5 s here."""
+    monkeypatch.setattr("seedbed.launch.rendezvous._GATHERING_SECONDS", 25.0)
+    several = meet(2, timeout=3.0)
+    assert [rendezvous.wait_for_loss(6.0 - 5.5 * rendezvous.index) for rendezvous in several] == [None, None]
+
+
 def test_strangers_that_stay_and_say_nothing_keep_no_host_waiting(
     threads: ThreadPoolExecutor, address: str
 ) -> None:

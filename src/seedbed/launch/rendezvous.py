@@ -85,7 +85,7 @@ class Rendezvous(ABC):
         self._gone = threading.Event()
         self._on_loss: Callable[[str], None] | None = None
         self._closed = threading.Event()
-        self._timeout = _GATHERING_SECONDS
+        self._timeout, self._changed = _GATHERING_SECONDS, threading.Event()
 
     @abstractmethod
     def exchange(self, message: bytes) -> list[bytes]:
@@ -133,6 +133,7 @@ class Rendezvous(ABC):
         with self._lock:
             first = not self._closed.is_set()
             self._closed.set()
+            self._changed.set()
             told = None if failure is None or self._lost else f"host {self.index} failed: {failure}"
         if first:
             self._leave(told)
@@ -140,10 +141,15 @@ class Rendezvous(ABC):
     def begin(self, timeout: float) -> None:
         """Sets the time without a heartbeat, in s, after which another host counts as lost."""
         self._timeout = timeout
+        self._changed.set()  # the next heartbeat is due by the new time
 
     def _pulse(self) -> None:
         """Sends heartbeats and looks for those of the others, as long as this end is open."""
-        while not self._closed.wait(min(self._timeout, _GATHERING_SECONDS) / _BEATS):
+        while True:
+            self._changed.wait(self._timeout / _BEATS)
+            self._changed.clear()
+            if self._closed.is_set():
+                return
             for other, heard in self._beat():
                 if time.monotonic() - heard > self._timeout:
                     self._miss(other, f"host {other} is gone: no sign of life for {self._timeout:g} s")
