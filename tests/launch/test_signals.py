@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -177,3 +178,11 @@ def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(
     assert type(caught.value) is raised
     with pytest.raises(AssertionError, match="no signal"), ending_as_by_ctrl_c():
         raise AssertionError("no signal")
+
+
+def test_a_signal_that_a_library_swallows_ends_the_block() -> None:
+    with pytest.raises(Terminated), ending_as_by_ctrl_c():
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        done = True
+    assert done

@@ -181,11 +181,11 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         welcome=welcome,
         **waiting,
     )
-    if others is not None:
-        others.keep()
     hosts = Hosts(0, cluster.hosts, rendezvous)
     stack.enter_context(failing_together(hosts))
     _join_jax(hosts, for_jax, for_jax, cluster.host_timeout)
+    if others is not None:
+        others.keep()  # until here none of them has anything to save
     return hosts
 
 
@@ -303,7 +303,7 @@ class _Others:
                 raise RunFailed(f"host {index} ended before it began: {fault} (log: {instance.log})")
 
     def keep(self) -> None:
-        """Does what is due from then on, when all have joined, in a thread; losses are the rendezvous's to notice."""
+        """Does what is due once all train together, in a thread; losses are the rendezvous's to notice."""
         self._keeper = threading.Thread(target=self._keep, name="others", daemon=True)
         self._keeper.start()
 

@@ -63,7 +63,8 @@ def heeding_signals(interrupted: Interruption) -> Iterator[None]:
 def ending_as_by_ctrl_c() -> Iterator[None]:
     """Raises :class:`Terminated` by SIGTERM and by a closed terminal while the block runs; main thread only.
 
-    Ctrl-C raises :class:`KeyboardInterrupt`, as ever. So does an error into which a library has turned it.
+    Ctrl-C raises :class:`KeyboardInterrupt`, as ever. So does an error into which a library has turned it, and the end
+    of the block if a library has swallowed it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -81,6 +82,8 @@ def ending_as_by_ctrl_c() -> Iterator[None]:
             if raised:  # JAX, interrupted while it traces, may raise an error of its own
                 raise raised[0] from error
             raise
+    if raised:  # where an exception is only printed, as in a destructor or a callback
+        raise raised[0]
 
 
 @contextlib.contextmanager
