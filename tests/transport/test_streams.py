@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import queue
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -242,6 +245,45 @@ def test_a_machine_that_vanishes_is_missed_by_both_sides(
         relay.close()
         client.close()
         server.close()
+
+
+STOPPED = """
+import sys
+from seedbed.testing.transport import DOWN, FakeHandler, example
+from seedbed.transport.streams import StreamServer
+
+class Answering(FakeHandler):
+    def deliver(self, peer, lane, arrays):
+        peer.reply(lane, example(DOWN, 7))
+
+servers = [StreamServer(address, Answering()) for address in sys.argv[1:]]
+print(*(server.address for server in servers), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_server_of_this_machine_may_be_stopped_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-Z: the one by the network is missed by then, and has to dial again."""
+    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 1)
+    words = [sys.executable, "-c", STOPPED, f"unix:{tmp_path}/socket", "127.0.0.1:0"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            own, network = (connect(each, timeout=PATIENCE) for each in server.stdout.readline().split())
+            with closing(own), closing(network):
+                for client in (own, network):
+                    opened(client, FakeHandler()).send(0, example(UP, 0))
+                    assert received(client)[0] == 0
+                server.send_signal(signal.SIGSTOP)
+                own.send(0, example(UP, 1))
+                with pytest.raises(ConnectionLost, match="ping"):
+                    network.receive(idle=True)
+                server.send_signal(signal.SIGCONT)
+                assert received(own)[0] == 0
+        finally:
+            server.kill()
 
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:

@@ -442,7 +442,8 @@ class StreamClient(Caller):
       invitation: token and certificate of the server; None where nothing is asked. Raises ``Refused`` if the server
         is another one.
       max_message_bytes: longest step or reply.
-      keepalive: whether a silent server is missed.
+      keepalive: whether a silent server on another machine is missed. One of this machine closes its socket when it
+        ends, and while it is only stopped (Ctrl-Z) nothing is lost.
     """
 
     def __init__(
@@ -455,7 +456,8 @@ class StreamClient(Caller):
         keepalive: bool = True,
     ) -> None:
         super().__init__(address)
-        if address.startswith(UNIX_PREFIX):
+        elsewhere = not address.startswith(UNIX_PREFIX)
+        if not elsewhere:
             check_length(address.removeprefix(UNIX_PREFIX))
         self._max = max_message_bytes
         self._limits = limits_down(max_message_bytes)
@@ -463,7 +465,7 @@ class StreamClient(Caller):
         self._incoming: queue.SimpleQueue[Frame | TransportError] = queue.SimpleQueue()
         self._over = False
         over = time.monotonic() + timeout
-        binding = self._dial(_options(max_message_bytes, keepalive), invitation, timeout)
+        binding = self._dial(_options(max_message_bytes, keepalive and elsewhere), invitation, timeout)
         try:
             self._wait_until_ready(max(0.0, over - time.monotonic()), timeout)
             self._call = self._begin(invitation, binding)
