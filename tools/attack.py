@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
-from attacks.table import ATTACKS, Scale, load, run_all, shown  # noqa: E402
+from attacks.table import ATTACKS, Scale, load, run_all, run_at_once, shown  # noqa: E402
 from harness import hear_interrupts, private_surroundings  # noqa: E402
 
 
@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--messages", type=int, help="fuzzed messages that are read, over all carriers (10^6, short: 6000)"
     )
     parser.add_argument("--kills", type=int, help="kills of each run under chaos (12, short: 2)")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="attacks at a time (1)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is left to chance")
     parser.add_argument("--list", action="store_true", help="print the names and what is done, and end")
     given = parser.parse_args(arguments)
@@ -57,7 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="seedbed-attack-") as folder:
         os.environ.update(private_surroundings(Path(folder)))
-        told = run_all(chosen, Path(folder), scale)
+        if given.at_once > 1:
+            told = run_at_once(chosen, Path(folder), scale, given.at_once)
+        else:
+            told = run_all(chosen, Path(folder), scale)
     sys.stdout.write(shown(told))
     return any(not each.right for each in told)
 
