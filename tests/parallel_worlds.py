@@ -311,6 +311,59 @@ class Nim:
         pass
 
 
+class Relay:
+    """Turns of three: "early" ends in its second turn, "late" comes after the second step. (PettingZoo's other API.)"""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "relay"}
+    possible_agents: ClassVar = ["early", "late", "whole"]
+
+    def agent_iter(self) -> Any:
+        return iter(self.agents)
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, 9, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(3)
+
+    def observe(self, agent: str) -> Any:
+        return np.float32([self._steps])
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self._steps = ["early", "whole"], 0
+        self._ended: set[str] = set()
+        self._turn_of("early")
+
+    def step(self, action: int | None) -> None:
+        mover = self.agent_selection
+        follows = {"early": "whole", "whole": "late" if "late" in self.agents else "early", "late": "early"}
+        if mover in self._ended:
+            assert action is None, f"{mover} has ended"
+            self.agents.remove(mover)
+            self._ended.remove(mover)
+        else:
+            assert action is not None, f"{mover} lives"
+            self._steps += 1
+        if self._steps == 2 and "late" not in self.agents:
+            self.agents.append("late")
+            follows["whole"] = "late"
+        if self._steps == 4:
+            self._ended = {"early"}
+        elif self._steps >= 7:
+            self._ended = {*self.agents}
+        following = follows[mover]
+        self._turn_of(following if following in self.agents else "whole")
+
+    def _turn_of(self, agent: str) -> None:
+        self.agent_selection = agent
+        self.rewards = {each: float(self._steps) for each in self.agents}
+        self.terminations = {each: each in self._ended for each in self.agents}
+        self.truncations, self.infos = dict.fromkeys(self.agents, False), {each: {} for each in self.agents}
+
+    def close(self) -> None:
+        pass
+
+
 class RockPaperScissors(Parallel):
     """Two players choose rock, paper or scissors at once, for one round or several, and see the other's last choice.
 

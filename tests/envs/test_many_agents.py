@@ -247,6 +247,18 @@ def test_refusals(name: str, options: dict[str, Any], said: str) -> None:
         make(f"{MINE}:{name}", 4, options)
 
 
+def test_one_that_takes_turns_may_come_late_and_end_early() -> None:
+    steps = recorded(7, f"{MINE}:Relay").steps
+    there = []
+    for step in steps:
+        absent = step.first & step.terminated
+        there.append("".join("x-"[each] for each in absent.astype(int)))
+    assert there == ["x-x", "x-x", "xxx", "xxx", "xxx", "-xx", "-xx", "-xx"]
+    ends = [step.terminated & ~step.first for step in steps]
+    assert [each.tolist() for each in ends[4::3]] == [[True, False, False], [False, True, True]]
+    assert not np.any(ends[:4]) and not np.any(ends[5:7])
+
+
 def test_rows_are_whole_environments() -> None:
     with pytest.raises(ConfigError, match=r"3 agents .*stays, dies and comes.* multiple of 3 \(of 6"):
         make(f"{MINE}:Scripted", 4)

@@ -237,7 +237,7 @@ def test_secrets_are_in_the_secret_alone(tmp_path: Path) -> None:
         (["slurm", "CartPole-v1", "--arch", "apex", "--agent", "dqn", "--eval-envs", "2"], "eval_envs is 2"),
         (["slurm", "toy:catch", "--arch", "gorila", "--agent", "dqn"], r"roles that listen \(shard\)"),
         (["kubernetes", "toy:catch", "--arch", "rapid", "--agent", "ppo"], "or write a manifest for rayjob"),
-        (["rayjob", *GANG], "no actors that Ray could place"),
+        (["rayjob", *GANG], "no actors on other machines"),
         (["slurm", "toy:catch", "--listen", "0.0.0.0:7700", "--lag", "free"], "--listen and --on are the"),
         (["rayjob", "toy:catch", "--transport", "shm", "--on", "ray"], "--listen and --on are the"),
         (["kubernetes", "toy:catch", "--name", "Catch_1"], "give --name"),

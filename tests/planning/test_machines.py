@@ -30,6 +30,7 @@ def test_a_machine_is_read() -> None:
         ("cores=0", "cores is 0.0, and has to be more than 0"),
         ("cores=nan", "cores is nan"),
         ("cores=8,price=-1", "price is -1.0, and has to be 0 or more"),
+        ("cores=inf", "cores is inf, and has to be a number of cores"),
         ("cores=8,count=0", "count is 0, and has to be more than 0"),
     ],
 )

@@ -37,6 +37,8 @@ ROW = {
 def test_shares_by_hand() -> None:
     # 50 batches a second of 4 ms; 15 s of the 20 s that two cores have in 10 s.
     assert shares(ROW, BEFORE, 2) == pytest.approx({"learner": 0.3, "inference": 0.2, "cores": 0.75})
+    # Two devices that compute them side by side are half as busy, each.
+    assert shares(ROW, BEFORE, 2, acting=2)["inference"] == pytest.approx(0.1)
     assert shares({}, {}, None) == {}
     assert shares(ROW, ROW, 2) == pytest.approx({"learner": 0.3, "inference": 0.2})
 

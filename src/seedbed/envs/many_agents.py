@@ -214,11 +214,17 @@ class TurnByTurn:
             {agent: part[agent] for agent in before}
             for part in (env.rewards, env.terminations, env.truncations, env.infos)
         )
-        self.agents = [agent for agent in before if not (terminations[agent] or truncations[agent])]
+        self.agents = self._living()
         # Who has ended is asked for nothing any more, but has to be passed over.
         while self.agents and env.agent_selection not in self.agents:
             env.step(None)
-        return self._shown(before), rewards, terminations, truncations, infos
+            self.agents = self._living()
+        return self._shown({*before, *self.agents}), rewards, terminations, truncations, infos
+
+    def _living(self) -> list[Any]:
+        """The agents that have not ended, those among them that have just come."""
+        ended = (self._env.terminations, self._env.truncations)
+        return [agent for agent in self._env.agents if not any(part.get(agent, False) for part in ended)]
 
     def _shown(self, agents: Iterable[Any]) -> dict[Any, Any]:
         return {agent: self._observed(agent) for agent in agents}

@@ -41,6 +41,8 @@ class Machine:
         for name in ("cores", "count", "network", "speed", "accelerator_speed"):
             if not getattr(self, name) > 0 or math.isnan(getattr(self, name)):
                 raise ConfigError(f"machine: {name} is {getattr(self, name)}, and has to be more than 0")
+        if math.isinf(self.cores):
+            raise ConfigError("machine: cores is inf, and has to be a number of cores")
         for name in ("accelerators", "price"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"machine: {name} is {getattr(self, name)}, and has to be 0 or more")

@@ -20,18 +20,21 @@ _BUSY = 0.75
 _FULL = 0.9
 
 
-def shares(row: Mapping[str, float], before: Mapping[str, float], cores: float | None) -> dict[str, float]:
+def shares(
+    row: Mapping[str, float], before: Mapping[str, float], cores: float | None, acting: int = 1
+) -> dict[str, float]:
     """Returns the known shares of time, by part.
 
     Args:
       row: newest row.
       before: an earlier row of the same session.
       cores: number of cores that the run may use; None if that is not known.
+      acting: number of devices and servers that compute actions side by side; their share is the mean.
     """
     found = {"learner": row.get("learner_busy", math.nan)}
     if batch := row.get("inference_batch"):
         per_second = row.get("agent_steps_per_second", math.nan) / batch
-        found["inference"] = per_second * row.get("inference_milliseconds", math.nan) / 1000
+        found["inference"] = per_second * row.get("inference_milliseconds", math.nan) / 1000 / acting
     if cores and (elapsed := row.get("seconds", 0.0) - before.get("seconds", 0.0)) > 0:
         found["cores"] = (
             (row.get("cpu_seconds", math.nan) - before.get("cpu_seconds", math.nan)) / elapsed / cores

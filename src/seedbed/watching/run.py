@@ -129,7 +129,7 @@ class WatchedRun:
             self._of_agents.append((GrowingRows(self.folder.metrics_of(index), self.last), []))
         program = _program(self.folder.program)
         state, why = self._state(live)
-        found = shares(self._smoothed(row), before, live.get("cores"))
+        found = shares(self._smoothed(row), before, live.get("cores"), _acting(settings))
         instances = tuple(map(_plain, live.get("instances") or ()))
         return Standing(
             self.folder,
@@ -222,6 +222,12 @@ def _agents(settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     except ConfigError:
         return ()
     return tuple({**each.values, "seed": each.seed} for each in agents) if len(agents) > 1 else ()
+
+
+def _acting(settings: Mapping[str, Any]) -> int:
+    """The number of devices and servers that compute actions side by side."""
+    devices, servers = settings.get("inference_devices"), settings.get("forward_servers")
+    return max(1, len(devices) if isinstance(devices, list) else 1) * max(1, int(servers or 1))
 
 
 def _lives(live: Mapping[str, Any]) -> bool:

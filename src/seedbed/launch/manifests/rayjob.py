@@ -20,8 +20,8 @@ def files(plan: Plan) -> dict[str, str]:
     """
     if plan.elsewhere is None:
         raise ConfigError(
-            f"--arch {plan.config.arch} with --hosts {plan.hosts} has no actors that Ray could place: write a manifest "
-            "for kubernetes, slurm or skypilot"
+            f"--arch {plan.config.arch} with --hosts {plan.hosts} has no actors on other machines, which a RayJob is "
+            "written for: write a manifest for kubernetes, slurm or skypilot"
         )
     config = replace(plan.config, on="ray", begin_or_resume=True, video=False)
     values = {
