@@ -12,6 +12,8 @@ from pathlib import Path
 
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.program import Program, Role
+from seedbed.architectures.roles import carrier_of
+from seedbed.cli.program import kind
 from seedbed.config.resolve import configure
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.types import EnvSpec
@@ -29,22 +31,23 @@ def spec() -> EnvSpec:
     return build_spec(configure("ALE/Breakout-v5"))
 
 
-def program_of(arch: str) -> Program:
-    """The program of an architecture, for its page."""
+def program_of(arch: str) -> tuple[Program, str]:
+    """The program of an architecture and its carrier, for its page."""
     config = configure("ALE/Breakout-v5", arch=arch, agent=AGENTS.get(arch, "vtrace"), **SETTINGS)
     architecture = load_architecture(arch)
-    return architecture.program(architecture.place(config), build_agent(config, spec()), spec())
+    config = architecture.place(config)
+    return architecture.program(config, build_agent(config, spec()), spec()), carrier_of(config)
 
 
 def block(arch: str) -> str:
     """The part of an architecture's page that is written here."""
-    program = program_of(arch)
+    program, carrier = program_of(arch)
     lines = [
         BEGIN,
         "",
         "| role | instances | what it is | needs |",
         "|---|---|---|---|",
-        *(_role(program, role) for role in program.roles),
+        *(_role(program, role, carrier) for role in program.roles),
         "",
     ]
     rows = [
@@ -53,6 +56,8 @@ def block(arch: str) -> str:
         for each in edge.traffic
     ]
     if rows:
+        if carrier == "inproc":
+            lines += ["All of it is one process, in which this is handed over:", ""]
         lines += ["| what travels | from, to | bytes | per |", "|---|---|---|---|"]
         lines += [
             f"| {each.what} | {one} to {other} | {each.bytes:,.0f} | {each.per} |"
@@ -66,10 +71,9 @@ def block(arch: str) -> str:
     return "\n".join(lines)
 
 
-def _role(program: Program, role: Role) -> str:
-    kind = "the head" if role.name == program.head else "process" if role.entry else "thread of the head"
+def _role(program: Program, role: Role, carrier: str) -> str:
     devices = f", {role.needs.accelerators} device" if role.needs.accelerators else ""
-    return f"| {role.name} | {role.count} | {kind} | {role.needs.cores:g} core{devices} |"
+    return f"| {role.name} | {role.count} | {kind(program, role, carrier)} | {role.needs.cores:g} core{devices} |"
 
 
 def with_block(arch: str, page: str) -> str:

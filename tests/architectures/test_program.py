@@ -196,10 +196,18 @@ def test_actors_that_only_step_may_step_aside(arch: str, tmp_path: Path) -> None
         niceness = {role.name: role.niceness for role in program.roles}
         assert niceness.pop("actor") == chosen.get("actor_niceness")
         assert set(niceness.values()) == {0}
-        actor = next(line for line in lines(program) if line.startswith("actor "))
+        actor = next(line for line in lines(program, "shm") if line.startswith("actor "))
         assert actor.endswith(f", {shown}") if shown else actor.endswith("at most")
     with pytest.raises(ConfigError, match="from 0 to 20"):
         tiny("toy:catch", tmp_path / "run", arch=arch, actor_niceness=21)
+
+
+def test_without_processes_actors_are_threads(tmp_path: Path) -> None:
+    config = tiny("toy:catch", tmp_path / "run", transport="inproc")
+    shown = list(lines(declared(config), carrier_of(config)))
+    assert "the head" in next(line for line in shown if line.startswith("learner "))
+    assert "thread of the head" in next(line for line in shown if line.startswith("actor "))
+    assert any("one process" in line for line in shown)
 
 
 def test_guests_are_declared_beside_the_actors_that_a_run_counts_on(tmp_path: Path) -> None:
@@ -208,7 +216,7 @@ def test_guests_are_declared_beside_the_actors_that_a_run_counts_on(tmp_path: Pa
     assert (actor.count, actor.guests, actor.elastic) == (2, 3, True)
     assert Program.from_json(program.to_json())["actor"] == actor
     assert "and 3 guests that come and go" in next(
-        line for line in lines(program) if line.startswith("actor ")
+        line for line in lines(program, "shm") if line.startswith("actor ")
     )
     alone = declared(tiny("toy:catch", tmp_path / "run"))["actor"]
     assert (alone.guests, alone.elastic) == (0, False)

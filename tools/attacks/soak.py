@@ -61,11 +61,11 @@ def soak(scene: Scene) -> None:
         assert "Traceback" not in learner.output, learner.output
         family = learner.family()
         until(lambda: not any(map(alive, family)), "everything to end", 30)
+    _require_flat(scene, seen)
     rows_are_balanced(scene.folder / "run")
     assert balanced(summary(scene.folder / "run"))
     ours = set(Path("/dev/shm").iterdir()) - shared
     until(lambda: not any(path.exists() for path in ours), f"{ours} in /dev/shm to be given back", 60)
-    _require_flat(scene, seen)
 
 
 def _come_and_go(scene: Scene, over: threading.Event, address: str, invitation: Invitation) -> None:

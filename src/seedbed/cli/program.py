@@ -16,7 +16,7 @@ _ASIDE = {0: "", IDLE: ", on idle cores", None: ", on idle cores beside an accel
 """Priorities of a role's processes, by niceness."""
 
 if TYPE_CHECKING:
-    from seedbed.architectures.program import Program
+    from seedbed.architectures.program import Program, Role
     from seedbed.config.settings import RunConfig
     from seedbed.types import Agent
 
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 def run(arguments: list[str]) -> None:
     """Prints roles, needs, edges and bytes; starts nothing."""
     config = read_config("program", arguments, ABOUT)
+    from seedbed.architectures.roles import carrier_of
+
     program = declared(config)
     if config.json:
         print_line(json.dumps(program.to_json(), indent=2))
         return
-    for line in lines(program):
+    for line in lines(program, carrier_of(config)):
         print_line(line)
 
 
@@ -53,13 +55,24 @@ def built(config: RunConfig) -> tuple[Agent, Program]:
     return agent, architecture.program(architecture.place(config), agent, spec)
 
 
-def lines(program: Program) -> Iterator[str]:
-    """Yields the program as people read it: a table of roles, and one of the traffic."""
+def kind(program: Program, role: Role, carrier: str) -> str:
+    """Returns what the instances of a role are; with the carrier ``inproc`` all are threads of one process."""
+    if role.name == program.head:
+        return "the head"
+    return "process" if role.entry and carrier != "inproc" else "thread of the head"
+
+
+def lines(program: Program, carrier: str) -> Iterator[str]:
+    """Yields the program as people read it: a table of roles, and one of the traffic.
+
+    Args:
+      program: the program.
+      carrier: name of the carrier between roles on one machine.
+    """
     if program.hosts > 1:
         yield f"on each of {program.hosts} hosts:"
     yield f"{'role':<20} {'count':>5} {'cores':>6} {'devices':>7}  what it is"
     for role in program.roles:
-        kind = "the head" if role.name == program.head else "process" if role.entry else "thread of the head"
         watched = f", silent for {role.silent_after:g} s at most" if role.silent_after else ""
         again = f", restarted {role.restarts} times at most" if role.restarts is not None else ""
         aside = _ASIDE.get(role.niceness, f", nice {role.niceness}")
@@ -67,7 +80,7 @@ def lines(program: Program) -> Iterator[str]:
         near = f", near the {role.near}" if role.near else ""
         yield (
             f"{role.name:<20} {role.count:>5} {role.needs.cores:>6g} {role.needs.accelerators:>7}  "
-            f"{kind}{more}{near}{watched}{again}{aside}"
+            f"{kind(program, role, carrier)}{more}{near}{watched}{again}{aside}"
         )
     rows = [
         (role.name, edge.to, each) if each.direction == "up" else (edge.to, role.name, each)
@@ -78,6 +91,8 @@ def lines(program: Program) -> Iterator[str]:
         yield "nothing travels between processes"
         return
     yield ""
+    if carrier == "inproc":
+        yield "all of it is one process, in which this is handed over:"
     yield f"{'from':<20} {'to':<20} {'bytes':>12}  per       what"
     for source, to, each in rows:
         yield f"{source:<20} {to:<20} {each.bytes:>12,.0f}  {each.per:<9} {each.what}"
