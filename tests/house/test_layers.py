@@ -1,6 +1,7 @@
 """The house rules of DESIGN section 3: what may import what, and what stands nowhere."""
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from seedbed.registry import ARCHITECTURES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seedbed"
@@ -203,6 +206,14 @@ def test_no_module_is_named_after_a_library() -> None:
     libraries |= {"grpc", "ale", "gym", "ray", "torch", "tensorboard", "onednn", "haiku", "chex", "orbax"}
     named = {dotted(path) for path in EVERY_MODULE if path.stem in libraries or path.parent.name in libraries}
     assert not named
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES.names)
+def test_the_file_of_an_architecture_begins_with_its_drawing(name: str) -> None:
+    text = ast.get_docstring(ast.parse((SOURCE / "architectures" / f"{name}.py").read_text())) or ""
+    _, _, drawing = text.partition("\n::\n\n")
+    lines = itertools.takewhile(lambda line: line.startswith("  "), drawing.splitlines())
+    assert sum(bool(re.search("[│─►]", line)) for line in lines) > 2, name
 
 
 def test_there_is_no_room_for_leftovers() -> None:
