@@ -419,3 +419,9 @@ def test_bundles_fill_every_machine(room: list[int], count: int, size: int) -> N
     assert bundle_size(room, count) == size
     if count == sum(room):
         assert sum(each // size for each in room) == -(-count // size), "all of them are placed"
+
+
+def test_bundles_of_two_runs_at_one_path_of_two_machines_have_different_names() -> None:
+    """Names are the cluster's; disks are the machines' own."""
+    one, other = (cluster._title("/runs/catch", token) for token in ("a" * 32, "b" * 32))
+    assert one != other and one == cluster._title("/runs/catch", "a" * 32)

@@ -163,11 +163,12 @@ class _Held:
           plan: its work.
           place: the engine's options that say what it takes of a machine, and of which one.
         """
+        names = " ".join(name_of(self.role.name, index) for index in self.tasks)
         remote = self.ray.remote(Bundle).options(
             max_restarts=0 if self.role.restarts is None else -1,
             max_task_retries=0,
             max_concurrency=_CALLS_AT_ONCE,
-            name=f"{_title(plan.run)} {' '.join(name_of(self.role.name, index) for index in self.tasks)}",
+            name=f"{_title(plan.run, plan.invitation.token)} {names}",
             namespace=NAMESPACE,
             **place,
         )
@@ -494,9 +495,10 @@ def tail_of(folder: RunFolder, name: str) -> bytes:
     """
     ray, own = connected()
     try:
+        run = _title(str(folder.path), folder.token())
         titles = [title.split() for title in ray.util.list_named_actors(all_namespaces=False)]
         for title in titles:
-            if title[0] == _title(str(folder.path)) and name in title[1:]:
+            if title[0] == run and name in title[1:]:
                 bundle = ray.get_actor(" ".join(title), namespace=NAMESPACE)
                 tail: bytes = ray.get(bundle.tail.remote(int(name.rpartition("-")[2])), timeout=GRACE_SECONDS)
                 return tail
@@ -508,6 +510,11 @@ def tail_of(folder: RunFolder, name: str) -> bytes:
     raise ConfigError(f"there is no log of {name} in {folder.given}, and no machine has {name} now")
 
 
-def _title(run: str) -> str:
-    """Returns the first word of the names of a run's bundles."""
-    return hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
+def _title(run: str, token: str) -> str:
+    """Returns the first word of the names of a run's bundles.
+
+    Args:
+      run: run folder; one on another machine's own disk may have the same path.
+      token: token of the run, which is no other's.
+    """
+    return hashlib.sha256(os.fsencode(run) + token.encode()).hexdigest()[:16]
