@@ -90,4 +90,4 @@ def come_and_go(folder: Path, transport: str, number: int) -> float:
 def acted(policy: NoPolicy, actors: int) -> None:
     """Waits until every actor can have acted twice since now."""
     before = policy.messages
-    until(lambda: policy.messages - before > 4 * actors, "the actors to act", 60)
+    until(lambda: policy.messages - before > 4 * actors, "the actors to act")

@@ -169,6 +169,8 @@ def run_at_once(chosen: Sequence[Attack], folder: Path, scale: Scale, at_once: i
     # One that is ended stops what it has started: see _in_a_process_of_its_own.
     with get_context("spawn").Pool(at_once, _in_a_process_of_its_own, maxtasksperchild=1) as pool:
         told = [Told(each, *rest) for each, rest in zip(chosen, pool.imap(_named, tasks, 1), strict=True)]
+        pool.close()
+        pool.join()
     sys.stderr.write(f"{time.monotonic() - begin:.0f} s in all\n")
     return told
 
