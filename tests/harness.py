@@ -231,6 +231,12 @@ class Command:
 
         return until(look, f"{text!r} in {self.output!r}", timeout)
 
+    def pasted(self) -> list[str]:
+        """The words of ``seedbed`` that a learner advises for actors from elsewhere."""
+        return (
+            self.says("more actors: seedbed actor").split("more actors: seedbed ")[1].splitlines()[0].split()
+        )
+
 
 def alive(process: psutil.Process) -> bool:
     """Whether it runs (a zombie does not)."""

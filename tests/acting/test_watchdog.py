@@ -101,8 +101,8 @@ def test_an_actor_from_elsewhere_whose_environment_hangs_ends_itself(tmp_path: P
     )
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     with Command(*words, cwd=tmp_path, **path) as learner:
-        line = learner.says("more actors: seedbed actor").split("more actors: seedbed ")[1].split("\n")[0]
-        with Command(*line.split(), cwd=tmp_path, HANGS="1", **path) as actor:
+        line = learner.pasted()
+        with Command(*line, cwd=tmp_path, HANGS="1", **path) as actor:
             children = until(
                 lambda: [child for child in actor.family() if "777" in child.cmdline()],
                 "a child of the world",

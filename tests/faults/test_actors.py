@@ -404,9 +404,9 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_pat
     )
     folder = tmp_path / "run"
     with Command(*words, cwd=tmp_path) as learner:
-        line = learner.says("more actors: seedbed actor").split("more actors: seedbed ")[1].split("\n")[0]
-        address = line.split()[1]
-        with Command(*line.split(), cwd=tmp_path) as first:
+        line = learner.pasted()
+        address = line[1]
+        with Command(*line, cwd=tmp_path) as first:
             until(lambda: checkpoints(folder), "a checkpoint")
             (live,) = until(lambda: standing(folder), "a row after it has joined")
             assert (live["index"], live["state"], live["machine"]) == (0, "running", socket.gethostname())
@@ -415,10 +415,10 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_pat
                 assert stranger.wait() == 1
                 assert "wrong token" in stranger.last_line
             _send_garbage(address)
-            _bring_another_environment(address, line.split()[-1])
-            _send_another_shape(address, line.split()[-1])
+            _bring_another_environment(address, line[-1])
+            _send_another_shape(address, line[-1])
             until(lambda: learner.output.count("actor 1 left") == 2, "both strangers to be sent away")
-            with Command(*line.split(), "--envs", "2", cwd=tmp_path) as second:
+            with Command(*line, "--envs", "2", cwd=tmp_path) as second:
                 until(
                     lambda: learner.output.count("actor 1 joined from elsewhere") == 2, "the second to join"
                 )
@@ -427,7 +427,7 @@ def test_actors_come_from_elsewhere_and_survive_their_learner(arch: str, tmp_pat
                 until(lambda: learner.output.count("actor 1 left") == 3, "the second to leave")
             # By the run's Unix socket, and killed in the middle: the others notice nothing.
             (own,) = sockets(folder)
-            with Command("actor", f"unix:{own}", *line.split()[2:], cwd=tmp_path) as third:
+            with Command("actor", f"unix:{own}", *line[2:], cwd=tmp_path) as third:
                 until(lambda: learner.output.count("actor 1 joined from elsewhere") == 3, "the third to join")
                 third.process.kill()
                 until(lambda: learner.output.count("actor 1 left") == 4, "the third to be missed")
@@ -455,8 +455,8 @@ def test_an_actor_elsewhere_that_hangs_stalls_nobody_is_dismissed_and_may_come_b
     # Less than the 10 s after which gRPC may miss it.
     words = flags("CartPole-v1", "run", actors=0, listen=("127.0.0.1:0",), transport="grpc", env_timeout=8.0)
     with Command(*words, cwd=tmp_path) as learner:
-        line = learner.says("more actors: seedbed actor").split("more actors: seedbed ")[1].split("\n")[0]
-        with Command(*line.split(), cwd=tmp_path) as good, Command(*line.split(), cwd=tmp_path) as hanging:
+        line = learner.pasted()
+        with Command(*line, cwd=tmp_path) as good, Command(*line, cwd=tmp_path) as hanging:
             until(lambda: learner.output.count("joined from elsewhere") == 2, "both to join")
             learned(tmp_path / "run")
             hanging.process.suspend()

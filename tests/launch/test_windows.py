@@ -27,8 +27,8 @@ def test_an_actor_on_windows_acts_for_a_learner_elsewhere(
     options = ["--arch", architecture, "--preset", "none", "--actors", "0", "--listen", listen]
     whole = [env, *options, "--frames", "4000", "--until-return", "none", "--run-dir", "run"]
     with Command("train", *whole, cwd=tmp_path) as learner:
-        line = learner.says("more actors: seedbed actor").split("more actors: seedbed ")[1].splitlines()[0]
-        with Command(*line.split(), cwd=tmp_path, PYTHONPATH=WINDOWS) as actor:
+        line = learner.pasted()
+        with Command(*line, cwd=tmp_path, PYTHONPATH=WINDOWS) as actor:
             assert actor.wait() == 0, actor.output
             assert "the run is over" in actor.output
         assert learner.wait() == 0, learner.output

@@ -82,7 +82,7 @@ def jumping(scene: Scene) -> None:
         return
     words = flags("toy:catch", "tls", actors=1, listen=("0.0.0.0:0",), minutes=0.5, transport="grpc")
     with Command(*words, cwd=scene.folder, **shim) as learner:
-        line = learner.says("seedbed actor").split("more actors: seedbed ")[1].splitlines()[0].split()
+        line = learner.pasted()
         line[1] = f"127.0.0.1:{line[1].rpartition(':')[2]}"
         with Command(*line, cwd=scene.folder, **shim) as actor:
             learner.says("joined from elsewhere")

@@ -107,7 +107,7 @@ def _begun(scene: Scene, stack: ExitStack, name: str) -> _Run:
         settings |= {"listen": ("127.0.0.1:0",), "max_envs": 64}
     learner = stack.enter_context(Command(*flags("toy:catch", "run", **settings), cwd=place))
     if listens:
-        pasted = learner.says("seedbed actor").split("more actors: seedbed ")[1].splitlines()[0].split()
+        pasted = learner.pasted()
         others.append(stack.enter_context(Command(*pasted, cwd=place)))
         until(lambda: _told(place, "actors") == 3, "the actor from elsewhere to join")
     learned(place / "run")

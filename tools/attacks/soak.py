@@ -35,7 +35,7 @@ def soak(scene: Scene) -> None:
     shared = set(Path("/dev/shm").iterdir())
     words = flags("toy:catch", "run", actors=1, listen=("0.0.0.0:0",), max_envs=64, frames=10**9)
     with Command(*words, "--actor-restarts", "100000", cwd=scene.folder) as learner:
-        line = learner.says("seedbed actor").split("more actors: seedbed ")[1].splitlines()[0].split()
+        line = learner.pasted()
         learned(scene.folder / "run")
         network = f"127.0.0.1:{line[1].rpartition(':')[2]}"
         (own,) = sockets(scene.folder / "run")

@@ -36,7 +36,7 @@ def listening(scene: Scene, *limits: str) -> Iterator[tuple[Command, list[str], 
     words = flags(ENV, "run", actors=1, listen=("0.0.0.0:0",), max_envs=64, frames=10**9)
     command = ["sh", "-c", " && ".join([*limits, 'exec "$@"']), "sh", SEEDBED]
     with Command(*words, cwd=scene.folder, command=command) as learner:
-        line = learner.says("seedbed actor").split("more actors: seedbed ")[1].splitlines()[0].split()
+        line = learner.pasted()
         address = f"127.0.0.1:{line[1].rpartition(':')[2]}"
         learned(scene.folder / "run")
         yield learner, ["actor", address, *line[2:]], address, scene.folder / "run"

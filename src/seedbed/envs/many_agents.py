@@ -219,7 +219,7 @@ class TurnByTurn:
         while self.agents and env.agent_selection not in self.agents:
             env.step(None)
             self.agents = self._living()
-        return self._shown({*before, *self.agents}), rewards, terminations, truncations, infos
+        return self._shown(dict.fromkeys([*before, *self.agents])), rewards, terminations, truncations, infos
 
     def _living(self) -> list[Any]:
         """The agents that have not ended, those among them that have just come."""
