@@ -116,6 +116,27 @@ def test_what_is_written_whole_replaces_a_link_and_leaves_its_aim(place: str, tm
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_what_is_written_new_is_whole_and_replaces_nothing(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    path = tmp_path / "file"
+    regular_files.write_new(path, "first", 0o600)
+    with pytest.raises(FileExistsError):
+        regular_files.write_new(path, "second")
+    assert path.read_text() == "first" and path.stat().st_mode & 0o777 == 0o600
+    path.unlink()
+    path.symlink_to("aim")
+    with pytest.raises(FileExistsError):
+        regular_files.write_new(path, "third")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]  # neither a draft nor the aim
+
+
 def test_removing_a_link_leaves_its_aim(tmp_path: Path) -> None:
     (tmp_path / "aim").mkdir()
     (tmp_path / "aim/file").touch()

@@ -15,6 +15,7 @@ import errno
 import io
 import json
 import os
+import secrets
 import shutil
 import stat
 import sys
@@ -184,12 +185,37 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666, *, lasting:
     """
     draft = path.with_name(path.name + "~")
     draft.unlink(missing_ok=True)
+    _fill(draft, content, mode, lasting)
+    draft.rename(path)
+
+
+def write_new(path: Path, content: str | bytes, mode: int = 0o666, *, lasting: bool = False) -> None:
+    """Writes a file as :func:`write_whole` does, where there is none: of several processes only one gets past this.
+
+    Raises:
+      FileExistsError: there is something at ``path``.
+      OSError: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        _fill(draft, content, mode, lasting)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links: it is empty there for a moment
+            path.touch(exist_ok=False)
+            draft.rename(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _fill(draft: Path, content: str | bytes, mode: int, lasting: bool) -> None:
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         if lasting:
             file.flush()
             os.fsync(file.fileno())
-    draft.rename(path)
 
 
 def remove(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -68,10 +69,10 @@ class Terminal:
         self._ours = os.open(os.devnull, os.O_RDWR)
 
     def end(self) -> tuple[int, str]:
-        """Exit status and output of the command, once it is over."""
+        """Exit status and output of the command, once it is over; a letter that a hang-up cut in two is left out."""
         status = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
-        return status, self._shown.decode()
+        return status, codecs.getincrementaldecoder("utf-8")().decode(self._shown)
 
 
 ENDLESS = flags("toy:catch", "run", frames=10**9, transport="shm")

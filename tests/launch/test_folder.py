@@ -73,6 +73,19 @@ def test_of_many_that_begin_in_one_folder_one_has_it(tmp_path: Path) -> None:
     assert sum("already holds a run" in str(outcome) for outcome in outcomes) == MANY - 1
 
 
+def test_nobody_sees_a_run_without_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, seen = RunFolder(tmp_path / "run"), []
+    to_disk = os.fsync
+
+    def look(file: int) -> None:
+        seen.append(reader.record() if reader.begun else None)
+        to_disk(file)
+
+    monkeypatch.setattr(os, "fsync", look)
+    RunFolder.create(configure("toy:catch", run_dir=str(reader.path)))
+    assert seen == [None, reader.record()]  # as the settings go to the disk, and as their signature does
+
+
 def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot create the run folder .*Not a directory"):

@@ -102,8 +102,9 @@ class RunFolder:
         try:
             folder.logs.mkdir(parents=True, exist_ok=True)
             # If two runs begin in one folder at the same moment, only one of them gets past this line.
-            folder._config.touch(exist_ok=False)
-            folder.keep(config)
+            text = _text_of(config)
+            regular_files.write_new(folder._config, text, lasting=True)
+            folder._sign(text)
         except FileExistsError as error:
             raise ConfigError(
                 f"{path} already holds a run: go on with it by 'seedbed resume {path}', or choose another --run-dir"
@@ -163,8 +164,11 @@ class RunFolder:
 
         Without a key a line says which ``--trust`` going on will take, if it takes any.
         """
-        text = json.dumps(resolve.to_json(config), indent=2) + "\n"
+        text = _text_of(config)
         self._write(self._config, text)
+        self._sign(text)
+
+    def _sign(self, text: str) -> None:
         record = json.loads(text)
         try:
             self._write(self._signature, sign(self.path, record) + "\n")
@@ -504,6 +508,10 @@ class RunFolder:
         for folder in (self.logs, self.path):
             with contextlib.suppress(OSError):  # it holds something else
                 folder.rmdir()
+
+
+def _text_of(config: RunConfig) -> str:
+    return json.dumps(resolve.to_json(config), indent=2) + "\n"
 
 
 def _fresh_folder(parent: Path, config: RunConfig) -> Path:

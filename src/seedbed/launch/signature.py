@@ -12,6 +12,7 @@ its path (a copy that somebody gives back would be one's own); device and inode 
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
@@ -100,14 +101,5 @@ def _place() -> Path:
 def _make(path: Path) -> None:
     """Makes the key, whole and once, also where many runs begin together; raises :class:`OSError`."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    with os.fdopen(
-        os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
-    ) as file:
-        file.write(secrets.token_hex(_KEY_BYTES))
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass  # another run was faster
-    finally:
-        draft.unlink()
+    with contextlib.suppress(FileExistsError):  # another run was faster
+        regular_files.write_new(path, secrets.token_hex(_KEY_BYTES), 0o600)
