@@ -1,8 +1,10 @@
 """Predicts runs and makes them, on a quiet machine: a row with both for each, in ``results/planned.jsonl``.
 
 ``.venv/bin/python benchmarks/planned.py [NAME …] [--seconds S]`` runs ``seedbed bench`` for each case (stages alone,
-then the whole, and the served path under central inference), plans the run from these rows alone, and appends
-``name``, ``measured`` and ``predicted`` steps/s, lag and the plan. ``tools/plan_page.py`` shows them in docs/plan.md.
+then the whole, and the served path under central inference), and plans the run twice: from its own stages alone, and
+with the loss of the runs of the same environment that were made before it, never with its own. It appends ``name``,
+``measured``, ``alone`` and ``predicted`` steps/s (None where no run came before), lag and the plan.
+``tools/plan_page.py`` shows them in docs/plan.md.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import json
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,36 +47,66 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := set(given.names) - set(CASES):
         raise SystemExit(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    print(f"{'run':<26} {'measured':>10} {'predicted':>10}")
+    print(f"{'run':<26} {'measured':>10} {'alone':>10} {'predicted':>10}")
+    before: list[dict[str, Any]] = []
     for name in given.names:
-        row = compared(name, CASES[name], given.seconds)
+        row, timed = compared(name, CASES[name], given.seconds, before)
+        before += timed
         keep("planned.jsonl", row)
-        off = row["predicted"] / row["measured"] - 1
-        print(f"{name:<26} {row['measured']:>10,.0f} {row['predicted']:>10,.0f} {off:>+7.0%}", flush=True)
+        print(
+            f"{name:<26} {row['measured']:>10,.0f} {_told(row, 'alone')} {_told(row, 'predicted')}",
+            flush=True,
+        )
 
 
-def compared(name: str, flags: str, seconds: float) -> dict[str, Any]:
-    """Times the stages and the whole of a run, and plans it from the stages."""
+def _told(row: dict[str, Any], name: str) -> str:
+    off = "" if row[name] is None else f" {row[name] / row['measured'] - 1:+.0%}"
+    return f"{row[name] or 0:>10,.0f}{off:>6}"
+
+
+def compared(
+    name: str, flags: str, seconds: float, before: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Times the stages and the whole of a run, and plans it.
+
+    Returns the row to keep, and the rows of ``seedbed bench`` that later runs are planned with.
+    """
     words = flags.split()
     with tempfile.TemporaryDirectory(prefix="seedbed-planned-") as scratch:
-        costs = Path(scratch) / "costs.jsonl"
-        timed = ["--seconds", str(seconds), "--results", str(costs)]
+        file = Path(scratch) / "costs.jsonl"
+        timing = ["--seconds", str(seconds), "--results", str(file)]
         if "seed" in words:
-            _seedbed("bench", *words, *timed, "--serve", "--transport", "shm")
-        _seedbed("bench", *words, *timed)
-        plan = json.loads(_seedbed("plan", *words, "--costs", str(costs), "--json"))
-        row = json.loads(costs.read_text().splitlines()[-1])
-    (made,) = plan.values()
+            _seedbed("bench", *words, *timing, "--serve", "--transport", "shm")
+        _seedbed("bench", *words, *timing)
+        *served, row = timed = [json.loads(line) for line in file.read_text().splitlines()]
+        stages = {name: stage for name, stage in row["stages"].items() if name != "whole"}
+        own = [*served, {**row, "stages": stages}]
+        alone = _plan(words, file, own)
+        # Of the same environment and network, as a plan takes it from no other run.
+        known = any(
+            each.get("stages") and each["settings"]["env"] == row["settings"]["env"] for each in before
+        )
+        made = _plan(words, file, [*before, *own]) if known else None
     return {
         "name": name,
         "command": f"seedbed bench {flags}",
         "measured": row["stages"]["whole"]["steps_per_second"],
-        "predicted": made["steps_per_second"],
+        "alone": alone["steps_per_second"],
+        "predicted": made and made["steps_per_second"],
         "bound_of_bench": row["bound_steps_per_second"],
         "told": row["stages"]["whole"]["about"],
-        "plan": made,
+        "plan": made or alone,
+        "served": [each["served"] for each in served],
         **{part: row[part] for part in ("stages", "settings", "time", "machine", "commit", "versions")},
-    }
+    }, timed
+
+
+def _plan(words: Sequence[str], file: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The plan of a run from some rows."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made: dict[str, Any]
+    (made,) = json.loads(_seedbed("plan", *words, "--costs", str(file), "--json")).values()
+    return made
 
 
 def _seedbed(*words: str) -> str:

@@ -11,6 +11,7 @@ from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 
 from seedbed.config.resolve import configure
+from seedbed.launch.directory import SESSION
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.store import Store
 from seedbed.learning.checkpoint import Contents, save
@@ -62,7 +63,7 @@ def checkpoint(folder: RunFolder, step: int) -> None:
 def copied(folder: RunFolder, url: str, *steps: int, keep: int = 9) -> Store:
     """The store after a session of the run has copied checkpoints of these steps."""
     store = Store.open(url)
-    folder.keep_session(store.claim(folder, folder.session(resumed=bool(folder.identity()))))
+    folder.keep_session(store.claim(folder, folder.session(resumed=(folder.path / SESSION).exists())))
     for step in steps:
         checkpoint(folder, step)
         assert store.keep(folder, step, keep) is None

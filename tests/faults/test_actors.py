@@ -166,7 +166,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
     """Killed whenever an unroll of its own has just come, with the next ones under way: none is torn or repeated."""
     handed: dict[tuple[int, int, int], list[np.ndarray[Any, Any]]] = {}
     killed: list[psutil.Process] = []
-    arrive, hand_over = UnrollService._arrive, FreeControl.hand_over
+    arrive, hand_over = UnrollService.take, FreeControl.hand_over
 
     def watch_arrive(self: UnrollService, lane: Any, arrays: Any, now: float) -> None:
         arrive(self, lane, arrays, now)
@@ -184,7 +184,7 @@ def test_an_actor_killed_while_it_sends_unrolls_is_replaced(
             os.kill(os.getpid(), signal.SIGINT)
         return True
 
-    monkeypatch.setattr(UnrollService, "_arrive", watch_arrive)
+    monkeypatch.setattr(UnrollService, "take", watch_arrive)
     monkeypatch.setattr(FreeControl, "hand_over", watch_hand_over)
     run = train(
         tiny("toy:count", tmp_path / "run", arch="impala", transport=transport, batch_size=6)

@@ -208,6 +208,26 @@ def test_no_module_is_named_after_a_library() -> None:
     assert not named
 
 
+def spoken(path: Path) -> Iterator[str]:
+    """The texts in a file that its program uses; no docstring is among them."""
+    tree = ast.parse(path.read_text())
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
+
+
+def test_the_registry_alone_names_architectures() -> None:
+    # "seed" is the number of random draws too, and a2c an agent.
+    names = [name for name in ARCHITECTURES.names if name not in ("seed", "a2c")]
+    named = re.compile(rf"\b({'|'.join(names)})\b|--arch (seed|a2c)\b")
+    own = {SOURCE / "architectures" / f"{name}.py" for name in ARCHITECTURES.names}
+    naming = {
+        str(path.relative_to(SOURCE)) for path in EVERY_MODULE if any(map(named.search, spoken(path)))
+    } - {str(path.relative_to(SOURCE)) for path in own}
+    assert naming == {"registry.py"}
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES.names)
 def test_the_file_of_an_architecture_begins_with_its_drawing(name: str) -> None:
     text = ast.get_docstring(ast.parse((SOURCE / "architectures" / f"{name}.py").read_text())) or ""

@@ -18,6 +18,7 @@ from harness import rows, tiny
 from seedbed.acting.trust import foreign_names
 from seedbed.config.resolve import to_json
 from seedbed.errors import ConfigError
+from seedbed.launch.folder import RunFolder
 from seedbed.launch.services import makers
 from seedbed.launch.train import resume, train
 from seedbed.metrics.services import Recorded, mlflow, trackio, weights_and_biases
@@ -98,7 +99,7 @@ def test_trackio_knows_a_run_by_a_name_of_its_folder_alone(
     monkeypatch.delitem(sys.modules, "trackio", raising=False)
     monkeypatch.delenv("TRACKIO_PROJECT", raising=False)
     told = importlib.import_module("trackio").told
-    sink = trackio(Recorded(Path("/one/run"), {"env": "toy:catch"}, "catch"))
+    sink = trackio(Recorded(Path("/one/run"), {"env": "toy:catch"}, "catch", "one"))
     sink.write({"agent_steps": 64.0, "mean_return": 0.5, "loss": math.nan})
     sink.close()
     begun, *written = told
@@ -106,8 +107,8 @@ def test_trackio_knows_a_run_by_a_name_of_its_folder_alone(
     assert (begun["project"], begun["resume"], begun["config"]["env"]) == ("seedbed", "allow", "toy:catch")
     assert not (begun["auto_log_cpu"] or begun["auto_log_gpu"] or begun["embed"]), "no threads, no page"
     del told[:]
-    trackio(Recorded(Path("/one/run"), {}, ""))
-    trackio(Recorded(Path("/two/run"), {}, ""))
+    trackio(Recorded(Path("/moved/run"), {}, "", "one"))
+    trackio(Recorded(Path("/one/run"), {}, "", "two"))
     again, other = (each["name"] for each in told)
     assert again == begun["name"] != other and again.startswith("run-")
 
@@ -187,10 +188,17 @@ def test_the_real_services_keep_every_row(tmp_path: Path) -> None:
     assert json.loads(logged[-1][2])["updates"] == rows(folder)[-1]["updates"]
 
 
+def test_a_run_is_known_by_its_own_word_and_an_old_one_by_its_place(tmp_path: Path) -> None:
+    first = RunFolder.create(tiny("toy:catch", tmp_path / "run"))
+    word = first.identity()
+    first.discard()
+    assert word != RunFolder.create(tiny("toy:catch", tmp_path / "run")).identity()
+    place, other = Path("/a"), Path("/b")
+    assert Recorded(place, {}, "", word).identity == Recorded(other, {}, "", word).identity
+    old = Recorded(place, {}, "").identity
+    assert old == Recorded(place, {"x": 1}, "y").identity != Recorded(other, {}, "").identity
+
+
 def test_makers_are_of_one_kind() -> None:
     assert makers(["seedbed.metrics.services:mlflow"]) == {"seedbed.metrics.services:mlflow": mlflow}
-    one = Recorded(Path("/a"), {}, "")
-    assert (
-        one.identity == Recorded(Path("/a"), {"x": 1}, "y").identity != Recorded(Path("/b"), {}, "").identity
-    )
     assert callable(weights_and_biases)

@@ -41,7 +41,7 @@ def test_a_picture_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--picture", "x.png"], "--picture: for --compare seed,impala,apex alone"),
+        (["--picture", "x.png"], "--picture: for --compare with names of architectures alone"),
         (["--serve", "--rounds", "2"], "--rounds: for --compare"),
         (
             ["--compare", "all", "--picture", "x.png", "--rounds", "2"],

@@ -181,7 +181,7 @@ def test_missing_costs_and_devices_are_named() -> None:
     with pytest.raises(ConfigError, match="the costs lack the stage 'acting'"):
         simulated(compiled(), costs())
     accelerated = replace(costs(), act={"accelerator": costs().act["accelerator"]})
-    with pytest.raises(ConfigError, match=r"runs on CPU cores here, .* under impala or apex"):
+    with pytest.raises(ConfigError, match=r"runs on CPU cores here, .* with actors that run the policy"):
         simulated(local(), accelerated)
     with pytest.raises(ConfigError, match="uses device 1, and the machine has 1 accelerators"):
         simulated(served(), costs(), machine(accelerators=1))

@@ -120,11 +120,11 @@ class House:
             **registry,
         )
         for worker in self.workers:
-            self.store.listen(worker.poke)
-            self.queue.listen(worker.poke)
+            self.store.listen(worker.thread.poke)
+            self.queue.listen(worker.thread.poke)
             if start:
-                worker.start()
-                worker.begin()
+                worker.thread.start()
+                worker.thread.begin()
 
     def _take(self, delivery: Delivery) -> bool:
         if not self.queue.offer(delivery.unroll):
@@ -146,7 +146,7 @@ class House:
         """Waits until the workers have done all that they were told."""
         for worker in self.workers:
             done = threading.Event()
-            worker.submit(done.set)
+            worker.thread.submit(done.set)
             assert done.wait(PATIENCE)
 
 
@@ -761,7 +761,7 @@ def owing(house: Callable[..., House], monkeypatch: pytest.MonkeyPatch) -> Owing
     here = house(actors=1, envs=4)
     player = Player(here.registry, index=0).ready().begin()
     replies = [player.peer.next(), player.peer.next()]
-    here.worker.stop()
+    here.worker.thread.stop()
     clock.now = 200.0
     return here, player, replies
 
@@ -777,7 +777,7 @@ def test_a_step_that_waits_for_the_worker_is_not_owed(owing: Owing) -> None:
 def test_a_step_that_nobody_has_looked_for_is_not_owed(owing: Owing, monkeypatch: pytest.MonkeyPatch) -> None:
     here, _, _ = owing
     # It acts for others for 99 s, say: the steps may lie in their sockets since then.
-    monkeypatch.setattr(here.worker, "unheard", lambda: 99.0)
+    monkeypatch.setattr(here.worker.thread, "unheard", lambda: 99.0)
     assert [seconds for _, seconds in here.registry.stalled(0.5)] == [1.0]
     assert here.registry.stalled(2.0) == []
     assert here.registry.owes() == {0: 199.0}
@@ -789,11 +789,11 @@ def test_nothing_is_owed_for_the_time_in_which_the_learner_compiles(
     clock = SimpleNamespace(now=100.0)
     set_clock(monkeypatch, clock)
     here = house(actors=1, envs=4, start=False)
-    here.worker.start()
+    here.worker.thread.start()
     Player(here.registry, index=0).ready().begin(0)
     clock.now = 500.0
     assert here.registry.stalled(6.0) == []
-    here.worker.begin()
+    here.worker.thread.begin()
     clock.now = 505.0
     assert here.registry.stalled(6.0) == []
     clock.now = 507.0

@@ -16,27 +16,27 @@ from seedbed.transport.poller import Poller
 PATIENCE = 20.0
 
 
-class Scribe(CommandThread):
+class Scribe:
     """Notes what it is told to, and how often work was due."""
 
     def __init__(self) -> None:
         self.failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-        super().__init__("scribe", self.failures.put)
+        self.thread = CommandThread("scribe", self._turn, self.failures.put)
         self.noted: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.turned: queue.SimpleQueue[float] = queue.SimpleQueue()
         self.waits: list[float] = []
 
     def note(self, what: Any) -> None:
-        self.submit(self._note, what)
+        self.thread.submit(self._note, what)
 
     def run(self, function: Any) -> None:
-        self.submit(function)
+        self.thread.submit(function)
 
     def _note(self, what: Any) -> None:
-        self.noted.put((what, threading.get_ident() == self._thread.ident))
+        self.noted.put((what, threading.get_ident() == self.thread._thread.ident))
 
     def _turn(self) -> float | None:
-        self.turned.put(self.clock())
+        self.turned.put(self.thread.clock())
         return self.waits.pop() if self.waits else None
 
 
@@ -45,12 +45,12 @@ def scribe(request: pytest.FixtureRequest) -> Iterator[Scribe]:
     one, poller = Scribe(), None
     if request.param != "alone":
         poller = Poller()
-        one.wait_at(poller)
-    one.start()
-    one.begin()
+        one.thread.wait_at(poller)
+    one.thread.start()
+    one.thread.begin()
     yield one
-    one.stop()
-    assert not one._thread.is_alive()
+    one.thread.stop()
+    assert not one.thread._thread.is_alive()
     if poller is not None:
         poller.close()
 
@@ -75,19 +75,19 @@ def test_commands_wait_until_it_begins_and_messages_are_heard(hears: bool) -> No
     with ours, theirs:
         poller.register(ours, hear)
         if hears:
-            scribe.wait_at(poller)
-        scribe.start()
+            scribe.thread.wait_at(poller)
+        scribe.thread.start()
         scribe.note("a command")
         if hears:
             theirs.send(b"x")
             assert heard.wait(PATIENCE)
         assert scribe.noted.empty() and scribe.turned.empty()
-        assert scribe.unheard() > 0, "nobody owes anything meanwhile"
-        scribe.begin()
+        assert scribe.thread.unheard() > 0, "nobody owes anything meanwhile"
+        scribe.thread.begin()
         assert scribe.noted.get(timeout=PATIENCE) == ("a command", True)
         if hears:
             assert scribe.noted.get(timeout=PATIENCE) == ("a message", True)
-        scribe.stop()
+        scribe.thread.stop()
     poller.close()
 
 
@@ -95,10 +95,10 @@ def test_commands_wait_until_it_begins_and_messages_are_heard(hears: bool) -> No
 def test_one_that_never_begins_can_be_stopped(hears: bool) -> None:
     scribe, poller = Scribe(), Poller()
     if hears:
-        scribe.wait_at(poller)
-    scribe.start()
-    scribe.stop()
-    assert not scribe._thread.is_alive() and scribe.turned.empty()
+        scribe.thread.wait_at(poller)
+    scribe.thread.start()
+    scribe.thread.stop()
+    assert not scribe.thread._thread.is_alive() and scribe.turned.empty()
     poller.close()
 
 
@@ -109,7 +109,7 @@ def test_a_command_of_its_own_is_run_without_another_one(scribe: Scribe) -> None
 
 def test_a_poke_and_a_wait_that_is_over_have_work_done(scribe: Scribe) -> None:
     scribe.waits = [0.001, 0.001]
-    scribe.poke()
+    scribe.thread.poke()
     for _ in range(3):
         scribe.turned.get(timeout=PATIENCE)
 
@@ -129,7 +129,7 @@ def test_it_hears_messages_itself_and_knows_since_when_they_may_be_there() -> No
 
     def hear(events: int) -> None:
         ours.recv(9)
-        scribe.note(scribe.clock())
+        scribe.note(scribe.thread.clock())
 
     def dwell() -> None:
         entered.set()
@@ -137,23 +137,23 @@ def test_it_hears_messages_itself_and_knows_since_when_they_may_be_there() -> No
 
     with ours, theirs:
         poller.register(ours, hear)
-        scribe.wait_at(poller)
-        scribe.start()
-        scribe.begin()
+        scribe.thread.wait_at(poller)
+        scribe.thread.start()
+        scribe.thread.begin()
         scribe.run(dwell)
         assert entered.wait(PATIENCE)
         looked = poller.looked
         theirs.send(b"x")  # while it is busy
-        assert scribe.unheard() > 0
-        assert scribe.clock() > looked  # to others the time is now
+        assert scribe.thread.unheard() > 0
+        assert scribe.thread.clock() > looked  # to others the time is now
         leave.set()
         assert scribe.noted.get(timeout=PATIENCE) == (looked, True)
-        while scribe.unheard():  # until it waits again
+        while scribe.thread.unheard():  # until it waits again
             pass
-        scribe.stop()
+        scribe.thread.stop()
     poller.close()
 
 
 def test_one_that_only_runs_commands_misses_no_messages() -> None:
     scribe = Scribe()
-    assert scribe.unheard() == 0
+    assert scribe.thread.unheard() == 0

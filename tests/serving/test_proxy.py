@@ -82,11 +82,11 @@ class Stand:
             on_failure=self.failures.append,
             pool=self.pool,
         )
-        self.store.listen(self.intake.poke)
+        self.store.listen(self.intake.thread.poke)
         self.registry = ActorRegistry(assignment, [self.intake], 50)
         self.publish(0)
-        self.intake.start()
-        self.intake.begin()
+        self.intake.thread.start()
+        self.intake.thread.begin()
         stack.callback(self.registry.stop)
         self.optimizer = stack.enter_context(closing(listen(f"inproc:optimizer-{id(self)}", self.registry)))
         self.connect = partial(connect, self.optimizer.address, timeout=5.0)
@@ -110,9 +110,9 @@ class Stand:
             pool=self.copy,
             recipient=RemoteRecipient(inference),
         )
-        self.forward.start()
-        self.forward.begin()
-        stack.callback(self.forward.stop)
+        self.forward.thread.start()
+        self.forward.thread.begin()
+        stack.callback(self.forward.thread.stop)
         self.relay = Proxy(
             self.connect,
             self.forward,
@@ -146,7 +146,7 @@ class Stand:
 def settled(forward: InferenceService) -> bool:
     """Has its thread come round."""
     done = threading.Event()
-    forward.submit(done.set)
+    forward.thread.submit(done.set)
     return done.wait(20)
 
 
@@ -236,7 +236,7 @@ def test_a_lane_whose_unroll_finds_no_room_waits_and_the_other_goes_on(stands: A
     until(lambda: all(lane.outbox for lane in stand.intake.lanes), "both unrolls to wait", 20)
     assert worker.peer.silent
     stand.room = 1
-    stand.intake.poke()
+    stand.intake.thread.poke()
     lane, _ = worker.peer.next()
     assert len(stand.handed) == 1
     assert worker.peer.silent, f"lane {1 - lane} is held"
@@ -344,7 +344,7 @@ def test_a_worker_may_leave_in_two_steps(stands: Any) -> None:
     stand.forward.leave(first)
     until(lambda: stand.forward.lanes == [second], "one lane to leave", 20)
     for _ in range(2):
-        stand.forward.poke()
+        stand.forward.thread.poke()
         assert settled(stand.forward)
     assert stand.fetch.asked is asked
     stand.forward.leave(second)
@@ -354,19 +354,19 @@ def test_a_worker_may_leave_in_two_steps(stands: Any) -> None:
 def test_a_thread_that_does_not_come_round_gives_no_sign_of_life(stands: Any) -> None:
     stand = stands()
     go_on, busy = threading.Event(), threading.Event()
-    assert stand.forward.beats()
-    until(stand.forward.beats, "it to come round", 20)
+    assert stand.forward.thread.beats()
+    until(stand.forward.thread.beats, "it to come round", 20)
 
     def hang() -> None:
         busy.set()
         go_on.wait(20)
 
-    stand.forward.submit(hang)
+    stand.forward.thread.submit(hang)
     assert busy.wait(20)
-    stand.forward.beats()
-    assert not any(stand.forward.beats() for _ in range(3))
+    stand.forward.thread.beats()
+    assert not any(stand.forward.thread.beats() for _ in range(3))
     go_on.set()
-    until(stand.forward.beats, "it to come round again", 20)
+    until(stand.forward.thread.beats, "it to come round again", 20)
 
 
 def test_a_link_whose_weights_cannot_be_taken_ends_its_workers_conversation(

@@ -67,10 +67,10 @@ class Stand:
             meters=self.meters,
             on_failure=self.failures.append,
         )
-        self.store.listen(self.intake.poke)
+        self.store.listen(self.intake.thread.poke)
         self.registry = ActorRegistry(assignment, [self.intake], 20)
-        self.intake.start()
-        self.intake.begin()
+        self.intake.thread.start()
+        self.intake.thread.begin()
         self.peer = FakePeer()
         self.told = self.ask("join", protocol=PROTOCOL, token="secret", index=0, envs=None)
         self.introduced = self.ask("ready", spec=COUNT.to_json())
@@ -98,7 +98,7 @@ class Stand:
 
     def settle(self) -> None:
         done = threading.Event()
-        self.intake.submit(done.set)
+        self.intake.thread.submit(done.set)
         assert done.wait(20)
 
     def _take(self, delivery: Delivery) -> bool:
@@ -165,7 +165,7 @@ def test_what_finds_no_room_is_held_unanswered_until_there_is_some(stands: Any) 
     assert stand.peer.silent
     assert len(stand.handed) == 1
     stand.room = 2
-    stand.intake.poke()
+    stand.intake.thread.poke()
     assert stand.peer.next()[0] == 1, "who waited longest finds the room first"
     stand.registry.left(stand.peer, "gone")
     stand.settle()

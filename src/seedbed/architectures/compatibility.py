@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from seedbed.architectures.checks import guests_elsewhere, meaningless, uneven_parts
 from seedbed.architectures.interface import Architecture
@@ -26,6 +26,16 @@ def why_never(arch: str, plan: DataPlan) -> str | None:
 def runs_under(plan: DataPlan) -> list[str]:
     """Returns the names of the architectures that run agents with this data plan."""
     return [arch for arch in ARCHITECTURES.names if why_never(arch, plan) is None]
+
+
+def with_settings(*groups: type[Any]) -> list[str]:
+    """Returns the names of the architectures whose settings have all of some groups.
+
+    Args:
+      *groups: groups of :mod:`seedbed.config.placement`.
+    """
+    settings = {arch: load_architecture(arch).Settings for arch in ARCHITECTURES.names}
+    return [arch for arch, given in settings.items() if all(issubclass(given, group) for group in groups)]
 
 
 def why_not(config: RunConfig, agent: Agent) -> str | None:

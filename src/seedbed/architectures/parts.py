@@ -107,8 +107,8 @@ class Parts:
             on_note=setup.on_note,
         )
         for service in services:
-            self.store.listen(service.poke)
-            self.memory.listen(service.poke)
+            self.store.listen(service.thread.poke)
+            self.memory.listen(service.thread.poke)
         return ServedActors(
             registry,
             services,

@@ -259,8 +259,8 @@ class ForwardServer:
           gate: admission of rollout workers on other machines.
         """
         if self._reporter is None:
-            self._service.start()
-            self._service.begin()
+            self._service.thread.start()
+            self._service.thread.begin()
             self._reporter = ServerReporter(
                 self._connect, self._token, self._index, self._tell, self._on_lost
             )
@@ -269,7 +269,7 @@ class ForwardServer:
 
     def _tell(self) -> dict[str, Any] | None:
         """Returns the next report to the optimizer; None while the acting thread makes no progress."""
-        if not self._service.beats():
+        if not self._service.thread.beats():
             return None
         return {"heard": self._relay.heard(), **self._meters.hand_on()}
 
@@ -279,7 +279,7 @@ class ForwardServer:
             server.close()
         if self._reporter is not None:
             self._reporter.close()
-        self._service.stop()
+        self._service.thread.stop()
 
 
 def check(config: RunConfig, agent: Agent) -> str | None:

@@ -36,7 +36,7 @@ class ActorFlags:
     envs: int | None = None
     """Environments to step; none: as many as the learner's own actors."""
     platform: str = "cpu"
-    """Device of actors that run the policy (impala, apex): cpu, or an accelerator as JAX names it."""
+    """Device of actors that run the policy: cpu, or an accelerator as JAX names it."""
 
 
 def run(arguments: list[str]) -> Status:

@@ -107,7 +107,9 @@ def _require_no_idle_flags(flags: BenchFlags, archs: list[str]) -> None:
     compares = bool(archs) and archs != ["all"]
     idle = {"--picture": flags.picture is not None, "--rounds": flags.rounds != BenchFlags.rounds}
     if named := [flag for flag, given in idle.items() if given and not compares]:
-        raise ConfigError(f"{' and '.join(named)}: for --compare seed,impala,apex alone; leave it out")
+        raise ConfigError(
+            f"{' and '.join(named)}: for --compare with names of architectures alone; leave it out"
+        )
     if archs == ["all"] and flags.seconds != BenchFlags.seconds:
         raise ConfigError(
             "--seconds has no meaning for --compare all, whose runs end by frames: leave it out"

@@ -45,6 +45,7 @@ def log_of(run: str, name: str) -> bytes:
     """
     from seedbed import regular_files
     from seedbed.launch.folder import RunFolder
+    from seedbed.launch.launcher import log_on
     from seedbed.launch.logs import MOST_BYTES
 
     folder = RunFolder.open(run)
@@ -55,8 +56,6 @@ def log_of(run: str, name: str) -> bytes:
         pass
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    if folder.record().get("on") == "ray":
-        from seedbed.launch.cluster import tail_of
-
-        return tail_of(folder, name)
+    if (log := log_on(str(folder.record().get("on")), folder, name)) is not None:
+        return log
     raise ConfigError(f"there is no log {path}: 'seedbed logs {run}' shows the names")

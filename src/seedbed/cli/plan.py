@@ -107,11 +107,13 @@ def _request(flags: PlanFlags, config: RunConfig) -> Request:
     from seedbed.architectures.roles import carrier_of
     from seedbed.launch.build import build_spec
     from seedbed.planning.costs import costs_of, read_rows
+    from seedbed.planning.loss import with_loss
     from seedbed.planning.machines import Machine, machines_of
     from seedbed.planning.plan import Request
 
     machines = machines_of(flags.machine)
-    costs = costs_of(read_rows(_costs_file(flags)), config)
+    rows = read_rows(_costs_file(flags))
+    costs = with_loss(costs_of(rows, config), rows, config, declared)
     return Request(
         declared(config),
         costs,

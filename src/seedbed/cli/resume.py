@@ -9,6 +9,7 @@ import tyro
 
 from seedbed.cli.ending import report
 from seedbed.cli.parse import parse
+from seedbed.config.launchers import LauncherName
 from seedbed.launch.allocator import restart_tuned
 
 Kept = Literal["kept"]
@@ -31,7 +32,7 @@ class Resume:
     """Actors that this run starts."""
     guests: int | Kept = "kept"
     """Further actors that come and go with the room of the cluster."""
-    on: Literal["here", "ray", "kept"] = "kept"
+    on: LauncherName | Kept = "kept"
     """Place of the actors, or of the other hosts: this machine, or those of a Ray cluster."""
     listen: tuple[str, ...] | Kept = "kept"
     """Addresses where actors of other machines may join; kept: also at the same ports."""

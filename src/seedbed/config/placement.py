@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from seedbed.acting.assignment import lanes_of
+from seedbed.config.launchers import LauncherName
 from seedbed.errors import ConfigError
 from seedbed.priority import IDLE
 
@@ -170,7 +171,7 @@ class NetworkSettings(Group):
 class PlaceSettings(NetworkSettings):
     """Processes of the run's own that may be on other machines."""
 
-    on: Literal["here", "ray"] = "here"
+    on: LauncherName = "here"
     """Place of the run's own actors, or of its other hosts: this machine, or those of a Ray cluster."""
 
 

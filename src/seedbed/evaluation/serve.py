@@ -140,9 +140,9 @@ def serving(
             on_failure=failures.put,
             say=say,
         )
-        service.start()
-        service.begin()
-        stack.callback(service.stop)
+        service.thread.start()
+        service.thread.begin()
+        stack.callback(service.thread.stop)
         addresses = []
         for wanted in settings.listen:
             # Pings go both ways: a client that vanished leaves its places.

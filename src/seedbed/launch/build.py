@@ -7,14 +7,14 @@ from typing import Any, cast
 
 from seedbed.agents.interface import AgentDefinition
 from seedbed.agents.own_policies import make_own
-from seedbed.architectures.compatibility import load_architecture
+from seedbed.architectures.compatibility import load_architecture, with_settings
 from seedbed.architectures.shares import fitting_batch
-from seedbed.config.placement import EnvironmentSettings, RemoteSettings, TransportSettings
+from seedbed.config.placement import EnvironmentSettings, InferenceSettings, RemoteSettings, TransportSettings
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
 from seedbed.envs.foreign import foreign_spec, is_foreign
 from seedbed.envs.make import NATIVE, require_whole
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, listed
 from seedbed.launch.first import in_a_process, in_a_thread
 from seedbed.launch.surroundings import require_devices
 from seedbed.registry import AGENTS
@@ -36,9 +36,10 @@ def build_spec(config: RunConfig) -> EnvSpec:
     place = config.placement
     if is_foreign(config.env):
         if not isinstance(place, RemoteSettings) or place.actors:
+            central = listed(with_settings(RemoteSettings, InferenceSettings), "or")
             raise ConfigError(
-                f"{config.env} is stepped by another program, which joins: give --arch seed --actors 0 and --listen "
-                "socket:HOST:PORT or socket:unix:PATH"
+                f"{config.env} is stepped by another program, which joins: give --arch {central} --actors 0 and "
+                "--listen socket:HOST:PORT or socket:unix:PATH"
             )
         return foreign_spec(config.env, config.env_options)
     together = place.envs_per_actor if isinstance(place, EnvironmentSettings) else config.settings.batch_size

@@ -327,6 +327,11 @@ class ClusterLauncher:
         return self._here.standing(role, index) if role.listens else None
 
     @property
+    def advice(self) -> str:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        return "each needs a machine other than this one: see 'ray status' and 'seedbed doctor --on ray'"
+
+    @property
     def listens(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: a free port at the address that Ray's nodes know."""
         return (joined(self._host, 0),)

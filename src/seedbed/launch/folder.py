@@ -105,6 +105,7 @@ class RunFolder:
             text = _text_of(config)
             regular_files.write_new(folder._config, text, lasting=True)
             folder._sign(text)
+            folder.keep_identity(secrets.token_hex(16))
         except FileExistsError as error:
             raise ConfigError(
                 f"{path} already holds a run: go on with it by 'seedbed resume {path}', or choose another --run-dir"
@@ -215,7 +216,7 @@ class RunFolder:
             return 0
 
     def identity(self) -> str | None:
-        """Returns the word by which the run is known in its store; None if it was never copied to one."""
+        """Returns the word by which its store and services know the run; None in one that an earlier version began."""
         try:
             return regular_files.read(self._identity_word).decode().strip()
         except FileNotFoundError:
@@ -224,7 +225,7 @@ class RunFolder:
             raise ConfigError(f"cannot read {self._identity_word}: {error}") from error
 
     def keep_identity(self, word: str) -> None:
-        """Writes the word by which the run is known in its store."""
+        """Writes the word by which its store and services know the run."""
         self._write(self._identity_word, f"{word}\n")
 
     def state(self) -> Iterator[tuple[str, bytes]]:

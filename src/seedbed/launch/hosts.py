@@ -41,11 +41,6 @@ _JAX_PATIENCE_SECONDS = 120
 _FAREWELL_SECONDS = 60.0
 _LOOK_SECONDS, _DIAL_SECONDS = 0.05, 0.2
 _KEEP_SECONDS = 1.0
-_ADVICE = {
-    "here": "the logs of the run show what they wait for",
-    "ray": "each needs a machine other than this one: see 'ray status' and 'seedbed doctor --on ray'",
-}
-"""Remedies if hosts do not join, by the place where host 0 starts them."""
 _ITS_OWN = ("host", "coordinator", "on", "run_dir", "listen", "json", "video", "tls_cert")
 """Settings in which the hosts of a run may differ."""
 HOST_0 = "host 0"
@@ -170,7 +165,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         return {"settings": mine, "run_dir": str(folder.given), "resumed": resumed, "jax": for_jax}
 
     mine = resolve.to_json(config)
-    waiting: dict[str, Any] = {} if others is None else {"look": others.look, "advice": _ADVICE[cluster.on]}
+    waiting: dict[str, Any] = {} if others is None else {"look": others.look, "advice": launcher.advice}
     rendezvous = receive_hosts(
         address,
         cluster.hosts,

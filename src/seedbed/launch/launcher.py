@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from seedbed.architectures.program import Role, Task
+from seedbed.config.launchers import LAUNCHERS
 from seedbed.instances import Instance
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.checkpoint import Contents
+from seedbed.plugins import load
 from seedbed.transport.admission import Invitation
-
-LAUNCHERS: Mapping[str, str] = {
-    "here": "seedbed.launch.local:LocalLauncher",
-    "ray": "seedbed.launch.cluster:ClusterLauncher",
-}
-"""``module:name`` of each launcher, by the setting ``on``."""
 
 
 class Launcher(Protocol):
@@ -37,6 +32,10 @@ class Launcher(Protocol):
     @property
     def listens(self) -> Sequence[str]:
         """Addresses at which the head has to listen for instances on other machines; empty if all are on this one."""
+
+    @property
+    def advice(self) -> str:
+        """A remedy for the user if an instance does not join."""
 
     def meet(self, invitation: Invitation, claim: str, identity: Sequence[str]) -> None:
         """Notes what instances on other machines need to join the run, before any of them is started.
@@ -70,6 +69,20 @@ Launch = Callable[[RunFolder, str], Launcher]
 
 def launcher_on(place: str) -> Launch:
     """Returns the launcher for a value of the setting ``on``."""
-    module, _, name = LAUNCHERS[place].partition(":")
-    launch: Launch = getattr(import_module(module), name)
-    return launch
+    return load(LAUNCHERS[place].launcher)
+
+
+def findings_on(place: str) -> Iterator[tuple[str, str, str]]:
+    """Yields subject, finding and advice for the machines of a launcher, if they are others than this one."""
+    if (findings := LAUNCHERS[place].findings) is not None:
+        yield from load(findings)()
+
+
+def log_on(place: str, folder: RunFolder, name: str) -> bytes | None:
+    """Returns the log of an instance that is on another machine; None if the launcher starts none there.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    names = LAUNCHERS.get(place)
+    return load(names.log)(folder, name) if names and names.log else None

@@ -70,6 +70,11 @@ class LocalLauncher:
             return f"has no snapshot to go on from ({error})"
 
     @property
+    def advice(self) -> str:
+        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        return "the logs of the run show what they wait for"
+
+    @property
     def listens(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: all instances are on this machine."""
         return ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from seedbed.acting.assignment import EPOCHS_A_SESSION
 from seedbed.architectures.compatibility import load_architecture
 from seedbed.architectures.interface import Setup
 from seedbed.architectures.roles import carrier_of
-from seedbed.config.placement import EngineSettings, RemoteSettings
 from seedbed.config.resolve import to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import variants
@@ -28,12 +26,12 @@ from seedbed.launch.ending import Ending
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
 from seedbed.launch.launcher import Launch, launcher_on
+from seedbed.launch.listening import Listening
 from seedbed.launch.live import LiveFile
 from seedbed.launch.logs import logging_to, showing_notes
 from seedbed.launch.machine import convolving
 from seedbed.launch.outcome import (
     curves_of,
-    invitations,
     observations_of,
     origin_of,
     resumption_of,
@@ -47,7 +45,6 @@ from seedbed.launch.software import commit
 from seedbed.launch.stopping import Stopping
 from seedbed.launch.store import Store, patiently
 from seedbed.launch.supervisor import Supervisor
-from seedbed.launch.surroundings import require_files
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.run import Run
 from seedbed.metrics.console import display
@@ -128,14 +125,7 @@ class Session:
             summary=self._summary,
         )
         self.supervisor: Supervisor | None = None
-        place = self.placed.placement
-        network = place if isinstance(place, EngineSettings) else None
-        if network:
-            require_files(network.actors, network.most_actors)
-        wanted = [*self.launcher.listens, *folder.addresses(self._asked)]
-        self.gate = folder.gate(network, wanted) if network else None
-        # Of this session only: what an earlier one has started knows another.
-        self.claim = secrets.token_hex(16)
+        self.listening = Listening(self.placed, folder, self.launcher)
 
     def run(self) -> Summary:
         """Trains until there is a reason to stop; writes checkpoints, the summary and the learning curve.
@@ -159,7 +149,7 @@ class Session:
                 LiveFile(folder.live, self._instances),  # first: whoever sees a row sees the instances, too
                 JsonLines(folder.metrics),
                 TensorBoard(folder.events, resumed=self.resumed, settings=to_json(config)),
-                *sinks(self.services, Recorded(folder.path, to_json(config), heading)),
+                *sinks(self.services, Recorded(folder.path, to_json(config), heading, folder.identity())),
             ]
             self.display = display(heading, self.stopping.budget)
             with (
@@ -230,8 +220,8 @@ class Session:
             self.agent,
             self.spec,
             token=self.folder.token(),
-            claim=self.claim,
-            gate=self.gate,
+            claim=self.listening.claim,
+            gate=self.listening.gate,
             log=self.folder.log,
             checkpoint=self.checkpoint,
             agent_with=self._agent_with,
@@ -306,8 +296,10 @@ class Session:
         if self.resumed:
             self.recorder.write_where_it_begins(arch)
         supervisor = self.supervisor = self._supervised(arch)
-        self._meet()
-        addresses = self._open(arch, supervisor.start(self.program.before))
+        self.listening.meet()
+        local = self.launcher.address(self.program[self.program.head], 0)
+        dialled = supervisor.start(self.program.before)
+        addresses = self.listening.open(arch, local, dialled, self.display.note)
         self.folder.keep(self.config)
         if self.copier is not None:
             self.copier.begin()
@@ -366,35 +358,6 @@ class Session:
     def _contents(self, arch: Run, *, alone: bool = False) -> Contents:
         contents = arch.snapshot(alone=alone)
         return replace(contents, meta={**contents.meta, "seconds": self.clock.seconds})
-
-    def _open(self, arch: Run, dialled: Mapping[str, list[str]]) -> list[str]:
-        local = self.launcher.address(self.program[self.program.head], 0)
-        if self.gate is None:
-            return arch.open([local], dialled)
-        own, wanted = self.launcher.listens, self.folder.addresses(self._asked)
-        opened = arch.open([local, *own, *wanted], dialled)
-        ours, others = opened[1 : 1 + len(own)], opened[1 + len(own) :]
-        if ours:
-            self.launcher.reach_head(ours)
-        self.folder.keep_addresses(self._asked, others, self.gate)
-        for line in invitations(self.config, self.gate, others):
-            self.display.note(line)
-        return opened[:1]
-
-    def _meet(self) -> None:
-        """Tells the launcher how instances on other machines are admitted, if there may be any."""
-        if self.gate is None or not self.launcher.listens:
-            return
-        address, identity = self.launcher.listens[0], tuple[str, ...]()
-        if self.gate.identity_at(address) is not None:
-            identity = self.folder.identity_files(self.placed.placement)
-        self.launcher.meet(self.gate.invitation(address), self.claim, identity)
-
-    @property
-    def _asked(self) -> tuple[str, ...]:
-        """Addresses at which the user has the run listen for actors from elsewhere."""
-        place = self.placed.placement
-        return place.listen if isinstance(place, RemoteSettings) else ()
 
     def _supervised(self, arch: Run) -> Supervisor:
         """Returns the supervisor of the run's instances; none is started yet."""

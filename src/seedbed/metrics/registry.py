@@ -188,7 +188,7 @@ _books(
     "steps_dropped",
     "places",
     "Places never trained on: their actor left, the run was resumed, they only evaluated, a replay overwrote "
-    "them before they were sampled, or (under a3c) their gradient was too stale or not finite.",
+    "them before they were sampled, or (where workers send gradients) theirs was too stale or not finite.",
 )
 
 # How the learning goes.

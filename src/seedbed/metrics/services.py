@@ -31,15 +31,19 @@ class Recorded:
       folder: run folder.
       settings: recorded settings, by name.
       heading: one line about the run.
+      word: the run's own word; None in one that an earlier version began.
     """
 
     folder: Path
     settings: Mapping[str, Any]
     heading: str
+    word: str | None = None
 
     @property
     def identity(self) -> str:
-        """A name of letters and digits that is the same for all sessions of the run."""
+        """A name of letters and digits for all sessions of the run, and for no later run in the same place."""
+        if self.word is not None:
+            return self.word[:16]
         return sha256(str(self.folder).encode(errors="surrogateescape")).hexdigest()[:16]
 
 

@@ -53,16 +53,19 @@ class ActorCritic(Body):
     num_free: int = 0
     own_value: bool = False
 
-    def _module(self) -> nn.Module:
+    def module(self) -> nn.Module:
+        """Returns one stack of layers, or two beside each other if the value has its own."""
         if not self.own_value:
-            return self._layers(self._heads)
+            return self._layers(self.heads)
         return Apart(self._layers(self._policy), self._layers(self._value))
 
-    def _initial_core(self, batch: int) -> Tree:
-        one = super()._initial_core(batch)
+    def initial_core(self, batch: int) -> Tree:
+        """Returns the state ``[B, ...]`` of the cores where an episode begins."""
+        one = super().initial_core(batch)
         return {"policy": one, "value": one} if self.own_value else one
 
-    def _heads(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def heads(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns the policy's parameters ``[T, B, P]`` and values ``[T, B]``, float32."""
         weights = [head(features.shape[-1]) for head in (self._policy_head(), self._value_head())]
         policy, value = outputs(features, weights)
         return self._with_free(policy), value[..., 0]
@@ -73,7 +76,8 @@ class ActorCritic(Body):
     def _value(self, features: jax.Array) -> jax.Array:
         return outputs(features, [self._value_head()(features.shape[-1])])[0][..., 0]
 
-    def _masked(self, said: tuple[jax.Array, jax.Array], mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def masked(self, said: tuple[jax.Array, jax.Array], mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """See :class:`~seedbed.nets.body.Body`."""
         policy, value = said
         return masked(policy, mask, self.spec.action.num_values), value
 

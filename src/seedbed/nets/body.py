@@ -100,13 +100,13 @@ class Body(ABC):
     previous_reward_clip: float = 1.0
 
     @abstractmethod
-    def _heads(self, features: jax.Array) -> Any:
+    def heads(self, features: jax.Array) -> Any:
         """Computes the outputs from features float32 ``[T, B, D]``; called where modules with weights can be made."""
 
-    def _masked(self, said: Any, mask: jax.Array) -> Any:
+    def masked(self, said: Any, mask: jax.Array) -> Any:
         """The outputs of the heads under an action mask ``[T, B, P]``, by :func:`seedbed.ops.masks.masked`."""
         raise ConfigError(
-            f"{type(self).__name__} knows no action masks, and {self.spec.id} shows some: define its _masked, by "
+            f"{type(self).__name__} knows no action masks, and {self.spec.id} shows some: define its masked, by "
             "seedbed.ops.masked, or leave action_mask out of the observations"
         )
 
@@ -125,10 +125,12 @@ class Body(ABC):
     def _layers(self, heads: Callable[[jax.Array], Any]) -> Layers:
         return Layers(build_torso(self.network, self.seen), heads, self.network.lstm or 0)
 
-    def _module(self) -> nn.Module:
-        return self._layers(self._heads)
+    def module(self) -> nn.Module:
+        """Returns the module with all weights, which is called as :class:`Layers` are."""
+        return self._layers(self.heads)
 
-    def _initial_core(self, batch: int) -> Tree:
+    def initial_core(self, batch: int) -> Tree:
+        """Returns the state ``[B, ...]`` of the core where an episode begins; empty if there is none."""
         return recurrent.initial_state(self.network.lstm or 0, batch)
 
     def check(self) -> None:
@@ -162,12 +164,12 @@ class Body(ABC):
         if stack:
             state["frames"] = stack
         if self.network.lstm:
-            state["core"] = self._initial_core(batch)
+            state["core"] = self.initial_core(batch)
         return state
 
     def init(self, key: jax.Array) -> Tree:
         """Fresh parameters."""
-        return self._module().lazy_init(key, *self.example()[:-1])
+        return self.module().lazy_init(key, *self.example()[:-1])
 
     def example(self) -> Inputs:
         """Returns the shapes of the inputs of one step of one environment, ``[1, 1, ...]``.
@@ -187,8 +189,8 @@ class Body(ABC):
         Logits and q-values of what the inputs' mask forbids are :data:`seedbed.ops.masks.FORBIDDEN`.
         """
         *read, mask = inputs
-        said, core = self._module().apply(params, *read)
-        return (said if mask is None else self._masked(said, mask)), core
+        said, core = self.module().apply(params, *read)
+        return (said if mask is None else self.masked(said, mask)), core
 
     def run(
         self, params: Tree, timestep: TimeStep, actions: jax.Array | None, state: Tree

@@ -48,11 +48,12 @@ class Representation(Body):
 
     size: int
 
-    def _heads(self, features: jax.Array) -> jax.Array:
+    def heads(self, features: jax.Array) -> jax.Array:
+        """Returns latent states float32 ``[T, B, size]``."""
         head = Head(self.size, RELU_INIT, name="state")(features.shape[-1])
         return unit(outputs(features, [head])[0])
 
-    def _masked(self, said: jax.Array, mask: jax.Array) -> jax.Array:
+    def masked(self, said: jax.Array, mask: jax.Array) -> jax.Array:
         """Returns the states as they are: a mask is for the policy at the root of a search alone."""
         del mask
         return said

@@ -38,7 +38,8 @@ class QNetwork(Body):
     dueling: bool = True
     head_size: int = 512
 
-    def _heads(self, features: jax.Array) -> jax.Array:
+    def heads(self, features: jax.Array) -> jax.Array:
+        """Returns the value of each action, float32 ``[T, B, A]``."""
         if not self.dueling:
             return self._head("q", self.num_actions, self._stream("q", features))
         value = self._head("value", 1, self._stream("value", features))
@@ -46,7 +47,8 @@ class QNetwork(Body):
         advantages = self._head("advantage", self.num_actions, self._stream("advantage", features))
         return value + advantages - jnp.mean(advantages, axis=-1, keepdims=True)
 
-    def _masked(self, said: jax.Array, mask: jax.Array) -> jax.Array:
+    def masked(self, said: jax.Array, mask: jax.Array) -> jax.Array:
+        """See :class:`~seedbed.nets.body.Body`."""
         return masked(said, mask, self.spec.action.num_values)
 
     def _stream(self, name: str, features: jax.Array) -> jax.Array:

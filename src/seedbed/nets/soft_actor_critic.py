@@ -37,7 +37,8 @@ class Policy(Body):
 
     num_params: int
 
-    def _heads(self, features: jax.Array) -> jax.Array:
+    def heads(self, features: jax.Array) -> jax.Array:
+        """Returns the policy's parameters, float32 ``[T, B, P]``."""
         # Nearly 0 at the start: the first policy explores everything.
         head = Head(self.num_params, nn.initializers.orthogonal(0.01), name="policy")
         return outputs(features, [head(features.shape[-1])])[0]

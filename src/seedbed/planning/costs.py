@@ -97,8 +97,10 @@ class Costs:
       join: core-seconds for one step of a batch that is joined and put on the device.
       spread: standard deviation of the time of a lane's step, as a share of its mean.
       served: work of the served path, by carrier.
+      attained: share of the simulated speed that a run has; see :mod:`seedbed.planning.loss`.
       cores: number of cores of the machine that was timed.
       accelerators: number of accelerators of that machine.
+      machine: what tells that machine from others.
       source: the machine and the version that was timed, for people.
       assumed: everything that was not timed, a sentence each.
     """
@@ -114,8 +116,10 @@ class Costs:
     join: float = ASSUMED_JOIN
     spread: float = ASSUMED_SPREAD
     served: Mapping[str, Served] = field(default_factory=lambda: ASSUMED_SERVED)
+    attained: float = 1.0
     cores: float = 1.0
     accelerators: int = 0
+    machine: tuple[str, ...] = ()
     source: str = ""
     assumed: tuple[str, ...] = ()
 
@@ -180,19 +184,30 @@ def costs_of(rows: Iterable[Mapping[str, Any]], config: RunConfig) -> Costs:
         raise ConfigError(f"a row of the costs is damaged: {error!r}; {_remedy(config)}") from error
 
 
+def is_of(row: Mapping[str, Any], config: RunConfig) -> bool:
+    """Returns whether a row is of the run's environment and network, with any agent."""
+    return _differs(row, config, "agent") is None
+
+
+def timed_on(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns what tells the machine of a row from others."""
+    machine = row.get("machine") or {}
+    return tuple(repr(machine.get(name)) for name in ("processor", "cores", "devices"))
+
+
 def _remedy(config: RunConfig) -> str:
     return (
         f"time them: seedbed bench {config.env} --arch {config.arch} --agent {config.agent} … --results FILE"
     )
 
 
-def _differs(row: Mapping[str, Any], config: RunConfig) -> str | None:
+def _differs(row: Mapping[str, Any], config: RunConfig, *but: str) -> str | None:
     """Returns the first setting by which a row is of another computation than the run; None if there is none."""
     timed = row.get("settings") or {}
     own = {part.name: getattr(config.net, part.name) for part in fields(Network)}
     wanted: dict[str, Any] = {"env": config.env, "env_options": config.env_options, "agent": config.agent}
     for name, value in (wanted | own).items():
-        if name in timed and _as_json(timed[name]) != _as_json(value):
+        if name in timed and name not in but and _as_json(timed[name]) != _as_json(value):
             return f"{name} {timed[name]}"
     return None
 
@@ -212,7 +227,7 @@ def _merged(
     points: dict[Where, dict[int, float]] = {}
     served: dict[str, Served] = dict(ASSUMED_SERVED)
     for row in rows:
-        if any(row["machine"].get(name) != machine.get(name) for name in ("processor", "cores", "devices")):
+        if timed_on(row) != timed_on(newest):
             continue
         for carrier, timed in (row.get("served") or {}).items():
             served[carrier] = Served(**timed)
@@ -228,6 +243,7 @@ def _merged(
         served=served,
         cores=cores,
         accelerators=len(devices),
+        machine=timed_on(newest),
         source=f"{machine['processor']}, {cores:g} cores, {', '.join(devices) or 'no accelerator'}, commit "
         f"{newest.get('commit', 'unknown')}",
     )

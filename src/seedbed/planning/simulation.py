@@ -261,10 +261,11 @@ class Simulation:
     def call_time(self, device: _Device, rows: float) -> float:
         """Returns the time of one call of the policy on an idle machine."""
         if device.where not in self.costs.act:
-            other = "an accelerator" if device.where == "accelerator" else "CPU cores"
+            on_cores = device.where == "cores"
+            other = "CPU cores" if on_cores else "an accelerator"
             raise ConfigError(
                 f"the policy runs on {other} here, and the costs have no stage 'inference' of that: time it with "
-                f"seedbed bench on such a machine{' under impala or apex' if device.where == 'cores' else ''}"
+                f"seedbed bench on such a machine{' with actors that run the policy' if on_cores else ''}"
             )
         return self.costs.act[device.where].at(rows)
 
@@ -296,6 +297,7 @@ class Simulation:
         self._pass(min(2 * _MOST_LANE_STEPS, max(_LANE_STEPS, 2 * least)))
         self._settle()
         found, passed = self.counts.since(before), self.clock.now - begun
+        taken = passed / self.costs.attained
         use = {
             name: (sum(line.busy for line in lines) - busy.get(name, 0.0)) / passed / len(lines)
             for name, lines in self._lines.items()
@@ -304,11 +306,11 @@ class Simulation:
             name = "cores" if len(self._cores) == 1 else ("cores of the head", "cores of the actors")[place]
             use[name] = (cores.busy - worked) / passed / cores.count
         return Found(
-            steps_per_second=found.steps / passed,
-            updates_per_second=found.updates / passed,
+            steps_per_second=found.steps / taken,
+            updates_per_second=found.updates / taken,
             lag=found.lags / max(found.trained, 1e-9),
             batch_fill=found.fill / max(found.calls, 1.0),
-            wait=found.waits / max(found.replies, 1.0),
+            wait=found.waits / max(found.replies, 1.0) / self.costs.attained,
             use=use,
         )
 

@@ -140,7 +140,7 @@ class ActorRegistry:
             return
         # Set here and not by the service, which may be busy: the actor has sent the step that it owed.
         joined.lanes[lane].owed_since = None
-        service.arrive(joined.lanes[lane], arrays, service.clock())
+        service.arrive(joined.lanes[lane], arrays, service.thread.clock())
 
     def left(self, peer: Peer, reason: str) -> None:
         """Frees the actor's slots and lanes; its open unrolls are dropped."""
@@ -338,8 +338,8 @@ class ActorRegistry:
         """
         service, now = self.services[joined.service], time.monotonic()
         # In this order: it may begin in between.
-        unheard = service.unheard()
-        begun = service.begun
+        unheard = service.thread.unheard()
+        begun = service.thread.begun
         return [min(now, max(since, begun) + unheard) for since in joined.owed_since()]
 
     def owes(self) -> dict[int, float | None]:
@@ -386,4 +386,4 @@ class ActorRegistry:
     def stop(self) -> None:
         """Stops the services."""
         for service in self.services:
-            service.stop()
+            service.thread.stop()

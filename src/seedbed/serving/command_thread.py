@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from seedbed.transport.poller import Poller
 
 
-class CommandThread(ABC):
+class CommandThread:
     """A thread that runs commands, and after each batch of them the work that is due.
 
     It hears messages from :meth:`start` on, and runs commands from :meth:`begin` on. Between the two calls another
@@ -19,10 +18,15 @@ class CommandThread(ABC):
 
     Args:
       name: name of the thread.
+      turn: function that does all work that is due, and returns the time in s to wait for commands (None: until there
+        is one).
       on_failure: function that is called with the exception that ended the thread.
     """
 
-    def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, name: str, turn: Callable[[], float | None], on_failure: Callable[[BaseException], None]
+    ) -> None:
+        self._turn = turn
         self._on_failure = on_failure
         self._news = threading.Condition()
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -96,6 +100,15 @@ class CommandThread(ABC):
     def _is_here(self) -> bool:
         return threading.get_ident() == self._thread.ident
 
+    def wait_idle(self, holds: Callable[[], bool], timeout: float) -> bool:
+        """Waits until the thread has run all commands and ``holds()``; returns False when ``timeout`` s have passed."""
+
+        def idle() -> bool:
+            return self._idle and not self._inbox and not self._poked and holds()
+
+        with self._news:
+            return self._news.wait_for(idle, timeout)
+
     def clock(self) -> float:
         """Returns the time (monotonic, s) at which a message came that is handled now; the earliest possible one."""
         if self._poller is not None and self._is_here:
@@ -151,7 +164,3 @@ class CommandThread(ABC):
 
     def _has_news(self) -> bool:
         return bool(self._inbox or self._poked or self._stopping)
-
-    @abstractmethod
-    def _turn(self) -> float | None:
-        """Does all work that is due; returns the time in s to wait for commands (None: until there is one)."""

@@ -148,7 +148,7 @@ class InferenceService(Service[ServedLane]):
 
     # Run by the thread.
 
-    def _turn(self) -> float | None:
+    def turn(self) -> float | None:
         """Passes unrolls on, and acts for the lanes that are due; returns the time in s to wait for commands."""
         self._meters.travel(up=self._up, down=self._down)
         self._up = self._down = 0
@@ -224,13 +224,15 @@ class InferenceService(Service[ServedLane]):
         self._down += action.nbytes
         lane.member.peer.reply(lane.half, [action])
 
-    def _join(self, lane: ServedLane) -> None:
+    def add(self, lane: ServedLane) -> None:
+        """Adds a lane, whose environments begin anew unless it comes from a checkpoint."""
         self._recipient.joined(lane)
         if lane.script is None:  # otherwise the slots hold the states of the checkpoint
             self.inference.reset(lane.slots)
-        super()._join(lane)
+        super().add(lane)
 
-    def _arrive(self, lane: ServedLane, arrays: list[NDArray[Any]], now: float) -> None:
+    def take(self, lane: ServedLane, arrays: list[NDArray[Any]], now: float) -> None:
+        """Takes the next step of a lane's environments."""
         if not lane.served:
             return
         self._up += sum([array.nbytes for array in arrays])

@@ -61,7 +61,7 @@ class _Client:
         return columns
 
 
-class PolicyService(CommandThread):
+class PolicyService:
     """A :class:`~seedbed.transport.interface.Handler` of any number of servers, and the thread that decides.
 
     Args:
@@ -75,6 +75,9 @@ class PolicyService(CommandThread):
       within: function that clips actions ``[B, ...]`` to their bounds.
       on_failure: function that is called with the exception that ended the thread.
       say: function that takes a line for people.
+
+    Attributes:
+      thread: the thread.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class PolicyService(CommandThread):
         on_failure: Callable[[BaseException], None],
         say: Callable[[str], object],
     ) -> None:
-        super().__init__("policy", on_failure)
+        self.thread = CommandThread("policy", self._turn, on_failure)
         self._inference, self._params, self._spec = inference, params, spec
         self._told, self._token = told, token
         self._rule, self._within, self._say = rule, within, say
@@ -156,21 +159,21 @@ class PolicyService(CommandThread):
         action = self._spec.action
         down = Layout((((client.rows, *action.shape), action.dtype),))
         client.peer.open([Layouts(Layout(step_fields(self._spec, client.rows)), down)])
-        self.submit(self._join, client)
+        self.thread.submit(self._join, client)
         self._say(f"client {client.index} has come, of {_counted(client.rows)}: {client.peer.name}")
         return {}
 
     def deliver(self, peer: Peer, lane: int, arrays: list[NDArray[Any]]) -> None:
         """See :class:`~seedbed.transport.interface.Handler`."""
         del lane  # there is one
-        self.submit(self._arrive, self._clients[peer], arrays, time.monotonic())
+        self.thread.submit(self._arrive, self._clients[peer], arrays, time.monotonic())
 
     def left(self, peer: Peer, reason: str) -> None:
         """Frees the client's places; see :class:`~seedbed.transport.interface.Handler`."""
         with self._lock:
             client = self._clients.pop(peer, None)
         if client is not None and len(client.slots):
-            self.submit(self._leave, client)
+            self.thread.submit(self._leave, client)
             self._say(f"client {client.index} has left: {reason}")
 
     # Run by the thread.

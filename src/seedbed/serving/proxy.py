@@ -143,7 +143,7 @@ class Proxy:
             lanes,
             device=self._device,
             on_told=lambda lane, version: self._tell(joined.lanes[lane], version),
-            on_weights=lambda *came: self._service.submit(self._fetch.take, joined.link, *came),
+            on_weights=lambda *came: self._service.thread.submit(self._fetch.take, joined.link, *came),
             on_end=peer.close,
         )
         for lane in joined.lanes:

@@ -1,8 +1,11 @@
-"""The base class of services: one thread owns the lanes of some actors; other threads send it commands."""
+"""The base class of services: one thread owns the lanes of some actors; other threads send it commands.
+
+Subclasses define the work of that thread: ``turn``, ``take``, and ``take_control`` if there is a control lane.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +21,7 @@ from seedbed.transport.interface import Layouts
 L = TypeVar("L", bound=Lane)
 
 
-class Service(CommandThread, Generic[L]):
+class Service(ABC, Generic[L]):
     """A thread behind the registry that takes messages of actors, replies, and passes unrolls on.
 
     Args:
@@ -26,10 +29,15 @@ class Service(CommandThread, Generic[L]):
       ledger: ledger in which steps are booked.
       meters: meters that all services of a run share.
       on_failure: function that is called with the exception that ended the thread.
+
+    Attributes:
+      thread: the thread.
+      lanes: the lanes that it serves.
     """
 
     hears = False
-    """Whether messages take so little time that the thread hears them itself; see :meth:`wait_at`."""
+    """True if messages take so little time that the thread hears them itself; see
+    :meth:`~seedbed.serving.command_thread.CommandThread.wait_at`."""
 
     def __init__(
         self,
@@ -39,7 +47,7 @@ class Service(CommandThread, Generic[L]):
         meters: Meters,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        super().__init__("acting", on_failure)
+        self.thread = CommandThread("acting", self.turn, on_failure)
         self.lanes: list[L] = []
         self._complete: list[L] = []  # lanes whose outbox is not handed over yet
         self._lag_control = lag_control
@@ -93,33 +101,55 @@ class Service(CommandThread, Generic[L]):
 
     def join(self, lane: L) -> None:
         """Commands the thread to add a lane."""
-        self.submit(self._join, lane)
+        self.thread.submit(self.add, lane)
 
     def arrive(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
         """Commands the thread to take a message of the lane, received at ``now`` (monotonic, s)."""
-        self.submit(self._arrive, lane, arrays, now)
+        self.thread.submit(self.take, lane, arrays, now)
 
     def control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
         """Commands the thread to take a message of the actor's control lane."""
-        self.submit(self._control, member, arrays)
+        self.thread.submit(self.take_control, member, arrays)
 
     def taken(self, lane: L) -> None:
         """Commands the thread to empty the lane's outbox, which another process has taken."""
-        self.submit(self._taken, lane)
+        self.thread.submit(self._taken, lane)
 
     def leave(self, lane: L) -> None:
         """Commands the thread to remove a lane."""
-        self.submit(self._leave, lane)
+        self.thread.submit(self.remove, lane)
 
     def wait_blocked(self, timeout: float) -> bool:
         """Waits, in lockstep, until all lanes wait for weights; returns False when ``timeout`` s have passed."""
-        with self._news:
-            return self._news.wait_for(self._blocked, timeout)
-
-    def _blocked(self) -> bool:
-        return self._idle and not self._inbox and not self._poked and self._lag_control.blocked(self.lanes)
+        return self.thread.wait_idle(lambda: self._lag_control.blocked(self.lanes), timeout)
 
     # Run by the thread.
+
+    @abstractmethod
+    def turn(self) -> float | None:
+        """Does all work that is due; returns the time in s to wait for commands (None: until there is one)."""
+
+    @abstractmethod
+    def take(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
+        """Takes a message of a lane, received at ``now`` (monotonic, s)."""
+
+    def take_control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
+        """Takes a message of the actor's control lane."""
+        raise NotImplementedError(f"{type(self).__name__} has no control lane")
+
+    def add(self, lane: L) -> None:
+        """Adds a lane."""
+        lane.served = True
+        self.lanes.append(lane)
+
+    def remove(self, lane: L) -> None:
+        """Removes a lane, and drops its steps; nothing if it has gone."""
+        if lane.served:
+            lane.served = False
+            self.lanes.remove(lane)
+            if lane in self._complete:
+                self._complete.remove(lane)
+            self._ledger.drop(open_steps=lane.open_steps, queued_steps=lane.counted)
 
     def _pass_on(self) -> list[L]:
         """Passes complete unrolls on, as far as there is room; returns the lanes whose unrolls were taken."""
@@ -134,34 +164,14 @@ class Service(CommandThread, Generic[L]):
             self._complete = [lane for lane in self._complete if lane.outbox is not None]
         return taken
 
-    def _join(self, lane: L) -> None:
-        lane.served = True
-        self.lanes.append(lane)
-
     def _taken(self, lane: L) -> None:
         if lane.served:
             self._ledger.train(lane.counted)
             lane.handed_over()
             self._complete.remove(lane)
 
-    def _leave(self, lane: L) -> None:
-        if lane.served:
-            lane.served = False
-            self.lanes.remove(lane)
-            if lane in self._complete:
-                self._complete.remove(lane)
-            self._ledger.drop(open_steps=lane.open_steps, queued_steps=lane.counted)
-
     def _send_away(self, lane: L, reason: str) -> None:
         """Gives the lane up at once, and ends the conversation with its actor; later messages of it are ignored."""
-        self._leave(lane)
+        self.remove(lane)
         lane.sent_away = True
         lane.member.peer.close(reason)
-
-    @abstractmethod
-    def _arrive(self, lane: L, arrays: list[NDArray[Any]], now: float) -> None:
-        """Takes a message of a lane."""
-
-    def _control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
-        """Takes a message of the control lane."""
-        raise NotImplementedError(f"{type(self).__name__} has no control lane")

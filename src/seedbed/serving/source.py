@@ -98,9 +98,9 @@ class ServedActors:
         # Of several services none can hear the others' actors: it may be busy when their messages come.
         if len(self._services) == 1 and self._services[0].hears and self._poller is None:
             self._poller = Poller()
-            self._services[0].wait_at(self._poller)
+            self._services[0].thread.wait_at(self._poller)
         for service in self._services:
-            service.start()
+            service.thread.start()
         for address in addresses:
             self._servers.append(
                 listen(address, self.registry, gate=self._gate, poller=self._poller, most=self._most)
@@ -111,7 +111,7 @@ class ServedActors:
         """Compiles, and serves the actors from then on."""
         self._warm_up()
         for service in self._services:
-            service.begin()
+            service.thread.begin()
 
     def close(self) -> None:
         """Stops the servers and the services; safe to call twice."""

@@ -126,7 +126,8 @@ class UnrollService(Service[Lane]):
 
     # Run by the thread.
 
-    def _turn(self) -> float | None:
+    def turn(self) -> float | None:
+        """Passes unrolls on, tells their lanes so, and gives out the weights that there are."""
         for lane in self._pass_on():
             self._tell(lane)
         for member, wanted in list(self._wanted.items()):
@@ -148,7 +149,8 @@ class UnrollService(Service[Lane]):
         self._meters.travel(down=reply.nbytes)
         lane.member.peer.reply(lane.half, [reply])
 
-    def _control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
+    def take_control(self, member: Member, arrays: list[NDArray[Any]]) -> None:
+        """Notes the version of the weights that an actor wants."""
         if any(lane.member is member for lane in self.lanes):  # otherwise it has left meanwhile
             self._wanted[member] = int(arrays[0])
 
@@ -184,12 +186,14 @@ class UnrollService(Service[Lane]):
             self._packed = (weights.version, self._weights.pack(weights))
         return self._packed[1]
 
-    def _leave(self, lane: Lane) -> None:
-        super()._leave(lane)
+    def remove(self, lane: Lane) -> None:
+        """Removes a lane, and the version of its weights."""
+        super().remove(lane)
         self._told.pop(lane, None)
         self._wanted.pop(lane.member, None)
 
-    def _arrive(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
+    def take(self, lane: Lane, arrays: list[NDArray[Any]], now: float) -> None:
+        """Takes an unroll of a lane; an actor whose unroll is wrong is sent away."""
         if not lane.served:
             return
         self._meters.travel(up=sum(array.nbytes for array in arrays))

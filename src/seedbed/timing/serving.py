@@ -26,11 +26,12 @@ from seedbed.acting.assignment import lanes_of
 from seedbed.acting.batcher import BatchRule
 from seedbed.acting.lag_control import FreeBatches
 from seedbed.acting.meters import Meters
+from seedbed.architectures.compatibility import with_settings
 from seedbed.architectures.parts import assignment_of
 from seedbed.config.placement import InferenceSettings, RemoteSettings, TransportSettings
 from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
-from seedbed.errors import ConfigError, RunFailed
+from seedbed.errors import ConfigError, RunFailed, listed
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.launch.signals import ending_as_by_ctrl_c
 from seedbed.launch.surroundings import require_files
@@ -122,8 +123,11 @@ class Measured:
 def require_served(config: RunConfig) -> None:
     """Raises :class:`ConfigError` if the run has no served path whose ends are processes of this machine."""
     place: Any = config.placement
-    if not all(isinstance(place, group) for group in (RemoteSettings, InferenceSettings, TransportSettings)):
-        raise ConfigError(f"--serve times central inference, and {config.arch} has none: use --arch seed")
+    served = with_settings(RemoteSettings, InferenceSettings, TransportSettings)
+    if config.arch not in served:
+        raise ConfigError(
+            f"--serve times central inference, and {config.arch} has none: use --arch {listed(served, 'or')}"
+        )
     if place.transport not in ADDRESSES:
         raise ConfigError(
             f"--serve times actors in processes of their own, and transport is {place.transport}: use --transport "

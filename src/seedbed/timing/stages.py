@@ -230,8 +230,8 @@ def join_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -
     )
 
 
-def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
-    """The policy of one thread under Sebulba, its unrolls included."""
+def rollout_stages(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Iterator[Stage]:
+    """The policy of one thread under Sebulba, its unrolls included; then beside busy cores."""
     rows = config.placement.envs_per_actor
     device = pick("inference", config.placement.inference_devices)[0]
     program = CompiledPolicy(agent, spec, rows, key(0, "bench"))
@@ -248,8 +248,14 @@ def rollout_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float
 
     for _ in range(program.length + 1):  # compiles
         act()
-    about = f"one thread's {rows} rows on {device.device_kind}"
-    return _timed_stage("inference", act, seconds, about, rows=rows, device=device.device_kind)
+    about, where = (
+        f"one thread's {rows} rows on {device.device_kind}",
+        {"rows": rows, "device": device.device_kind},
+    )
+    yield _timed_stage("inference", act, seconds, about, **where)
+    with _busy_cores() as crowd:
+        beside = f"{about}, beside {crowd} busy processes"
+        yield _timed_stage("crowded inference", act, min(seconds, 1.0), beside, crowd=crowd, **where)
 
 
 def acting_stage(config: RunConfig, agent: Agent, spec: EnvSpec, seconds: float) -> Stage:
@@ -438,7 +444,7 @@ def _timed(
         for transport in transport_stages(config, spec, min(seconds, 2.0)):
             rate(transport)
     if architecture.policy == "thread":
-        inference = rate(rollout_stage(placed, agent, spec, seconds))
+        inference, _ = [rate(stage) for stage in rollout_stages(placed, agent, spec, seconds)]
     else:
         inference, *_ = [rate(stage) for stage in inference_stages(placed, agent, spec, seconds)]
         rate(join_stage(placed, agent, spec, min(seconds, 1.0)))

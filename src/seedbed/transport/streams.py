@@ -402,7 +402,7 @@ class _Conversation(Conversation):
         if terms.longest > self._max:
             raise SpecError(
                 f"a message of {terms.longest} bytes; this server takes {self._max}: use fewer environments an actor, "
-                "or, if it is the weights (impala, apex, rapid), a smaller network or --transport shm"
+                "or, if it is the weights (for those who run the policy), a smaller network or --transport shm"
             )
         self._limits = limits_up(terms.longest_up)
         super()._furnish(terms)

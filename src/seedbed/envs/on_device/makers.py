@@ -89,7 +89,7 @@ def _make(env_id: str, options: dict[str, Any], own: bool) -> NativeEnvironment:
     except Exception as error:
         raise ConfigError(f"{env_id} cannot be made: {type(error).__name__}: {error}") from error
     raise ConfigError(
-        f"{env_id} is no JAX-native environment, and this needs one: use --arch seed, or an environment that is "
+        f"{env_id} is no JAX-native environment, and this needs one: leave --arch out, or take an environment that is "
         f"({', '.join([*(f'{name}:…' for name in MAKERS), *TOYS])}, or module:factory that returns a "
         "NativeEnvironment)"
     )

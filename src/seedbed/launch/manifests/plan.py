@@ -9,14 +9,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from seedbed.acting.trust import foreign_names
-from seedbed.architectures.compatibility import require_fit
+from seedbed.architectures.compatibility import require_fit, with_settings
 from seedbed.architectures.program import Program, Role
-from seedbed.config.placement import EngineSettings, InferenceSettings
+from seedbed.config.placement import EngineSettings, InferenceSettings, RemoteSettings, TransportSettings
 from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.words import words_of
 from seedbed.errors import ConfigError
 from seedbed.launch.manifests.order import Order
+from seedbed.registry import ARCHITECTURES
 from seedbed.types import Agent
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -154,10 +155,12 @@ class Plan:
     def _require_no_listeners(self, engine: str) -> None:
         """Refuses programs with roles that others than the learner dial; raises :class:`ConfigError`."""
         if found := [role.name for role in self.program.roles if role.listens]:
+            dialling = with_settings(RemoteSettings)
+            alone = [arch for arch in ARCHITECTURES.names if arch not in with_settings(TransportSettings)]
             raise ConfigError(
                 f"--arch {self.config.arch} has roles that listen ({', '.join(found)}), which dial one another by "
                 f"addresses that the learner's machine gives them: {engine} can start programs in which all dial the "
-                "learner (seed, impala, apex) or which are one process (sebulba, anakin, a2c, a3c); run "
+                f"learner ({', '.join(dialling)}) or which are one process ({', '.join(alone)}); run "
                 f"{self.config.arch} on one machine, or write a manifest for rayjob"
             )
 

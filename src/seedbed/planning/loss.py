@@ -1,0 +1,62 @@
+"""The loss of a whole run beside its stages, where both were timed, for plans of other runs on such machines.
+
+Stages are timed alone. In a run their threads also wait for one another, wake one another and share caches, which the
+simulation does not know. That takes 15 to 60% on two cores, and much the same of runs of one environment and network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from seedbed.architectures.program import Program
+from seedbed.architectures.roles import carrier_of
+from seedbed.config.resolve import from_json
+from seedbed.config.settings import RunConfig
+from seedbed.errors import ConfigError
+from seedbed.planning.costs import Costs, costs_of, is_of, timed_on
+from seedbed.planning.machines import Machine
+from seedbed.planning.plan import Request, plan
+
+Row = Mapping[str, Any]
+
+
+def with_loss(
+    costs: Costs, rows: Sequence[Row], config: RunConfig, declare: Callable[[RunConfig], Program]
+) -> Costs:
+    """Returns the costs with the share of the stages' speed that a run attained on the machine that was timed.
+
+    Of the rows that have a run with the environment and the network, the newest one with the architecture counts, or
+    the newest one.
+
+    Args:
+      costs: costs of the stages.
+      rows: the rows that they come from.
+      config: settings of the run that is planned.
+      declare: function that returns the program of a run.
+    """
+    whole = [
+        row
+        for row in rows
+        if "whole" in (row.get("stages") or {}) and is_of(row, config) and timed_on(row) == costs.machine
+    ]
+    same = [row for row in whole if (row.get("settings") or {}).get("arch") == config.arch]
+    for row in reversed([*whole, *same]):
+        try:
+            then = from_json(dict(row["settings"]))
+            simulated = _simulated(then, [*(one for one in rows if one.get("served")), row], declare)
+            share = row["stages"]["whole"]["steps_per_second"] / simulated
+        # A row of another version, or of an architecture that cannot be planned.
+        except (ConfigError, KeyError, TypeError):
+            continue
+        told = (
+            f"beside its stages a run loses {1 - share:.0%}, as one under {then.arch} with {then.agent} did"
+        )
+        return costs.but(told, attained=share)
+    return costs.but("a run loses nothing beside its stages; no row has the stage 'whole'")
+
+
+def _simulated(config: RunConfig, rows: Sequence[Row], declare: Callable[[RunConfig], Program]) -> float:
+    costs = costs_of(rows, config)
+    machine = Machine(costs.cores, costs.accelerators)
+    return plan(Request(declare(config), costs, (machine,), carrier_of(config)), moves=False).steps_per_second
