@@ -178,10 +178,14 @@ public sealed class SeedbedClient : IDisposable
     private static Socket Dial(string place, bool local, double seconds)
     {
         Stopwatch waited = Stopwatch.StartNew();
+        int colon = place.LastIndexOf(':'), port = 0;
+        if (!local && (colon < 1 || !int.TryParse(place.Substring(colon + 1), out port) || port < 1 || port > 65535))
+            throw new SeedbedException("the address is " + place + ", and has to be HOST:PORT or unix:PATH", true);
         while (true)
         {
             Socket made = local ? new Socket(AddressFamily.Unix, SocketType.Stream, ProtocolType.Unspecified)
                                 : new Socket(SocketType.Stream, ProtocolType.Tcp);
+            string reason = "it does not answer";
             try
             {
                 if (local)
@@ -189,19 +193,22 @@ public sealed class SeedbedClient : IDisposable
                     made.Connect(new UnixDomainSocketEndPoint(place.Substring(5)));
                     return made;
                 }
-                int colon = place.LastIndexOf(':');
-                made.Connect(place.Substring(0, colon).Trim('[', ']'), int.Parse(place.Substring(colon + 1)));
-                made.NoDelay = true;
-                made.SetSocketOption(SocketOptionLevel.Socket, SocketOptionName.KeepAlive, true);
-                return made;
+                // A machine that drops packets says nothing for minutes.
+                IAsyncResult dialled = made.BeginConnect(place.Substring(0, colon).Trim('[', ']'), port, null, null);
+                double left = Math.Max(0.1, seconds - waited.Elapsed.TotalSeconds);
+                if (dialled.AsyncWaitHandle.WaitOne(TimeSpan.FromSeconds(left)))
+                {
+                    made.EndConnect(dialled);
+                    made.NoDelay = true;
+                    made.SetSocketOption(SocketOptionLevel.Socket, SocketOptionName.KeepAlive, true);
+                    return made;
+                }
             }
-            catch (SocketException error)
-            {
-                made.Dispose();
-                if (waited.Elapsed.TotalSeconds > seconds)
-                    throw new SeedbedException("nothing listens at " + place + ": " + error.Message);
-                Thread.Sleep(100);
-            }
+            catch (SocketException error) { reason = error.Message; }
+            made.Dispose();
+            if (waited.Elapsed.TotalSeconds > seconds)
+                throw new SeedbedException("nothing listens at " + place + ": " + reason);
+            Thread.Sleep(100);
         }
     }
 

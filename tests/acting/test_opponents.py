@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +185,33 @@ def test_a_game_whose_agents_end_one_after_the_other_is_counted_at_its_end(loser
         step(of(1, 0), of(1, 0), of(0.0, 0.25), 4 * game + 2)
         step(of(1, 0), of(1, 1), of(0.0, -0.5), 4 * game + 3)
         assert pool._scores == {0: counts}
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_game_begins_with_the_agent_that_comes_first_and_is_no_other_when_the_other_comes(
+    late: int,
+) -> None:
+    pool = a_pool(share=1.0)
+    meet(pool, 0)
+    games, again = (Games(pool, [0, 1], epoch=0) for _ in range(2))
+
+    def step(here: tuple[int, int], other: tuple[int, int], returns: list[float], count: int) -> list[int]:
+        """Takes a step: first and terminated of the agent that is there from the start, and of the late one."""
+        first, over = ([[a], [b]] if late else [[b], [a]] for a, b in zip(here, other, strict=True))
+        games.step(one_of(steps(first, over, [[0]] * 2, [[0]] * 2)), np.array(returns), count)
+        again.restore(json.loads(json.dumps(games.state())))
+        assert again.state() == games.state()
+        return games.players.tolist()
+
+    absent, begins, plays, ends = (1, 1), (1, 0), (0, 0), (0, 1)
+    for game in range(2):
+        drawn = step(begins, absent, [0.0, 0.0], 10 * game)
+        assert sorted(drawn) == [ITSELF, 0], "an opponent plays from the first step on"
+        assert step(plays, absent, [0.0, 0.0], 10 * game + 1) == drawn
+        assert step(plays, begins, [0.0, 0.0], 10 * game + 2) == drawn
+        assert step(plays, plays, [0.0, 0.0], 10 * game + 3) == drawn
+        step(ends, ends, [1.0, 0.0], 10 * game + 4)
+        assert len(pool._scores[0]) == game + 1
 
 
 def one_of(timestep: TimeStep) -> TimeStep:

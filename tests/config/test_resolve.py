@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -389,3 +390,31 @@ def test_settings_by_the_names_of_other_systems_lead_to_ours(given: dict[str, An
     with pytest.raises(ConfigError) as error:
         configure("toy:catch", **given)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"opponents_every": 9},
+            "opponents_every is 9, and means nothing where opponents is 0: give --opponents",
+        ),
+        ({"opponents_share": 0.5}, "opponents_share is 0.5, and means nothing"),
+        ({"opponents_by": "recent"}, "opponents_by is recent, and means nothing"),
+        (
+            {"host_timeout": 9.0},
+            "host_timeout is 9.0, and means nothing where hosts is 1: give --hosts, or leave",
+        ),
+        ({"coordinator": "127.0.0.1:9"}, "coordinator is 127.0.0.1:9, and means nothing"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused_and_left_out_of_an_older_record(
+    given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        configure("CartPole-v1", preset="none", **given)
+    plain = configure("CartPole-v1", preset="none")
+    assert from_json({**to_json(plain), **given}) == plain
+    others = {"opponents": 1} if "opponents" in next(iter(given)) else {"hosts": 2}
+    kept = configure("CartPole-v1", preset="none", **others, **given)
+    assert from_json(to_json(kept)) == kept

@@ -55,6 +55,23 @@ def test_costs_are_seconds_of_what_was_timed() -> None:
     assert any("crowded inference" in each for each in costs.assumed)
 
 
+def test_rows_of_other_sizes_lie_beside_one_another() -> None:
+    small = row()
+    small["stages"] = {
+        **small["stages"],
+        "inference": stage(4_000.0, "batches of 4 on cpu", rows=4, device="cpu", cores=1.5),
+    }
+    large = row()
+    large["stages"] = {
+        **large["stages"],
+        "inference": stage(8_000.0, "batches of 16 on cpu", rows=16, device="cpu", cores=2.5),
+    }
+    for rows in ([large, small], [small, large]):
+        costs = costs_of(rows, config())
+        assert costs.act["cores"].points == ((4, 1e-3), (16, 2e-3))
+        assert costs.act_threads == 2.5, "of the largest call"
+
+
 def test_rows_of_this_version_leave_less_to_assume() -> None:
     new = row()
     new["stages"] |= {

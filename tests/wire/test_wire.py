@@ -242,6 +242,43 @@ def test_a_world_in_c_learns_under_seed(learned: tuple[Path, Path, dict[str, Any
     assert "the run is over" in said
 
 
+def compiled_c_sharp(folder: Path) -> Path:
+    """The client and the world in C#, compiled without a warning."""
+    sources, world = sorted((ROOT / "clients" / "csharp").glob("*.cs")), folder / "catch.exe"
+    subprocess.run([str(MCS), "-warnaserror", f"-out:{world}", *map(str, sources)], check=True)
+    return world
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.skipif(not (MCS and MONO), reason="there is no Mono on this machine")
+def test_a_client_in_c_sharp_says_what_is_wrong_with_an_address_and_waits_no_longer_than_it_says(
+    tmp_path: Path,
+) -> None:
+    world = compiled_c_sharp(tmp_path)
+
+    def said(address: str) -> str:
+        done = subprocess.run(
+            [str(MONO), str(world), address, "x" * 20],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 1
+        return done.stderr
+
+    for address in ("here", "127.0.0.1:", "127.0.0.1:a", ":80", "127.0.0.1:65536"):
+        assert said(address) == f"catch: the address is {address}, and has to be HOST:PORT or unix:PATH\n"
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as stack:
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        for _ in range(4):  # more than the system holds for it: the next one gets no answer
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(server.getsockname())
+        assert said(place) == f"catch: nothing listens at {place}: it does not answer\n"
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(not (MCS and MONO), reason="there is no Mono on this machine")
@@ -249,8 +286,7 @@ def test_a_world_in_c_learns_under_seed(learned: tuple[Path, Path, dict[str, Any
     "listen", ["socket:127.0.0.1:0", *thorough("socket:unix:{folder}/s", "socket:0.0.0.0:0")]
 )
 def test_a_world_in_c_sharp_learns_under_seed(listen: str, tmp_path: Path) -> None:
-    sources, world = sorted((ROOT / "clients" / "csharp").glob("*.cs")), tmp_path / "catch.exe"
-    subprocess.run([str(MCS), "-warnaserror", f"-out:{world}", *map(str, sources)], check=True)
+    world = compiled_c_sharp(tmp_path)
     if "0.0.0.0" in listen:  # Mono has no TLS 1.3, and says so
         with pytest.raises(AssertionError, match=r"is there TLS 1\.3 on this system"):
             trained(listen, tmp_path, str(MONO), str(world))

@@ -420,9 +420,26 @@ class Games:
         self._recorded: list[NDArray[np.int32]] | None = [] if records else None
         self.players: NDArray[np.int64] = np.full(len(slots), ITSELF, np.int64)
         self._ends = np.zeros(len(slots))  # return of each row that has ended in the game that goes on
+        self._between = np.full(len(slots) // SIDES, True)  # no game goes on in these environments
+
+    def state(self) -> dict[str, list[Any]]:
+        """Returns the games that go on as JSON values, for an exact resumption."""
+        return {
+            "players": self.players.tolist(),
+            "ends": self._ends.tolist(),
+            "between": self._between.tolist(),
+        }
+
+    def restore(self, kept: Mapping[str, list[Any]]) -> None:
+        """Goes on with the games of :meth:`state`; earlier versions kept the players alone."""
+        self.players[:] = kept["players"]
+        self._ends[:] = kept.get("ends", 0.0)
+        self._between[:] = kept.get("between", False)
 
     def step(self, step: TimeStep, returns: NDArray[np.float64], count: int) -> None:
         """Takes a step ``[rows]`` before it is decided: draws for games that begin; see :meth:`follow`.
+
+        A game begins with the first agent that comes after the one before is over; the other may come later.
 
         Args:
           step: the step.
@@ -430,9 +447,10 @@ class Games:
           count: number of decisions so far.
         """
         begins, players = step.first & ~step.absent, self.players.copy()
-        for row in range(0, len(players), SIDES):
+        for game, row in enumerate(range(0, len(players), SIDES)):
             sides = slice(row, row + SIDES)
-            if begins[sides].all():
+            if begins[sides].all() or (self._between[game] and begins[sides].any()):
+                self._between[game] = False
                 players[sides] = ITSELF
                 version, side = self._pool.draw(int(self._slots[row]), self._epoch, count)
                 players[row + side] = version
@@ -460,7 +478,7 @@ class Games:
         gone = step.terminated | step.truncated
         ended = gone & ~step.absent
         self._ends = np.where(ended, returns, self._ends)
-        for row in range(0, len(self.players), SIDES):
+        for game, row in enumerate(range(0, len(self.players), SIDES)):
             sides = slice(row, row + SIDES)
             if not (gone[sides].all() and ended[sides].any()):
                 continue
@@ -470,6 +488,7 @@ class Games:
                 won = float(np.sign(self._ends[_other_side(other)] - self._ends[other]))
                 self._pool.played(int(self.players[other]), 0.5 + 0.5 * won)
             self._ends[sides] = 0.0
+            self._between[game] = True
         self.players[:] = players
         self._pool.steps += int(np.count_nonzero((self.players != ITSELF) & ~ended & ~step.absent))
 

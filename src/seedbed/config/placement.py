@@ -7,7 +7,7 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
@@ -39,6 +39,24 @@ def at_least(settings: object, least: float, *names: str, above: bool = False) -
         if value is not None and not (value > least if above else value >= least):
             raise ConfigError(
                 f"{name} is {value}, and has to be {f'more than {least}' if above else f'{least} or more'}"
+            )
+
+
+IDLE_AT: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    "opponents": (0, ("opponents_every", "opponents_share", "opponents_by")),
+    "hosts": (1, ("coordinator", "host_timeout")),
+}
+"""For some settings, the value at which others mean nothing, and those."""
+
+
+def require_meaning(settings: Any, other: str) -> None:
+    """Refuses values of settings that mean nothing beside the value of another one; see :data:`IDLE_AT`."""
+    idle, names = IDLE_AT[other]
+    defaults = {part.name: part.default for part in fields(settings)}
+    for name in names:
+        if getattr(settings, other) == idle and (value := getattr(settings, name)) != defaults[name]:
+            raise ConfigError(
+                f"{name} is {value}, and means nothing where {other} is {idle}: give --{other}, or leave it out"
             )
 
 
@@ -270,6 +288,7 @@ class OpponentSettings(Group):
         super().__post_init__()
         at_least(self, 0, "opponents", "opponents_share")
         at_least(self, 1, "opponents_every")
+        require_meaning(self, "opponents")
         if self.opponents_share > 1:
             raise ConfigError(f"opponents_share is {self.opponents_share}, and has to be a share: 1 or less")
 
@@ -358,6 +377,7 @@ class HostSettings(PlaceSettings):
         at_least(self, 1, "hosts")
         at_least(self, 0, "host")
         at_least(self, 0, "host_timeout", above=True)
+        require_meaning(self, "hosts")
         if self.host >= self.hosts:
             raise ConfigError(f"host is {self.host} and hosts is {self.hosts}: hosts count from 0")
         if self.host and self.coordinator is None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.config.names_elsewhere import COMING_FROM, ELSEWHERE
-from seedbed.config.placement import names_of
+from seedbed.config.placement import IDLE_AT, names_of
 from seedbed.config.settings import RunConfig
 from seedbed.envs.options import split, written
 from seedbed.envs.reading import Written, is_union, plain, words
@@ -296,6 +296,9 @@ def from_json(record: Mapping[str, Any]) -> RunConfig:
     agent = _checked("agent", record.get("agent", AGENTS.default), str)
     arch = _checked("arch", record.get("arch", ARCHITECTURES.default), str)
     own = {name: value for name, value in record.items() if not _is_of_others(name, agent, arch)}
+    for other, (idle, names) in IDLE_AT.items():  # earlier versions took them
+        if own.get(other, idle) == idle:
+            own = {name: value for name, value in own.items() if name not in names}
     before = {name: value for name, value in _AS_BEFORE.items() if not _is_of_others(name, agent, arch)}
     return replace(RunConfig(), **{**before, **own})
 

@@ -29,8 +29,8 @@ from seedbed.types import Agent, EnvSpec, Unroll
 from seedbed.weights.store import WeightStore
 
 _POLL_SECONDS = 0.2
-_OF_LANES = ("steps", "rounds", "digest", "players")
-"""Numbers of the state of a lane, where it has them."""
+_OF_LANES = ("steps", "rounds", "digest", "games", "players")
+"""JSON values of the state of a lane, where it has them; earlier versions kept the players of games alone."""
 NOBODY: Mapping[str, list[str]] = {}
 """The addresses given to a head that dials no other role."""
 

@@ -225,6 +225,9 @@ def _merged(
 ) -> Costs:
     stages: dict[str, Mapping[str, Any]] = {}
     points: dict[Where, dict[int, float]] = {}
+    on_cores: dict[
+        int, Mapping[str, Any]
+    ] = {}  # the same name stands for calls of another size in another row
     served: dict[str, Served] = dict(ASSUMED_SERVED)
     for row in rows:
         if timed_on(row) != timed_on(newest):
@@ -236,6 +239,8 @@ def _merged(
             if (sized := _call(name, stage)) is not None:
                 where, size, seconds = sized
                 points.setdefault(where, {})[size] = seconds
+                if where == "cores":
+                    on_cores[size] = stage
     cores, devices = float(machine["cores"]), [name for name in machine["devices"] if name != "cpu"]
     costs = Costs(
         act={where: Curve(tuple(sorted(found.items()))) for where, found in points.items()},
@@ -256,10 +261,8 @@ def _merged(
         costs = costs.but(*assumed, train=seconds, train_threads=threads)
     if (stage := stages.get("acting")) is not None:
         costs = costs.but(play=1.0 / stage["steps_per_second"], act_threads=cores)
-    if "cores" in costs.act:
-        size = max(points["cores"])
-        stage = next(stage for name, stage in stages.items() if (_call(name, stage) or ("", 0))[1] == size)
-        threads, assumed = _threads(stage, "calls of the policy", cores)
+    if on_cores:
+        threads, assumed = _threads(on_cores[max(on_cores)], "calls of the policy", cores)
         costs = costs.but(*assumed, act_threads=threads)
     costs = _crowded(costs, stages.get("crowded inference"))
     if (stage := stages.get("join")) is not None:

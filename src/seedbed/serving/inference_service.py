@@ -127,7 +127,7 @@ class InferenceService(Service[ServedLane]):
         if self._pool is not None:
             lane.games = self._recipient.games(self._pool, lane)
             if kept is not None:
-                lane.games.players[:] = kept["players"]
+                lane.games.restore(kept.get("games", kept))
         if kept is not None:
             lane.steps, lane.rounds = kept["steps"], kept["rounds"]
             lane.script = Script(kept["actions"], kept["digest"])
@@ -283,5 +283,5 @@ def _state_of(lane: ServedLane) -> dict[str, Any]:
         "actions": np.concatenate(log) if log else lane.open.no_actions(),
         "digest": digest_of(lane.open.observed),
         "shared": lane.open.shared(),
-        **({} if lane.games is None else {"players": lane.games.players.tolist()}),
+        **({} if lane.games is None else {"games": lane.games.state()}),
     }
