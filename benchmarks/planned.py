@@ -96,7 +96,7 @@ def compared(
         "bound_of_bench": row["bound_steps_per_second"],
         "told": row["stages"]["whole"]["about"],
         "plan": made or alone,
-        "served": [each["served"] for each in served],
+        "served": {carrier: work for each in served for carrier, work in each["served"].items()},
         **{part: row[part] for part in ("stages", "settings", "time", "machine", "commit", "versions")},
     }, timed
 

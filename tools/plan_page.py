@@ -1,8 +1,8 @@
 """Writes the tables of docs/plan.md: predicted beside measured. With ``--check`` it only compares.
 
 Measured are rows that the repository keeps (``bench.jsonl``, ``compare.jsonl``, ``gpu.jsonl``), those that
-``benchmarks/planned.py`` has added (``planned.jsonl``), and the published ones of ``seed_paper.toml``. Everything but
-the rows of ``planned.jsonl``, which have their prediction, is predicted here.
+``benchmarks/planned.py`` has added (``planned.jsonl``), and the published ones of ``seed_paper.toml``. All is
+predicted here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from seedbed.cli.program import declared
 from seedbed.config.resolve import from_json
 from seedbed.config.resolve import replace as configured
 from seedbed.planning.costs import Costs, Curve, Served, costs_of
+from seedbed.planning.loss import with_loss
 from seedbed.planning.machines import Machine, machine_of
 from seedbed.planning.plan import Request, plan
 
@@ -233,14 +234,27 @@ def block() -> str:
     return "\n".join(lines)
 
 
+def _planned(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float, float, float | None]]:
+    """Yields name, measured rate, and that from the stages alone and with the loss of the runs before it."""
+    for index, row in enumerate(rows):
+        config = from_json(row["settings"])
+        own = {**row, "stages": {name: stage for name, stage in row["stages"].items() if name != "whole"}}
+        before = [each for each in rows[:index] if each["settings"]["env"] == config.env]
+        costs = costs_of([own], config)
+        made = (
+            with_loss(costs_of([*before, own], config), [*before, own], config, declared) if before else None
+        )
+        yield row["name"], row["measured"], predicted(config, costs), made and predicted(config, made)
+
+
 def _planned_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields a table of the runs with both predictions; the first of an environment has no earlier run's loss."""
     yield "| run | measured, steps/s | stages alone | | with an earlier run's loss | |"
     yield "|---|---:|---:|---:|---:|---:|"
     judged = within = 0
-    for row in rows:
-        alone, made = (Compared(row["name"], row["measured"], row[name]) for name in ("alone", "predicted"))
-        yield f"| {row['name']} | {row['measured']:,.0f} | {_cells(alone, _GOAL)} | {_cells(made, _GOAL)} |"
+    for name, measured, *both in _planned(rows):
+        alone, made = (Compared(name, measured, each) for each in both)
+        yield f"| {name} | {measured:,.0f} | {_cells(alone, _GOAL)} | {_cells(made, _GOAL)} |"
         if made.off is not None:
             judged += 1
             within += abs(made.off) <= _GOAL

@@ -204,7 +204,7 @@ def write_new(path: Path, content: str | bytes, mode: int = 0o666, *, lasting: b
         except FileExistsError:
             raise
         except OSError:  # a file system without links: it is empty there for a moment
-            path.touch(exist_ok=False)
+            path.touch(mode, exist_ok=False)
             draft.rename(path)
     finally:
         draft.unlink(missing_ok=True)

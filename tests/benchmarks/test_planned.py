@@ -141,17 +141,27 @@ def test_rows_of_the_paper_are_predicted_within_30_percent(page: Any) -> None:
     assert all(f"| {one.name} | {one.measured:,.0f} |" in written for one, *_ in found)
 
 
-def test_runs_are_judged_by_the_plan_with_an_earlier_runs_loss(page: Any) -> None:
-    rows = [
-        {"name": "first", "measured": 100.0, "alone": 130.0, "predicted": None},
-        {"name": "near", "measured": 100.0, "alone": 130.0, "predicted": 110.0},
-        {"name": "far", "measured": 100.0, "alone": 90.0, "predicted": 60.0},
-    ]
-    lines = list(page._planned_table(rows))
+def test_runs_are_judged_by_the_plan_with_an_earlier_runs_loss(
+    page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("first", 100.0, 130.0, None), ("near", 100.0, 130.0, 110.0), ("far", 100.0, 90.0, 60.0)]
+    monkeypatch.setattr(page, "_planned", lambda _: rows)
+    lines = list(page._planned_table([]))
     assert "| first | 100 | 130 | **+30%** | – | – |" in lines
     assert "| near | 100 | 130 | **+30%** | 110 | +10% |" in lines
     assert "| far | 100 | 90 | -10% | 60 | **-40%** |" in lines
     assert lines[-1].startswith("1 of 2 predictions")
+
+
+@pytest.mark.slow
+def test_the_page_has_the_planned_rows_as_they_are_predicted(page: Any) -> None:
+    written, rows = page.PAGE.read_text(), page.rows_of("planned.jsonl")
+    assert len(rows) == 12
+    assert all(line in written for line in page._planned_table(rows))
+    judged = [(measured, made) for _, measured, _, made in page._planned(rows) if made is not None]
+    assert len(judged) == 9
+    assert sum(abs(made / measured - 1) <= 0.15 for measured, made in judged) >= 6
+    assert max(abs(made / measured - 1) for measured, made in judged) < 0.20
 
 
 def test_a_table_marks_misses_and_counts_them(page: Any) -> None:

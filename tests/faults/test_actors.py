@@ -95,7 +95,7 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
         FreeControl.hand_over,
         Learner.put,
         InferenceService._serve,
-        InferenceService._leave,
+        InferenceService.remove,
     )
 
     def watch_hand_over(self: FreeControl, lane: Any) -> bool:
@@ -130,7 +130,7 @@ def test_a_killed_actor_is_replaced_and_every_step_is_trained_once(
     monkeypatch.setattr(FreeControl, "hand_over", watch_hand_over)
     monkeypatch.setattr(Learner, "put", watch_put)
     monkeypatch.setattr(InferenceService, "_serve", watch_serve)
-    monkeypatch.setattr(InferenceService, "_leave", watch_leave)
+    monkeypatch.setattr(InferenceService, "remove", watch_leave)
     run = train(tiny("toy:count", tmp_path / "run", batch_size=6, prefetch=1)).to_json()
     assert killed
     assert run["actor_restarts"] == 1

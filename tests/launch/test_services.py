@@ -190,9 +190,11 @@ def test_the_real_services_keep_every_row(tmp_path: Path) -> None:
 
 def test_a_run_is_known_by_its_own_word_and_an_old_one_by_its_place(tmp_path: Path) -> None:
     first = RunFolder.create(tiny("toy:catch", tmp_path / "run"))
-    word = first.identity()
+    word = first.run_id()
     first.discard()
-    assert word != RunFolder.create(tiny("toy:catch", tmp_path / "run")).identity()
+    second = RunFolder.create(tiny("toy:catch", tmp_path / "run"))
+    assert word != second.run_id() and "run_id" in dict(second.state()), "it goes to a store with the run"
+    assert word is not None and first.identity() is None
     place, other = Path("/a"), Path("/b")
     assert Recorded(place, {}, "", word).identity == Recorded(other, {}, "", word).identity
     old = Recorded(place, {}, "").identity

@@ -35,7 +35,7 @@ class BenchFlags:
     results: str | None = None
     """File that the row is appended to; none: bench.jsonl or compare.jsonl beside a clone's others."""
     compare: tuple[str, ...] = ()
-    """Architectures to compare instead (seed, impala, apex), with networks of three sizes; or all."""
+    """Architectures to compare instead, with networks of three sizes; or all, at equal frames."""
     serve: bool = False
     """Time the served path instead: simulated actors over the real carrier, a policy of no cost."""
     rounds: int = 1

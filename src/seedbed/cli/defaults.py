@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from seedbed.cli.parse import parse
-from seedbed.config.placement import BESIDE, has_meaning, is_shown, names_of
+from seedbed.config.placement import BESIDE, IDLE_AT, has_meaning, is_shown, names_of
 from seedbed.config.resolve import defaults, of_others, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -183,8 +183,18 @@ def _as_chosen(config: RunConfig, given: Any, words: Sequence[str]) -> RunConfig
 
 
 def _require_meaning(config: RunConfig, words: Iterable[str]) -> None:
-    """Raises :class:`ConfigError` at a flag that means nothing for the run's agent."""
+    """Raises :class:`ConfigError` at a flag that means nothing for the run's agent, or without another flag."""
+    words = list(words)
     for flag, names in _flags(words):
+        for other, (idle, idling) in IDLE_AT.items():
+            # Among the words: as a flag, or as an axis of a sweep.
+            given = any(other in each for _, each in _flags(words)) or any(
+                word.startswith(f"{other}=") for word in words
+            )
+            if names & {*idling} and not given and getattr(config.placement, other, idle) == idle:
+                raise ConfigError(
+                    f"{flag} means nothing where {other} is {idle}: give --{other}, or leave it out"
+                )
         for part in fields(config.placement):
             if part.name in names and not has_meaning(part, type(config.settings)):
                 raise ConfigError(f"{flag} is given, but {config.agent} has no use for it: leave it out")

@@ -49,17 +49,6 @@ IDLE_AT: Mapping[str, tuple[int, tuple[str, ...]]] = {
 """For some settings, the value at which others mean nothing, and those."""
 
 
-def require_meaning(settings: Any, other: str) -> None:
-    """Refuses values of settings that mean nothing beside the value of another one; see :data:`IDLE_AT`."""
-    idle, names = IDLE_AT[other]
-    defaults = {part.name: part.default for part in fields(settings)}
-    for name in names:
-        if getattr(settings, other) == idle and (value := getattr(settings, name)) != defaults[name]:
-            raise ConfigError(
-                f"{name} is {value}, and means nothing where {other} is {idle}: give --{other}, or leave it out"
-            )
-
-
 BESIDE = "beside"
 """Key of the metadata of a setting that help shows only beside another one, whose name is the value."""
 
@@ -288,7 +277,6 @@ class OpponentSettings(Group):
         super().__post_init__()
         at_least(self, 0, "opponents", "opponents_share")
         at_least(self, 1, "opponents_every")
-        require_meaning(self, "opponents")
         if self.opponents_share > 1:
             raise ConfigError(f"opponents_share is {self.opponents_share}, and has to be a share: 1 or less")
 
@@ -377,7 +365,6 @@ class HostSettings(PlaceSettings):
         at_least(self, 1, "hosts")
         at_least(self, 0, "host")
         at_least(self, 0, "host_timeout", above=True)
-        require_meaning(self, "hosts")
         if self.host >= self.hosts:
             raise ConfigError(f"host is {self.host} and hosts is {self.hosts}: hosts count from 0")
         if self.host and self.coordinator is None:

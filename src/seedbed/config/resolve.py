@@ -136,14 +136,27 @@ def configure(
     ``agent`` None stands for the preset's.
 
     Raises:
-      ConfigError: a setting does not exist (the nearest name is given) or has a value of the wrong type.
+      ConfigError: a setting does not exist (the nearest name is given), has a value of the wrong type, or means nothing
+        beside the others.
     """
     if not isinstance(env, str):
         raise ConfigError(
             f"env is {env!r}: give its name, an id or module:name of a class or function in a file, since processes "
             "that act import it"
         )
-    return replace(defaults(env, preset, agent, arch), **settings)
+    config = replace(defaults(env, preset, agent, arch), **settings)
+    for name in settings:
+        if (idle := idle_beside(name, config)) is not None:
+            raise ConfigError(f"{name} means nothing where {idle}: change that, or leave {name} out")
+    return config
+
+
+def idle_beside(name: str, config: RunConfig) -> str | None:
+    """Returns the setting and value that make another setting mean nothing; None if it means something."""
+    for other, (idle, names) in IDLE_AT.items():
+        if name in names and getattr(config.placement, other, idle) == idle:
+            return f"{other} is {idle}"
+    return None
 
 
 def _sections(config: Any) -> Iterator[tuple[str | None, Any]]:
@@ -296,9 +309,6 @@ def from_json(record: Mapping[str, Any]) -> RunConfig:
     agent = _checked("agent", record.get("agent", AGENTS.default), str)
     arch = _checked("arch", record.get("arch", ARCHITECTURES.default), str)
     own = {name: value for name, value in record.items() if not _is_of_others(name, agent, arch)}
-    for other, (idle, names) in IDLE_AT.items():  # earlier versions took them
-        if own.get(other, idle) == idle:
-            own = {name: value for name, value in own.items() if name not in names}
     before = {name: value for name, value in _AS_BEFORE.items() if not _is_of_others(name, agent, arch)}
     return replace(RunConfig(), **{**before, **own})
 

@@ -70,6 +70,7 @@ class RunFolder:
         self._session = path / SESSION
         self._spec = path / "spec.json"
         self._identity_word = path / "identity"
+        self._run_id = path / "run_id"
         self._small = (
             self._config,
             self._signature,
@@ -81,6 +82,7 @@ class RunFolder:
             self._session,
             self._spec,
             self._identity_word,
+            self._run_id,
             self.live,
             self.program,
             self.metrics,
@@ -105,7 +107,7 @@ class RunFolder:
             text = _text_of(config)
             regular_files.write_new(folder._config, text, lasting=True)
             folder._sign(text)
-            folder.keep_identity(secrets.token_hex(16))
+            folder._write(folder._run_id, secrets.token_hex(8) + "\n")
         except FileExistsError as error:
             raise ConfigError(
                 f"{path} already holds a run: go on with it by 'seedbed resume {path}', or choose another --run-dir"
@@ -216,7 +218,7 @@ class RunFolder:
             return 0
 
     def identity(self) -> str | None:
-        """Returns the word by which its store and services know the run; None in one that an earlier version began."""
+        """Returns the word by which the run is known in its store; None if it was never copied to one."""
         try:
             return regular_files.read(self._identity_word).decode().strip()
         except FileNotFoundError:
@@ -224,8 +226,15 @@ class RunFolder:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read {self._identity_word}: {error}") from error
 
+    def run_id(self) -> str | None:
+        """Returns the word by which services know the run, wherever it is; None if an earlier version began it."""
+        try:
+            return regular_files.read(self._run_id).decode().strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
     def keep_identity(self, word: str) -> None:
-        """Writes the word by which its store and services know the run."""
+        """Writes the word by which the run is known in its store."""
         self._write(self._identity_word, f"{word}\n")
 
     def state(self) -> Iterator[tuple[str, bytes]]:
@@ -236,7 +245,7 @@ class RunFolder:
         Raises:
           OSError: a file cannot be read, or is no regular file.
         """
-        small = (self._config, self._spec, self.program, self._signature, self.summary)
+        small = (self._config, self._run_id, self._spec, self.program, self._signature, self.summary)
         variants = [
             path for name in ("variants", "members") for path in self.path.glob(f"{name}/*/metrics.jsonl")
         ]

@@ -149,7 +149,7 @@ class Session:
                 LiveFile(folder.live, self._instances),  # first: whoever sees a row sees the instances, too
                 JsonLines(folder.metrics),
                 TensorBoard(folder.events, resumed=self.resumed, settings=to_json(config)),
-                *sinks(self.services, Recorded(folder.path, to_json(config), heading, folder.identity())),
+                *sinks(self.services, Recorded(folder.path, to_json(config), heading, folder.run_id())),
             ]
             self.display = display(heading, self.stopping.budget)
             with (

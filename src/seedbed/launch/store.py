@@ -53,7 +53,7 @@ _NUMBER = re.compile(r"\d{6}", re.ASCII)
 _WORD = re.compile(r"[0-9a-f]{32}")
 _CHECKPOINT = re.compile(r"checkpoints/(\d{12})/\w[\w.-]*", re.ASCII)
 _SMALL = re.compile(
-    r"(config|spec|program|summary)\.json|signature|metrics\.jsonl|(variants|members)/\d{1,6}/metrics\.jsonl",
+    r"(config|spec|program|summary)\.json|signature|run_id|metrics\.jsonl|(variants|members)/\d{1,6}/metrics\.jsonl",
     re.ASCII,
 )
 

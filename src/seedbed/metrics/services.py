@@ -43,7 +43,7 @@ class Recorded:
     def identity(self) -> str:
         """A name of letters and digits for all sessions of the run, and for no later run in the same place."""
         if self.word is not None:
-            return self.word[:16]
+            return self.word
         return sha256(str(self.folder).encode(errors="surrogateescape")).hexdigest()[:16]
 
 

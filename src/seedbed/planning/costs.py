@@ -97,10 +97,11 @@ class Costs:
       join: core-seconds for one step of a batch that is joined and put on the device.
       spread: standard deviation of the time of a lane's step, as a share of its mean.
       served: work of the served path, by carrier.
-      attained: share of the simulated speed that a run has; see :mod:`seedbed.planning.loss`.
+      attained: share of its simulated speed that a run on the timed machine had; see :mod:`seedbed.planning.loss`.
+      attained_by: that run, for people; empty if none is known.
       cores: number of cores of the machine that was timed.
       accelerators: number of accelerators of that machine.
-      machine: what tells that machine from others.
+      machine: processor, cores and devices of that machine.
       source: the machine and the version that was timed, for people.
       assumed: everything that was not timed, a sentence each.
     """
@@ -117,6 +118,7 @@ class Costs:
     spread: float = ASSUMED_SPREAD
     served: Mapping[str, Served] = field(default_factory=lambda: ASSUMED_SERVED)
     attained: float = 1.0
+    attained_by: str = ""
     cores: float = 1.0
     accelerators: int = 0
     machine: tuple[str, ...] = ()
@@ -190,7 +192,7 @@ def is_of(row: Mapping[str, Any], config: RunConfig) -> bool:
 
 
 def timed_on(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what tells the machine of a row from others."""
+    """Returns processor, cores and devices of the machine that a row was timed on."""
     machine = row.get("machine") or {}
     return tuple(repr(machine.get(name)) for name in ("processor", "cores", "devices"))
 

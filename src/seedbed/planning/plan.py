@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ class Resource:
 
     Attributes:
       name: name for people.
-      use: share of the time in which it works.
+      use: share of the time in which it works for a stage.
       limit: agent steps a second at which it would be full.
     """
 
@@ -138,30 +138,33 @@ def plan(request: Request, doubled: Program | None = None, *, moves: bool = True
     program, hosts = request.program, request.program.hosts
     run = Simulation(program, request.costs, request.machines, request.carrier)
     found = run.run()
-    rate = found.steps_per_second
+    # The stages alone; a run attains a share of that, and so keeps its resources busy for a share of the time.
+    simulated = found.steps_per_second
+    share = request.costs.attained if _is_timed(request) else 1.0
+    rate = share * simulated
+    full = sorted(found.use.items(), key=lambda item: -item[1])
     resources = tuple(
-        Resource(name, use, rate / use if use > 0 else float("inf"))
-        for name, use in sorted(found.use.items(), key=lambda item: -item[1])
+        Resource(name, share * use, simulated / use if use > 0 else float("inf")) for name, use in full
     )
     price = hosts * sum(machine.price * machine.count for machine in request.machines)
     frames = hosts * rate * request.frames_per_step
     return Plan(
         steps_per_second=hosts * rate,
         frames_per_second=frames,
-        updates_per_second=found.updates_per_second,
+        updates_per_second=share * found.updates_per_second,
         lag=None if run.trainer.trains.samples else found.lag,
         batch_fill=found.batch_fill,
-        action_wait=1e3 * found.wait,
+        action_wait=1e3 * found.wait / share,
         resources=resources,
-        bound=_bound(resources),
-        flows=tuple(_flows(program, rate, found.updates_per_second, run.trainer.trains.unroll)),
-        moves=tuple(_moves(request, rate, doubled)) if moves else (),
+        bound=_bound(full),
+        flows=tuple(_flows(program, rate, share * found.updates_per_second, run.trainer.trains.unroll)),
+        moves=tuple(_moves(request, simulated, doubled)) if moves else (),
         price_per_hour=price,
         price_of_billion_frames=price / 3600 * _BILLION / frames,
         machines=request.machines,
         hosts=hosts,
         instances={role.name: role.count for role in program.roles},
-        assumed=(*request.costs.assumed, *_assumed(run, request)),
+        assumed=(*request.costs.assumed, *_loss(request), *_assumed(run, request)),
         source=request.costs.source,
     )
 
@@ -178,11 +181,30 @@ def _require_devices(request: Request) -> None:
         )
 
 
-def _bound(resources: tuple[Resource, ...]) -> str | None:
+def _is_timed(request: Request) -> bool:
+    """Returns True if the run is on one machine like the timed one."""
+    costs = request.costs
+    alike = Machine(costs.cores, costs.accelerators)
+    return [replace(each, price=alike.price, network=alike.network) for each in request.machines] == [alike]
+
+
+def _loss(request: Request) -> Iterator[str]:
+    """Yields the assumption about the loss of a run beside its stages."""
+    costs = request.costs
+    if not costs.attained_by:
+        return
+    lost = f"{abs(1 - costs.attained):.0%} {'less' if costs.attained <= 1 else 'more'} than its stages allow"
+    if _is_timed(request):
+        yield f"a run makes {lost}, as {costs.attained_by} did"
+    else:
+        yield f"a run loses nothing beside its stages; on the timed machine {costs.attained_by} made {lost}"
+
+
+def _bound(uses: Sequence[tuple[str, float]]) -> str | None:
     """The name of the fullest resource; a thread that waits for full cores or devices is none."""
-    full = [resource for resource in resources if resource.use >= _FULL]
-    shared = [each for each in full if each.name.startswith(("cores", "accelerator", "link"))]
-    return next((each.name for each in (*shared, *full)), None)
+    full = [name for name, use in uses if use >= _FULL]
+    shared = [name for name in full if name.startswith(("cores", "accelerator", "link"))]
+    return next(iter((*shared, *full)), None)
 
 
 def _flows(program: Program, steps: float, updates: float, unroll: int) -> Iterator[Flow]:

@@ -297,7 +297,6 @@ class Simulation:
         self._pass(min(2 * _MOST_LANE_STEPS, max(_LANE_STEPS, 2 * least)))
         self._settle()
         found, passed = self.counts.since(before), self.clock.now - begun
-        taken = passed / self.costs.attained
         use = {
             name: (sum(line.busy for line in lines) - busy.get(name, 0.0)) / passed / len(lines)
             for name, lines in self._lines.items()
@@ -306,11 +305,11 @@ class Simulation:
             name = "cores" if len(self._cores) == 1 else ("cores of the head", "cores of the actors")[place]
             use[name] = (cores.busy - worked) / passed / cores.count
         return Found(
-            steps_per_second=found.steps / taken,
-            updates_per_second=found.updates / taken,
+            steps_per_second=found.steps / passed,
+            updates_per_second=found.updates / passed,
             lag=found.lags / max(found.trained, 1e-9),
             batch_fill=found.fill / max(found.calls, 1.0),
-            wait=found.waits / max(found.replies, 1.0) / self.costs.attained,
+            wait=found.waits / max(found.replies, 1.0),
             use=use,
         )
 

@@ -123,11 +123,10 @@ class Measured:
 def require_served(config: RunConfig) -> None:
     """Raises :class:`ConfigError` if the run has no served path whose ends are processes of this machine."""
     place: Any = config.placement
-    served = with_settings(RemoteSettings, InferenceSettings, TransportSettings)
-    if config.arch not in served:
-        raise ConfigError(
-            f"--serve times central inference, and {config.arch} has none: use --arch {listed(served, 'or')}"
-        )
+    groups = (RemoteSettings, InferenceSettings, TransportSettings)
+    if not all(isinstance(place, group) for group in groups):
+        served = listed(with_settings(*groups), "or")
+        raise ConfigError(f"--serve times central inference, and {config.arch} has none: use --arch {served}")
     if place.transport not in ADDRESSES:
         raise ConfigError(
             f"--serve times actors in processes of their own, and transport is {place.transport}: use --transport "
