@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 
 from seedbed.architectures.program import Edge, Program, Resources, Role, Traffic
 from seedbed.errors import ConfigError
 from seedbed.watching.bottleneck import bottleneck, shares, traffic
+from seedbed.watching.run import _acting
 
 ACTOR = Role(
     "actor",
@@ -83,3 +86,19 @@ def test_a_program_comes_back_from_its_values() -> None:
     ):
         with pytest.raises(ConfigError, match="not the values of a program"):
             Program.from_json(bad)
+
+
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [
+        ({}, 1),
+        ({"inference_devices": [0]}, 1),
+        ({"inference_devices": [0, 1, 3]}, 3),
+        ({"inference_devices": []}, 1),
+        ({"forward_servers": 2}, 2),
+        ({"forward_servers": 3, "inference_devices": [0, 1]}, 3),
+        ({"forward_servers": "two", "inference_devices": "all"}, 1),
+    ],
+)
+def test_devices_and_servers_share_the_calls_of_the_policy(settings: dict[str, Any], number: int) -> None:
+    assert _acting(settings) == number

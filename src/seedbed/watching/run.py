@@ -225,9 +225,11 @@ def _agents(settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _acting(settings: Mapping[str, Any]) -> int:
-    """The number of devices and servers that compute actions side by side."""
-    devices, servers = settings.get("inference_devices"), settings.get("forward_servers")
-    return max(1, len(devices) if isinstance(devices, list) else 1) * max(1, int(servers or 1))
+    """The number of devices, or of servers with one each, that compute actions side by side."""
+    if type(servers := settings.get("forward_servers")) is int:
+        return max(1, servers)
+    devices = settings.get("inference_devices")
+    return max(1, len(devices)) if isinstance(devices, list) else 1
 
 
 def _lives(live: Mapping[str, Any]) -> bool:

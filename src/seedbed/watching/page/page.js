@@ -28,7 +28,7 @@ function short(value) {
   return `${+value.toPrecision(3)}`;
 }
 
-const bytes = (value) => `${short(value)}B/s`;
+const bytes = (value) => `${short(value).replace(/[GMk]?$/, " $&")}B/s`;
 const figure = (value, digits = 0) =>
   value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits });
 
