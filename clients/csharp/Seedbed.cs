@@ -21,6 +21,7 @@
 using System;
 using System.Collections.Generic;
 using System.Diagnostics;
+using System.Globalization;
 using System.IO;
 using System.Net.Security;
 using System.Net.Sockets;
@@ -44,7 +45,7 @@ public sealed class SeedbedException : Exception
 /// <summary>A conversation with a learner or with a served policy.</summary>
 public sealed class SeedbedClient : IDisposable
 {
-    private const int Protocol = 2, HeaderBytes = 16, MostQuestion = 1 << 20, MostReason = 2048, MostLanes = 64;
+    private const int Protocol = 2, HeaderBytes = 16, MostQuestion = 1 << 20, MostReason = 2048, MostLanes = 64, MostFields = 256;
     private const long MostMessage = 256L << 20;
     private const SslProtocols Tls13 = (SslProtocols)12288; // not named in .NET Standard 2.1
     private const int Ask = 1, Answer = 2, No = 3, Opened = 4, Step = 5, Reply = 6, Closed = 7;
@@ -55,6 +56,44 @@ public sealed class SeedbedClient : IDisposable
         public readonly List<long> Offsets = new List<long>(), Bytes = new List<long>();
         public readonly List<string> Dtypes = new List<string>();
         public long Total;
+
+        /// <summary>The layout with these fields, each [[SIZE, ...], "DTYPE"]; FormatException if they are none.</summary>
+        public static Layout Of(List<string> fields)
+        {
+            var layout = new Layout();
+            if (fields.Count == 0 || fields.Count > MostFields) throw new FormatException(fields.Count + " arrays");
+            foreach (string field in fields)
+            {
+                List<string> pair = Json.Items(field);
+                if (pair.Count != 2) throw new FormatException("an array is sizes and a dtype");
+                string dtype = pair[1].Trim('"');
+                long bytes = ItemSize(dtype);
+                foreach (string size in Json.Items(pair[0]))
+                {
+                    bytes = checked(bytes * long.Parse(size, NumberStyles.None, CultureInfo.InvariantCulture));
+                    if (bytes > MostMessage) throw new FormatException("it is too large");
+                }
+                layout.Dtypes.Add(dtype);
+                layout.Bytes.Add(bytes);
+                layout.Offsets.Add(layout.Total);
+                layout.Total += (bytes + 63) / 64 * 64;
+                if (layout.Total > MostMessage) throw new FormatException("it is too large");
+            }
+            return layout;
+        }
+
+        private static long ItemSize(string dtype)
+        {
+            switch (dtype)
+            {
+                case "bool": case "int8": case "uint8": return 1;
+                case "int16": case "uint16": case "float16": return 2;
+                case "int32": case "uint32": case "float32": return 4;
+                case "int64": case "uint64": case "float64": case "complex64": return 8;
+                case "complex128": return 16;
+                default: throw new FormatException("this client does not know the dtype " + dtype);
+            }
+        }
     }
 
     private sealed class Lane
@@ -108,9 +147,13 @@ public sealed class SeedbedClient : IDisposable
             Dispose();
             if (error is IOException || error is SocketException || error is AuthenticationException)
                 throw new SeedbedException("the server is gone: " + error.Message);
+            if (IsNonsense(error)) throw new SeedbedException("the server's answer makes no sense: " + error.Message);
             throw;
         }
     }
+
+    private static bool IsNonsense(Exception error) =>
+        error is FormatException || error is OverflowException || error is ArgumentException;
 
     /// <summary>A seed for the environments of a lane.</summary>
     public long Seed(int lane) => lanes[lane].Seed;
@@ -309,39 +352,15 @@ public sealed class SeedbedClient : IDisposable
 
     private Layout ReadLayout(string text)
     {
-        var layout = new Layout();
-        foreach (string field in Json.Items(text ?? "[]"))
+        try
         {
-            List<string> pair = Json.Items(field);
-            string dtype = pair[1].Trim('"');
-            long bytes = ItemSize(dtype);
-            foreach (string size in Json.Items(pair[0]))
-            {
-                long factor = long.Parse(size);
-                if (factor < 0 || factor > MostMessage || (bytes *= factor) > MostMessage) throw Ended("a layout too large");
-            }
-            layout.Dtypes.Add(dtype);
-            layout.Bytes.Add(bytes);
-            layout.Offsets.Add(layout.Total);
-            layout.Total += (bytes + 63) / 64 * 64;
-            if (layout.Total > MostMessage) throw Ended("a layout too large");
+            return Layout.Of(Json.Items(text ?? "[]"));
         }
-        return layout;
-    }
-
-    private long ItemSize(string dtype)
-    {
-        switch (dtype)
+        catch (Exception error) when (IsNonsense(error))
         {
-            case "bool": case "int8": case "uint8": return 1;
-            case "int16": case "uint16": case "float16": return 2;
-            case "int32": case "uint32": case "float32": return 4;
-            case "int64": case "uint64": case "float64": case "complex64": return 8;
-            case "complex128": return 16;
-            default: throw Ended("dtype " + dtype + " is not known to this client");
+            throw Ended("a layout that is none: " + error.Message);
         }
     }
-
     // -- frames --
 
     private void Say(int kind, int lane, byte[] body)
@@ -437,7 +456,7 @@ public sealed class SeedbedClient : IDisposable
         {
             var found = new List<string>();
             int at = Space(text, 0);
-            if (at >= text.Length || text[at] != '[') return found;
+            if (at >= text.Length || text[at] != '[') throw new FormatException("a list is missing");
             at = Space(text, at + 1);
             while (at < text.Length && text[at] != ']')
             {
@@ -446,6 +465,7 @@ public sealed class SeedbedClient : IDisposable
                 at = Space(text, end);
                 if (at < text.Length && text[at] == ',') at = Space(text, at + 1);
             }
+            if (at >= text.Length) throw new FormatException("a list has no end");
             return found;
         }
 

@@ -33,6 +33,7 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g")
 SANE = ("-fsanitize=address,undefined", "-fno-sanitize-recover")
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 MCS, MONO = shutil.which("mcs"), shutil.which("mono")
+needs_mono = pytest.mark.skipif(not (MCS and MONO), reason="there is no Mono on this machine")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler on this machine")
 
 
@@ -44,6 +45,12 @@ def vectors(name: str) -> list[dict[str, Any]]:
 def compiled(source: Path, target: Path, *flags: str) -> Path:
     assert COMPILER is not None
     subprocess.run([COMPILER, *STRICT, f"-I{CLIENT}", str(source), "-o", str(target), *flags], check=True)
+    return target
+
+
+def compiled_c_sharp(target: Path, *sources: Path) -> Path:
+    """A program in C#, compiled without a warning."""
+    subprocess.run([str(MCS), "-warnaserror", f"-out:{target}", *map(str, sources)], check=True)
     return target
 
 
@@ -107,9 +114,8 @@ def test_proofs_are_read_and_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
             gate.admit(proof, binding + b"x")
 
 
-@needs_compiler
-def test_the_client_in_c_reads_and_makes_them_too(tmp_path: Path) -> None:
-    probe = compiled(Path(__file__).parent / "probe.c", tmp_path / "probe", *SANE)
+def questions() -> tuple[list[str], list[str]]:
+    """Orders for a probe, and the answers that the vectors have to them."""
     orders, answers = [], []
     for row in vectors("frames"):
         body = row["body"] or "-"
@@ -142,8 +148,27 @@ def test_the_client_in_c_reads_and_makes_them_too(tmp_path: Path) -> None:
     ):
         orders.append(f"layout {text}")
         answers.append("refused")
+    return orders, answers
+
+
+@needs_compiler
+def test_the_client_in_c_reads_and_makes_them_too(tmp_path: Path) -> None:
+    require_answers(compiled(Path(__file__).parent / "probe.c", tmp_path / "probe", *SANE))
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@needs_mono
+def test_the_client_in_c_sharp_reads_and_makes_them_too(tmp_path: Path) -> None:
+    client, probe = ROOT / "clients" / "csharp" / "Seedbed.cs", Path(__file__).parent / "Probe.cs"
+    require_answers(MONO, compiled_c_sharp(tmp_path / "probe.exe", client, probe))
+
+
+def require_answers(*probe: str | Path | None) -> None:
+    """Requires that a probe answers as the vectors do."""
+    orders, answers = questions()
     done = subprocess.run(
-        [str(probe)], input="\n".join(orders) + "\n", capture_output=True, text=True, check=True
+        [*map(str, probe)], input="\n".join(orders) + "\n", capture_output=True, text=True, check=True
     )
     for order, wanted, given in zip(orders, answers, done.stdout.splitlines(), strict=True):
         assert given == wanted, order[:200]
@@ -242,20 +267,13 @@ def test_a_world_in_c_learns_under_seed(learned: tuple[Path, Path, dict[str, Any
     assert "the run is over" in said
 
 
-def compiled_c_sharp(folder: Path) -> Path:
-    """The client and the world in C#, compiled without a warning."""
-    sources, world = sorted((ROOT / "clients" / "csharp").glob("*.cs")), folder / "catch.exe"
-    subprocess.run([str(MCS), "-warnaserror", f"-out:{world}", *map(str, sources)], check=True)
-    return world
-
-
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.skipif(not (MCS and MONO), reason="there is no Mono on this machine")
+@needs_mono
 def test_a_client_in_c_sharp_says_what_is_wrong_with_an_address_and_waits_no_longer_than_it_says(
     tmp_path: Path,
 ) -> None:
-    world = compiled_c_sharp(tmp_path)
+    world = compiled_c_sharp(tmp_path / "catch.exe", *sorted((ROOT / "clients" / "csharp").glob("*.cs")))
 
     def said(address: str) -> str:
         done = subprocess.run(
@@ -281,12 +299,12 @@ def test_a_client_in_c_sharp_says_what_is_wrong_with_an_address_and_waits_no_lon
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.skipif(not (MCS and MONO), reason="there is no Mono on this machine")
+@needs_mono
 @pytest.mark.parametrize(
     "listen", ["socket:127.0.0.1:0", *thorough("socket:unix:{folder}/s", "socket:0.0.0.0:0")]
 )
 def test_a_world_in_c_sharp_learns_under_seed(listen: str, tmp_path: Path) -> None:
-    world = compiled_c_sharp(tmp_path)
+    world = compiled_c_sharp(tmp_path / "catch.exe", *sorted((ROOT / "clients" / "csharp").glob("*.cs")))
     if "0.0.0.0" in listen:  # Mono has no TLS 1.3, and says so
         with pytest.raises(AssertionError, match=r"is there TLS 1\.3 on this system"):
             trained(listen, tmp_path, str(MONO), str(world))
