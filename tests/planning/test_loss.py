@@ -67,6 +67,8 @@ def test_the_median_over_the_rows_of_the_architecture_counts_or_over_all() -> No
     alone = speed([row(config(), None)], config())[0]
     rows = [row(config(), share * alone) for share in shares]
     assert speed(rows, config())[1] == pytest.approx(0.8 * alone)
+    older = [row(config(), 0.1 * alone)] * 9
+    assert speed([*older, *[rows[0]] * 8], config())[1] == pytest.approx(0.9 * alone), "the newest eight"
     own = speed([row(config("impala"), 700.0)], config("impala"))
     assert speed([*rows, row(config("impala"), 700.0)], config("impala"))[1] == pytest.approx(own[1])
     _, _, assumed = speed(rows, config("sebulba"))

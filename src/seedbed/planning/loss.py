@@ -21,6 +21,8 @@ from seedbed.planning.machines import Machine
 from seedbed.planning.plan import Request, plan
 
 Row = Mapping[str, Any]
+_MOST_ROWS = 8
+"""Newest rows whose runs are simulated; each takes a second or so."""
 
 
 def with_loss(
@@ -28,7 +30,7 @@ def with_loss(
 ) -> Costs:
     """Returns the costs with the share of the stages' speed that a run attained on the machine that was timed.
 
-    It is the median over the rows that have a run with the environment, the network and the architecture; if there are
+    It is the median over the newest rows that have a run with the environment, the network and the architecture; if there are
     none, over those with any architecture. A plan has that share on machines like the timed one.
 
     Args:
@@ -45,7 +47,7 @@ def with_loss(
     ]
     same = [row for row in whole if (row.get("settings") or {}).get("arch") == config.arch]
     found: dict[str, list[float]] = {}
-    for row in same or whole:
+    for row in (same or whole)[-_MOST_ROWS:]:
         try:
             if not foreign_names(dict(row["settings"])) <= own:
                 continue  # a file of costs has nobody's code imported
