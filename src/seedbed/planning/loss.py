@@ -30,8 +30,8 @@ def with_loss(
 ) -> Costs:
     """Returns the costs with the share of the stages' speed that a run attained on the machine that was timed.
 
-    It is the median over the newest rows that have a run with the environment, the network and the architecture; if there are
-    none, over those with any architecture. A plan has that share on machines like the timed one.
+    It is the median over the newest rows that have a run with the environment, the network and the architecture; if
+    there are none, over those with any architecture. A plan has that share on machines like the timed one.
 
     Args:
       costs: costs of the stages.
