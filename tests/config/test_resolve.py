@@ -418,3 +418,4 @@ def test_a_setting_that_means_nothing_is_refused_and_an_older_record_of_it_is_re
     assert given == with_other
     plain = to_json(configure("CartPole-v1", preset="none"))
     assert to_json(from_json({**plain, name: value}))[name] == value
+    assert to_json(configure(**plain)) == plain, "with its default it is no matter"

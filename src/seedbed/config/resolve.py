@@ -152,9 +152,12 @@ def configure(
 
 
 def idle_beside(name: str, config: RunConfig) -> str | None:
-    """Returns the setting and value that make another setting mean nothing; None if it means something."""
+    """Returns the setting and value that make another setting mean nothing; None if it means something, or is unset."""
+    defaults = {part.name: part.default for part in dataclasses.fields(config.placement)}
     for other, (idle, names) in IDLE_AT.items():
-        if name in names and getattr(config.placement, other, idle) == idle:
+        if name not in names or getattr(config.placement, name) == defaults[name]:
+            continue
+        if getattr(config.placement, other) == idle:
             return f"{other} is {idle}"
     return None
 
