@@ -210,8 +210,9 @@ def test_the_final_policies_of_two_runs_play_by_their_folders_names(nim: Path, t
 
 @pytest.mark.slow
 def test_a_run_of_one_agent_plays_in_the_environment_of_two(nim: Path, tmp_path: Path) -> None:
-    alone = {"env": "parallel_worlds:NimAlone", "frames": 100, "opponents": 0}
-    run(tmp_path / "alone", **{**SELF_PLAY, **alone})
+    alone = {"env": "parallel_worlds:NimAlone", "frames": 100}
+    plain = {name: value for name, value in SELF_PLAY.items() if not name.startswith("opponents")}
+    run(tmp_path / "alone", **{**plain, **alone})
     found = crossplay([tmp_path / "alone", nim], games=4, final=True)
     assert found.env == NIM and [name.split()[0] for name in found.players] == ["alone", "nim"]
 

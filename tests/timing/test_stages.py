@@ -68,7 +68,7 @@ STAGES = {
     "seed": SERVED,
     "impala": SERVED,
     "rapid": SERVED,
-    "sebulba": ("environment", "inference", "learner", "whole"),
+    "sebulba": ("environment", "inference", "crowded inference", "learner", "whole"),
     "a2c": ("environment", "inference", "learner", "whole"),
     "anakin": ("acting", "learner", "whole"),
 }
