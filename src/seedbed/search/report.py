@@ -70,6 +70,7 @@ def _curves(axes: Any, result: Result) -> None:
             zorder=3 if chosen else 2,
             label=f"best: {one.number:04}" if chosen else None,
         )
+    axes.locator_params(axis="x", nbins=4)  # numbers of seven digits beside one another
     axes.set_xlabel("environment frames")
     axes.set_ylabel("mean return of the last 100 episodes")
     axes.grid(alpha=0.3)
