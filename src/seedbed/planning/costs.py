@@ -227,9 +227,8 @@ def _merged(
 ) -> Costs:
     stages: dict[str, Mapping[str, Any]] = {}
     points: dict[Where, dict[int, float]] = {}
-    on_cores: dict[
-        int, Mapping[str, Any]
-    ] = {}  # the same name stands for calls of another size in another row
+    # By size: the same name stands for calls of another size in another row.
+    on_cores: dict[int, Mapping[str, Any]] = {}
     served: dict[str, Served] = dict(ASSUMED_SERVED)
     for row in rows:
         if timed_on(row) != timed_on(newest):

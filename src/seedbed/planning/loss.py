@@ -1,7 +1,7 @@
 """The loss of a whole run beside its stages, where both were timed, for plans of other runs on such machines.
 
 Stages are timed alone. In a run their threads also wait for one another, wake one another and share caches, which the
-simulation does not know. That takes 15 to 60% on two cores, and much the same of runs of one environment and network.
+simulation does not know. That took 7 to 48% on two cores, and much the same of runs of one environment and network.
 """
 
 from __future__ import annotations
