@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from seedbed.errors import ConfigError
 from seedbed.metrics.reports import (
     Summary,
-    _short,
     _unit_of,
     draw_curve,
     read_curve,
     read_summary,
+    short_number,
     title,
     together,
 )
@@ -162,7 +162,7 @@ def test_titles_and_ticks() -> None:
     assert title("E", "seed", "vtrace", [1]) == "E · vtrace agent · seed architecture · seed 1"
     assert title("E", "seed", "vtrace", [1, 2]).endswith("seeds 1, 2")
     assert title("E", "seed", "vtrace", range(100, 120)).endswith("seeds 100 … 119 (20)")
-    assert [_short(x) for x in (0, 950, 2500, 1.5e6, 2e9)] == ["0", "950", "2.5k", "1.5M", "2G"]
+    assert [short_number(x) for x in (0, 950, 2500, 1.5e6, 2e9)] == ["0", "950", "2.5k", "1.5M", "2G"]
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def draw_groups(
     _panel(left, groups, *steps, goal)
     _panel(right, groups, f"{unit} of training", lambda curve: curve.seconds / length, goal)
     left.set_ylabel(label)
-    left.xaxis.set_major_formatter(_short)
+    left.xaxis.set_major_formatter(short_number)
     _explain(figure, groups)
     figure.savefig(picture, dpi=130)
 
@@ -336,8 +336,8 @@ def _unit_of(seconds: float) -> tuple[str, int]:
     )
 
 
-def _short(value: float, _: int | None = None) -> str:
-    """A number of steps for an axis: ``"250k"``, ``"1.5M"``."""
+def short_number(value: float, _: int | None = None) -> str:
+    """Returns a number of steps as an axis shows it: ``"250k"``, ``"1.5M"``."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"

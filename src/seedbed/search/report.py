@@ -8,7 +8,7 @@ from typing import Any
 
 from seedbed import regular_files
 from seedbed.errors import ConfigError
-from seedbed.metrics.reports import read_curve
+from seedbed.metrics.reports import read_curve, short_number
 from seedbed.search.space import Axis
 from seedbed.search.sweep import Plan, Result, Tried
 
@@ -70,7 +70,7 @@ def _curves(axes: Any, result: Result) -> None:
             zorder=3 if chosen else 2,
             label=f"best: {one.number:04}" if chosen else None,
         )
-    axes.locator_params(axis="x", nbins=4)  # numbers of seven digits beside one another
+    axes.xaxis.set_major_formatter(short_number)
     axes.set_xlabel("environment frames")
     axes.set_ylabel("mean return of the last 100 episodes")
     axes.grid(alpha=0.3)
