@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 from harness import (
-    TESTS,
     Command,
     alive,
     balanced,
@@ -28,6 +26,7 @@ from harness import (
     until,
     words_of,
 )
+from raylets import SLEEPY, Actors, Nodes, ours, pids, two_nodes
 from small_runs import write_catch
 
 from seedbed.cli.logs import log_of
@@ -37,103 +36,12 @@ from seedbed.launch.train import resume, train
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
-SLEEPY = """
-import time, gymnasium, numpy
-class World(gymnasium.Env):
-    '''A world that takes its time and no processor, so that its actors leave that to everybody else.'''
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.left = 20
-        return self.observation_space.sample(), {}
-    def step(self, action):
-        time.sleep(0.01)
-        self.left -= 1
-        return self.observation_space.sample(), 1.0, self.left == 0, False, {}
-"""
-
-
-class Nodes:
-    """A cluster of two nodes with one core each: each of two actors has a node of its own, one the learner's."""
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        self.cluster = Cluster()
-        self.home = self.add(include_dashboard=False, no_monitor=True)
-        self.other = self.add()
-
-    def find_another(self) -> None:
-        """Adds a node in the place of the lost one; a busy machine may take longer than the engine waits for it."""
-        for left in (2, 1, 0):
-            try:
-                self.other = self.add()
-                return
-            except Exception:
-                if not left:
-                    raise
-
-    def add(self, **more: Any) -> Any:
-        """Adds a node, with as few processes of the engine's own as there can be."""
-        small = {"object_store_memory": 80_000_000, "include_log_monitor": False}
-        return self.cluster.add_node(num_cpus=1, wait=False, **small, **more)
-
-    def lose_the_other(self) -> None:
-        """Kills the raylet of the node where no learner is."""
-        self.cluster.remove_node(self.other, allow_graceful=False)
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_worker_niceness", "0")  # a busy machine would let them starve
-        found = Nodes()
-        try:
-            patch.setenv("RAY_ADDRESS", found.cluster.address)
-            yield found
-        finally:
-            found.cluster.shutdown()
-
-
-def ours(folder: Path) -> list[psutil.Process]:
-    """Living processes of a run's actors, and of the engine that start actors."""
-    named = ((process, " ".join(words_of(process))) for process in psutil.process_iter())
-    return [
-        process
-        for process, words in named
-        if (words.startswith("ray::Bundle") and works_for(process, folder))
-        or ("launch.entry" in words and str(folder) in words)
-    ]
-
-
-def works_for(process: psutil.Process, folder: Path) -> bool:
-    """Whether a process of the engine has the current folder of this run: others may test on this machine."""
-    try:
-        return Path(process.cwd()) in (folder, folder.parent, Path.cwd())
-    except psutil.Error:
-        return False
-
-
-class Actors:
-    """The living actors of the run in a folder, and of no other."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, index: int, before: psutil.Process | None = None) -> psutil.Process | None:
-        """Returns the process of an actor, if it is another one than before."""
-        task = str(self._folder / "logs" / f"actor-{index}.json")
-        named = (process for process in psutil.process_iter() if task in words_of(process) and alive(process))
-        return next((process for process in named if process != before), None)
-
-    def raylet_of(self, index: int) -> int:
-        """Process id of the node where an actor is: its own parent is the engine's process that started it."""
-        found = self(index)
-        assert found is not None
-        return int(found.parent().ppid())
+    with two_nodes() as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -412,11 +320,6 @@ def test_hosts_that_no_machine_has_room_for_are_waited_for_and_ctrl_c_ends_that(
     assert not (tmp_path / "run").exists() or not checkpoints(tmp_path / "run")
     assert "Traceback" not in driver.output
     until(lambda: not ours(tmp_path), "the end of all")
-
-
-def pids(node: Any) -> set[int]:
-    """Process ids of a node of the engine."""
-    return {info.process.pid for infos in node.all_processes.values() for info in infos}
 
 
 def test_a_learner_outside_of_the_cluster_is_refused_and_nothing_begun(

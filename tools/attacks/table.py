@@ -22,6 +22,7 @@ _FILES = (
     "disks",
     "exactness",
     "kills",
+    "cluster",
     "clocks",
     "silence",
     "fuzz",
