@@ -3,8 +3,9 @@
 ``.venv/bin/python benchmarks/learning.py NAME ENV [--seeds 0 1 2] [-- FLAGS of seedbed train]`` writes
 ``docs/curves/NAME.png`` and appends to ``benchmarks/results/learning.jsonl``. With ``--runs FOLDER`` the runs are
 kept there, and those that have ended are not run again, if they had the settings that are asked for. With ``--eval N``
-each plays N episodes afterwards, by actions that are drawn or, with ``--greedy``, the most likely ones. A run that
-trains several agents at once (``--seeds 0 -- --seeds 4 --sweep …``) has drawn its own curve, of all of them.
+each plays N episodes afterwards, by actions that are drawn or, with ``--greedy``, the most likely ones; with
+``--no-curve`` nothing is drawn. A run that trains several agents at once (``--seeds 0 -- --seeds 4 --sweep …``) has
+drawn its own curve, of all of them.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def read(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--runs", type=Path, default=None)
     parser.add_argument("--eval", type=int, default=None, metavar="N", dest="episodes")
     parser.add_argument("--greedy", action="store_true")
+    parser.add_argument("--no-curve", action="store_false", dest="curve")
     own, flags = split(words)
     given = parser.parse_args(own)
     if given.greedy and given.episodes is None:
@@ -141,7 +143,8 @@ def evidence(given: argparse.Namespace, flags: list[str], runs: Path) -> dict[st
     for folder, seed in zip(folders, given.seeds, strict=True):
         require_same(folder, [*words, "--seed", str(seed)])
     summaries = [train(folder, seed, words) for folder, seed in zip(folders, given.seeds, strict=True)]
-    draw(given, folders, drawn="members" in summaries[0])
+    if given.curve:
+        draw(given, folders, drawn="members" in summaries[0])
     return {
         "name": given.name,
         "command": f"seedbed train {' '.join(words)}",
