@@ -110,7 +110,10 @@ class Meeting(Parallel):
         return self._shown(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
-        right = [action - 1 == (self._number + (agent != "caller")) % 4 for agent, action in actions.items()]
+        right = [
+            action - 1 == (self._number + (not agent.startswith("caller"))) % 4
+            for agent, action in actions.items()
+        ]
         self._step += 1
         shown, over = self._shown(), self._step == self.length
         agents = self.agents
@@ -152,6 +155,12 @@ class Unmarked(Meeting):
     def _shown(self) -> dict[str, Any]:
         self._number = int(self._random.integers(4))
         return dict.fromkeys(self.agents, self._number)
+
+
+class Crew(Unmarked):
+    """Unmarked with a caller and two answerers: policies for a caller and for answerers get all of it."""
+
+    possible_agents: ClassVar = ["answerer_0", "caller_0", "answerer_1"]
 
 
 class Unequal(Meeting):

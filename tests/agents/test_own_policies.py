@@ -14,7 +14,7 @@ import pytest
 from harness import thorough
 
 from seedbed.agents import a2c, bc, dqn, muzero, ppo, pqn, r2d2, sac, vtrace
-from seedbed.agents.own_policies import make_own, with_own_policies
+from seedbed.agents.own_policies import make_own, policies_of, with_own_policies
 from seedbed.errors import ConfigError
 from seedbed.learning.update import Update
 from seedbed.nets.network import Network
@@ -238,6 +238,59 @@ def test_rows_are_decided_by_their_own_policies(name: str) -> None:
             close(jax.tree.map(lambda leaf, k=k: leaf[k::2], (output, state)), (found, apart[k]), "acting")
 
 
+@pytest.mark.parametrize(
+    ("agents", "owners"),
+    [
+        (("adversary_0", "adversary_1", "agent_0"), (0, 0, 1)),
+        (("red 1", "blue-1", "red 02", "blue-12"), (0, 1, 0, 1)),
+        (("leadadversary_0", "adversary_0", "adversary_1"), (0, 1, 1)),
+        (("0", "1"), (0, 0)),
+        (("caller", "answerer"), (0, 1)),
+        (("r2d2", "r2d3"), (0, 0)),
+    ],
+)
+def test_agents_of_one_kind_have_names_that_differ_in_the_number(
+    agents: tuple[str, ...], owners: tuple[int, ...]
+) -> None:
+    assert policies_of(agents, "kind") == owners
+    assert policies_of(agents, "own") == tuple(range(len(agents)))
+
+
+@pytest.mark.parametrize("name", ["ppo-lstm", *thorough("vtrace", "dqn", "r2d2", "pqn")])
+def test_a_policy_of_a_kind_is_trained_as_alone_on_the_rows_of_all_its_agents(name: str) -> None:
+    spec = replace(
+        spec_of(WORLD_OF.get(name, "vector"), 4), agents=("scout_0", "tank_0", "scout_1", "scout_2")
+    )
+    kinds, agent = Subject(make_own(MAKERS[name], spec, "kind"), spec), MAKERS[name](alone(spec))
+    assert {len(leaf) for leaf in jax.tree.leaves(kinds.params)} == {2}
+    unroll = kinds.unroll(_ENDS)
+    np.testing.assert_array_equal(unroll.timestep.observation[AGENT_INDEX][0], range(4))
+    params, prepared = kinds.params, unroll
+    if kinds.agent.prepare:
+        params, prepared = jax.jit(kinds.agent.prepare)(kinds.params, unroll)
+        told = np.unique(prepared.timestep.observation[AGENT_INDEX])
+        np.testing.assert_array_equal(told, range(4), "rows still say which agent they are of")
+    together = jax.jit(jax.value_and_grad(kinds.agent.loss, has_aux=True))
+    (loss, _), gradient = together(params, params, prepared, jax.random.key(1))
+    run = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+    totals = []
+    for k, rows in enumerate(([0, 2, 3], [1])):
+        mine, theirs = policy(kinds.params, k), rows_of(unroll, np.array(rows))
+        if agent.prepare:
+            mine, theirs = jax.jit(agent.prepare)(mine, theirs)
+            close(policy(params, k), mine, "what was learned without a gradient")
+        (total, _), wanted = run(mine, mine, theirs, jax.random.key(1))
+        close(policy(gradient, k), wanted, f"the gradient of policy {k}")
+        totals.append(total)
+    close(loss, sum(totals), "the loss")
+    step = jax.tree.map(lambda leaf: leaf[0], experience(spec, 1, 4, seed=3))
+    decided, _ = kinds.mode(kinds.params, step, kinds.initial_state(4))
+    for row, k in enumerate((0, 1, 0, 0)):
+        one = jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], without(step))
+        wanted, _ = jax.jit(agent.mode)(policy(kinds.params, k), one, agent.initial_state(1))
+        np.testing.assert_array_equal(decided[row : row + 1], wanted)
+
+
 def test_no_gradient_shortens_anothers() -> None:
     own, _ = subject("dqn", "image", 2)
     gradient = jax.tree.map(lambda leaf: jnp.ones_like(leaf) * 1e-4, own.params)
@@ -279,7 +332,7 @@ def test_updates_change_policies_as_they_would_be_changed_alone(name: str) -> No
 
 def test_policies_begin_differently_and_the_first_as_the_only_one() -> None:
     agent = MAKERS["vtrace"](alone(spec_of("vector", 3)))
-    params = with_own_policies(agent, 3).init(jax.random.key(0))
+    params = with_own_policies(agent, range(3)).init(jax.random.key(0))
     kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 3]
     for kernel in kernels:
         assert len({kernel[k].tobytes() for k in range(3)}) == 3

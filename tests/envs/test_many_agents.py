@@ -215,7 +215,7 @@ def test_an_environment_that_breaks_the_api_is_told(fault: str, said: str) -> No
         (
             "Kinds",
             {},
-            r"one policy decides for all of them: give each agent its own by --policies own, or let",
+            r"one policy decides for all of them: give each agent its own by --policies own, each kind by kind, or let",
         ),
         (
             "Kinds",

@@ -147,7 +147,7 @@ def test_kinds_of_agents_are_padded_for_policies_of_their_own() -> None:
 
 
 def test_policies_of_their_own_need_several_agents() -> None:
-    with pytest.raises(ConfigError, match="policies is own, and pgx:2048 has one agent"):
+    with pytest.raises(ConfigError, match="pgx:2048 has one agent"):
         make_native("pgx:2048", (OWN,))
 
 

@@ -72,15 +72,19 @@ def test_agents_of_one_environment_learn_to_do_different_things(
     assert min(evaluated.agents.values()) >= 6.5, evaluated
 
 
-@pytest.mark.parametrize("world", ["Unmarked", *thorough("Unequal")])
+@pytest.mark.parametrize(
+    ("world", "policies"), [("Unmarked", "own"), *thorough(("Unequal", "own"), ("Crew", "kind"))]
+)
 def test_agents_that_cannot_tell_which_they_are_learn_by_policies_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str, policies: str
 ) -> None:
     """By a shared policy no more than 4 of 8 is right; or the spaces differ, and there is none."""
     monkeypatch.chdir(Path(__file__).parents[1])
     env = f"pettingzoo:parallel_worlds:{world}"
-    learner = {"agent": "ppo", "policies": "own", "hidden": (64,)}
-    summary = learn(env, tmp_path, frames=60_000, until_return=7.0, **learner, **FEW)
+    learner = {"agent": "ppo", "policies": policies, "hidden": (64,)}
+    # A batch has as many rows of each agent, and halves of an actor's environments have whole ones.
+    few = {**FEW, "envs_per_actor": 24, "batch_size": 24} if world == "Crew" else FEW
+    summary = learn(env, tmp_path, frames=60_000, until_return=7.0, **learner, **few)
     assert summary["best_mean_return"] >= 7.0, summary
     evaluated = evaluate(tmp_path / "run", episodes=64)
     assert min(evaluated.agents.values()) >= 6.5, evaluated

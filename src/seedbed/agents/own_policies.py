@@ -1,49 +1,76 @@
-"""A policy of its own for each agent of an environment: one agent made of K, by a function from agent to agent.
+"""A policy of its own for each agent of an environment, or for each kind of agents: one agent made of K.
 
 The parameters of all K policies are one tree, whose leaves have a leading axis ``[K]``; observations say which agent a
 row is (:data:`seedbed.types.AGENT_INDEX`), so that unrolls, replays and data sets bring it along. A decision is made by
 all K policies for all rows, of which each row takes its own; policy k is trained on the whole batch, in which the rows
-of other agents are absent (:attr:`seedbed.types.TimeStep.absent`). Both cost K times what one policy costs.
+of the others' agents are absent (:attr:`seedbed.types.TimeStep.absent`). Both cost K times what one policy costs.
 
-The loss is ``K`` times the sum of the policies' losses. Each of these is a mean over all rows, absent ones as 0: so in
-a batch that has as many rows of each agent, the gradient of policy k is that of training it alone on its rows. Clips,
-statistics and normalized advantages are each policy's own.
+The loss is the sum of the policies' losses, each times the number of all agents over that of its own. Each of these is
+a mean over all rows, absent ones as 0: so in a batch that has as many rows of each agent, the gradient of policy k is
+that of training it alone on its rows. Clips, statistics and normalized advantages are each policy's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from seedbed.errors import ConfigError
 from seedbed.types import AGENT_INDEX, ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 
+_NUMBER = re.compile(r"[\s_.:-]*\d+$")
 
-def make_own(make: Callable[[EnvSpec], Agent], spec: EnvSpec) -> Agent:
-    """Makes an agent that has a policy for each agent of the environment.
+
+def kind_of(agent: str) -> str:
+    """Returns the kind of an agent: its name without the number at its end, ``adversary_1`` is an ``adversary``."""
+    return _NUMBER.sub("", agent)
+
+
+def policies_of(agents: Sequence[str], policies: str) -> tuple[int, ...]:
+    """Returns the policy of each agent, counted from 0 in the order in which they come.
+
+    Args:
+      agents: names of the agents.
+      policies: ``own`` for one each, ``kind`` for one for each kind.
+    """
+    owners = [kind_of(agent) for agent in agents] if policies == "kind" else list(range(len(agents)))
+    found = list(dict.fromkeys(owners))
+    return tuple(found.index(owner) for owner in owners)
+
+
+def make_own(make: Callable[[EnvSpec], Agent], spec: EnvSpec, policies: str = "own") -> Agent:
+    """Makes an agent that has a policy for each agent of the environment, or for each kind.
 
     Args:
       make: maker of the agent whose policies they are, of the spec without the leaf :data:`~seedbed.types.AGENT_INDEX`.
       spec: spec of the environment, with that leaf.
+      policies: ``own`` or ``kind``.
 
     Raises:
       ConfigError: observations do not say which agent they are of.
     """
     if not spec.tells_agents:
         raise ConfigError(
-            f"policies is own, and {spec.id} does not show which agent a row is: leave --policies out"
+            f"policies is {policies}, and {spec.id} does not show which agent a row is: leave --policies out"
         )
     rest = {name: leaf for name, leaf in spec.observation.items() if name != AGENT_INDEX}
-    return with_own_policies(make(replace(spec, observation=rest)), len(spec.agents))
+    return with_own_policies(make(replace(spec, observation=rest)), policies_of(spec.agents, policies))
 
 
-def with_own_policies(agent: Agent, count: int) -> Agent:
-    """Returns ``count`` agents of one kind as one, whose observations have a leaf more; see the module's text."""
-    policies = _Policies(agent, count)
+def with_own_policies(agent: Agent, owners: Sequence[int]) -> Agent:
+    """Returns several agents of one make as one, whose observations have a leaf more; see the module's text.
+
+    Args:
+      agent: the agent that each of them is.
+      owners: the policy of each agent of the environment, every number from 0 on at least once.
+    """
+    policies = _Policies(agent, owners)
     return replace(
         agent,
         init=policies.init,
@@ -58,8 +85,15 @@ def with_own_policies(agent: Agent, count: int) -> Agent:
 class _Policies:
     """The functions of :func:`with_own_policies`."""
 
-    def __init__(self, agent: Agent, count: int) -> None:
-        self._agent, self._count = agent, count
+    def __init__(self, agent: Agent, owners: Sequence[int]) -> None:
+        self._agent, self._owners = agent, np.array(owners, np.int32)
+        agents = np.bincount(self._owners)
+        self._count = len(agents)
+        self._weights = (len(owners) / agents).astype(np.float32)
+
+    def _owner(self, agents: Any) -> Any:
+        """Returns the policies ``[...]`` of agents, int ``[...]``."""
+        return jnp.asarray(self._owners)[agents]
 
     def _each(self, function: Callable[..., Tree], *stacked: Tree) -> Tree:
         """Stacks the results of ``function(k, *trees of policy k)``, ``[K, ...]``.
@@ -79,38 +113,41 @@ class _Policies:
 
     def act(self, params: Tree, key: jax.Array, timestep: TimeStep, state: Tree) -> tuple[ActOutput, Tree]:
         """See :class:`~seedbed.types.Agent`."""
-        owners, seen = _told(timestep)
+        agents, seen = _told(timestep)
         decided = self._each(lambda k, own: self._agent.act(own, key, seen, state), params)
-        output, after = _of_owners(decided, owners, 0)
+        output, after = _of_owners(decided, self._owner(agents), 0)
         return output, after
 
     def mode(self, params: Tree, timestep: TimeStep, state: Tree) -> tuple[Any, Tree]:
         """See :class:`~seedbed.types.Agent`."""
-        owners, seen = _told(timestep)
+        agents, seen = _told(timestep)
         decided = self._each(lambda k, own: self._agent.mode(own, seen, state), params)
-        action, after = _of_owners(decided, owners, 0)
+        action, after = _of_owners(decided, self._owner(agents), 0)
         return action, after
 
     def prepare(self, params: Tree, unroll: Unroll, last: Tree | None = None) -> tuple[Tree, Unroll]:
         """See :class:`~seedbed.types.Agent`."""
-        owners, seen = _told(unroll.timestep)
+        agents, seen = _told(unroll.timestep)
+        owners = self._owner(agents[0])
         acted = () if last is None else (last,)
 
         def one(k: int, own: Tree) -> Any:
-            alone = unroll._replace(timestep=_only(seen, owners[0] == k))
+            alone = unroll._replace(timestep=_only(seen, owners == k))
             return self._agent.prepare(own, alone, *acted)  # type: ignore[misc]
 
         params, prepared = self._each(one, params)
         if self._agent.data.transitions:
-            owners = owners[:-1].reshape(1, -1)
-        return params, _told_again(_unroll_of_owners(prepared, owners[0]), owners)
+            agents = agents[:-1].reshape(1, -1)
+            owners = self._owner(agents[0])
+        return params, _told_again(_unroll_of_owners(prepared, owners), agents)
 
     def loss(self, params: Tree, target_params: Tree, unroll: Unroll, key: jax.Array) -> Any:
         """See :class:`~seedbed.types.Agent`."""
-        owners, seen = _told(unroll.timestep)
+        agents, seen = _told(unroll.timestep)
+        owners = self._owner(agents[0])
 
         def one(k: int, own: Tree, target: Tree) -> Any:
-            alone = _only(seen, owners[0] == k)
+            alone = _only(seen, owners == k)
             loss, (metrics, priorities) = self._agent.loss(
                 own, target, unroll._replace(timestep=alone), _key_of(key, k)
             )
@@ -124,7 +161,7 @@ class _Policies:
             )
             for name, values in metrics.items()
         }
-        return self._count * jnp.sum(losses), (metrics, _of_owners(priorities, owners[0], 0))
+        return jnp.sum(self._weights * losses), (metrics, _of_owners(priorities, owners, 0))
 
     def clip(self, gradient: Tree) -> Tree:
         """See :class:`~seedbed.types.Agent`: no policy's gradient shortens another one's."""
@@ -137,15 +174,15 @@ def _key_of(key: Any, k: int) -> Any:
 
 
 def _told(timestep: TimeStep) -> tuple[Any, TimeStep]:
-    """Returns the agents ``[..., B]`` of the rows, and the steps without them."""
+    """Returns the agents, int ``[..., B]``, of the rows, and the steps without them."""
     seen = {name: leaf for name, leaf in timestep.observation.items() if name != AGENT_INDEX}
     return timestep.observation[AGENT_INDEX], timestep._replace(observation=seen)
 
 
-def _told_again(unroll: Unroll, owners: Any) -> Unroll:
+def _told_again(unroll: Unroll, agents: Any) -> Unroll:
     """Returns the unroll with the agents ``[T, B]`` of its rows among the observations."""
     step = unroll.timestep
-    return unroll._replace(timestep=step._replace(observation={**step.observation, AGENT_INDEX: owners}))
+    return unroll._replace(timestep=step._replace(observation={**step.observation, AGENT_INDEX: agents}))
 
 
 def _only(timestep: TimeStep, own: Any) -> TimeStep:
@@ -154,14 +191,14 @@ def _only(timestep: TimeStep, own: Any) -> TimeStep:
 
 
 def _unroll_of_owners(stacked: Unroll, owners: Any) -> Unroll:
-    """Returns of unrolls ``[K, T, B, ...]`` each row as the policy of its agent, int ``[B]``, has it."""
+    """Returns of unrolls ``[K, T, B, ...]`` each row as its policy, int ``[B]``, has it."""
     timed: Unroll = _of_owners(stacked._replace(state=None, weight=None), owners, 1)
     state, weight = _of_owners((stacked.state, stacked.weight), owners, 0)
     return timed._replace(state=state, weight=weight)
 
 
 def _of_owners(stacked: Tree, owners: Any, axis: int) -> Tree:
-    """Returns of arrays ``[K, ...]`` each row, along ``axis``, as the policy of its agent, int ``[B]``, has it."""
+    """Returns of arrays ``[K, ...]`` each row, along ``axis``, as its policy, int ``[B]``, has it."""
 
     def of(array: Any) -> Any:
         shape = [1] * (array.ndim - 1)

@@ -112,8 +112,8 @@ class RunConfig:
     """Run folder whose newest parameters the run begins with, as far as they fit; none: new ones."""
     env_options: tuple[str, ...] = ()
     """Options of the environment: name=value, read by the default's type, or name:=JSON."""
-    policies: Literal["shared", "own"] = field(default="shared", metadata={OF_ENVIRONMENTS: SEVERAL})
-    """Policies of an environment's agents: shared by all of them, or each agent's own."""
+    policies: Literal["shared", "own", "kind"] = field(default="shared", metadata={OF_ENVIRONMENTS: SEVERAL})
+    """Policies of an environment's agents: shared by all, each agent's own, or one a kind (by name)."""
     run_dir: str | None = None
     """Folder of the run; None for a new one under runs/."""
     begin_or_resume: bool = False
@@ -135,10 +135,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MOST_SEED:
             raise ConfigError(f"seed is {self.seed}, and has to be between 0 and {MOST_SEED}")
-        if self.policies == "own" and not self.env.startswith(SEVERAL):
+        if self.policies != "shared" and not self.env.startswith(SEVERAL):
             raise ConfigError(
-                f"policies is own, and {self.env} has one agent: leave it out, or give an environment of several "
-                f"({', '.join(f'{prefix}…' for prefix in SEVERAL)})"
+                f"policies is {self.policies}, and {self.env} has one agent: leave it out, or give an environment of "
+                f"several ({', '.join(f'{prefix}…' for prefix in SEVERAL)})"
             )
         if self.begin_or_resume and self.run_dir is None:
             raise ConfigError("begin_or_resume needs the folder that may hold the run: give --run-dir")
@@ -194,8 +194,8 @@ class RunConfig:
 
     @property
     def making(self) -> tuple[str, ...]:
-        """Options with which environments are made: their own, and the word for agents that have a policy each."""
-        return (*self.env_options, OWN) if self.policies == "own" else self.env_options
+        """Options with which environments are made: their own, and the word for agents with policies of their own."""
+        return self.env_options if self.policies == "shared" else (*self.env_options, OWN)
 
     @property
     def on(self) -> str:

@@ -1,8 +1,8 @@
 """Agents of one environment with one space: equal ones as they are, or several kinds padded to the longest.
 
-Where one policy decides for all agents their spaces have to be equal. Where each has a policy of its own, observations
-say which agent they are of (:data:`seedbed.types.AGENT_INDEX`), and spaces may differ: vectors of reals get zeros at
-their end, and choices among few become choices among many of which a mask forbids the rest.
+Where one policy decides for all agents their spaces have to be equal. Where they have policies of their own,
+observations say which agent they are of (:data:`seedbed.types.AGENT_INDEX`), and spaces may differ: vectors of reals
+get zeros at their end, and choices among few become choices among many of which a mask forbids the rest.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _PADDED = "only vectors of reals are padded (a Box of one axis, also in a Dict, 
 def _equal(env_id: str, what: str, agents: Sequence[Any], each: Sequence[Any]) -> Any:
     """The space that all agents have; raises :class:`ConfigError` if they are of several kinds."""
     if not _are_equal(each):
-        reason = "one policy decides for all of them: give each agent its own by --policies own, or"
+        reason = "one policy decides for all of them: give each agent its own by --policies own, each kind by kind, or"
         raise _differ(env_id, what, agents, each, reason, colon="")
     return each[0]
 

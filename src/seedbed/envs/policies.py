@@ -1,7 +1,8 @@
-"""The word among an environment's options by which each of its agents has a policy of its own: ``--policies own``.
+"""The word among an environment's options for agents with policies of their own: ``--policies own`` or ``kind``.
 
-It travels with the options wherever environments are made, in other processes and on other machines too. Its name is no
-argument that a function could have.
+With it an environment tells which agent an observation is of, and pads the spaces of agents that differ. It travels
+with the options wherever environments are made, in other processes and on other machines too. Its name is no argument
+that a function could have.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ OWN = f"{_NAME}=own"
 def name_taken(env_id: str) -> ConfigError:
     """Returns the refusal of an environment whose observations have an entry of the leaf's name already."""
     return ConfigError(
-        f"{env_id}: observations have an entry {AGENT_INDEX!r}, the name by which --policies own says which agent "
+        f"{env_id}: observations have an entry {AGENT_INDEX!r}, the name by which --policies says which agent "
         "they are of: give it another one"
     )
 
 
 def without_policies(options: Options) -> tuple[dict[str, Any], bool]:
-    """Returns the options of the environment itself, and whether each agent has a policy of its own."""
+    """Returns the options of the environment itself, and whether agents have policies of their own."""
     given = dict(options) if isinstance(options, Mapping) else split(options)
     own = given.pop(_NAME, None) is not None
     return given, own

@@ -235,7 +235,7 @@ def _compiled(policy: Policy) -> Callable[..., tuple[Any, Tree]]:
 
 def _environment(runs: Sequence[_Run], env: str, options: Sequence[str], rows: int) -> Guarded:
     """Makes the environment in which all play: of that id, or that of the first run that has two agents."""
-    own = any(run.config.policies == "own" for run in runs)
+    own = any(run.config.policies != "shared" for run in runs)
     values: dict[str, Any] = split((OWN,)) if own else {}
     if not env:
         run = next((run for run in runs if run.spec.rows == SIDES), None)

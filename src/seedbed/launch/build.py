@@ -80,7 +80,7 @@ def make_agent(config: RunConfig, settings: Any, spec: EnvSpec, total_updates: i
     def make(spec: EnvSpec) -> Agent:
         return definition.make(settings, spec, config.net, total_updates=total_updates)
 
-    return make_own(make, spec) if config.policies == "own" else make(spec)
+    return make(spec) if config.policies == "shared" else make_own(make, spec, config.policies)
 
 
 _FEW_RENEWALS = 50

@@ -100,7 +100,7 @@ def _for_one_policy(env: NativeEnvironment) -> NativeEnvironment:
     if env.differ:
         raise ConfigError(
             f"{env.spec.id}: {env.differ}, and one policy decides for all of them: give each agent its own by "
-            "--policies own"
+            "--policies own, or each kind by kind"
         )
     return env
 

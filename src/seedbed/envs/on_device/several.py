@@ -126,7 +126,7 @@ def telling(env: NativeEnvironment) -> NativeEnvironment:
     """
     spec, count = env.spec, len(env.spec.agents)
     if not count:
-        raise ConfigError(f"policies is own, and {spec.id} has one agent: leave --policies out")
+        raise ConfigError(f"{spec.id} has one agent, with one policy: leave --policies out")
     named = spec.observation if isinstance(spec.observation, dict) else {"observation": spec.observation}
     if AGENT_INDEX in named:
         raise name_taken(spec.id)
