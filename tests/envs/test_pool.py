@@ -24,7 +24,18 @@ CONFIGS = {
                 "reward_config": {"KILLS": (1.0, 0.0), "AMMO": (0.1, -0.1)}, "weapon_reward": {0: 0.0, 1: 0.5}},
     "gfootball/pitch-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "max_episode_steps": 6},
     "Party-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 4},
+    "Pack-v2": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1},
+    "Wires-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1},
+    "Cube-v0": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1},
+    "Craft-AutoReset-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1},
 }  # fmt: skip
+
+BOXES = {
+    "Pack-v2": ([2, 0], [4, 3], (3, 4)),
+    "Wires-v1": ([0, 0], [4, 4], (2, 5)),
+    "Cube-v0": ([0, 1], [2, 3], None),
+}
+"""Least and greatest whole numbers of an action, and the shape of its mask, as Jumanji's tasks have them."""
 
 
 class FakeEnv:
@@ -62,6 +73,51 @@ class FakeEnv:
         self.closed = True
 
 
+class Puzzle:
+    """A task whose action is a box of whole numbers: two of them, of which a mask forbids some."""
+
+    def __init__(self, task, num_envs, seed):
+        self.low, self.high, self.shape = BOXES[task]
+        self.n, self.random = num_envs, [np.random.default_rng(s) for s in seed]
+        self.taken = []
+
+    def reset(self):
+        self.steps, self.ended = np.zeros(self.n, int), np.zeros(self.n, bool)
+        return self._look(), {"env_id": np.arange(self.n)}
+
+    def send(self, action):
+        assert action.shape == (self.n, 2) and action.dtype == np.int32, action
+        assert (self.low <= action).all() and (action <= self.high).all(), action
+        for row, (mask, numbers) in enumerate(zip(self.mask or (), action - self.low, strict=False)):
+            allowed = mask[tuple(numbers)] if self.shape == (3, 4) else mask[range(2), numbers].all()
+            assert self.ended[row] or allowed, f"{numbers} is forbidden by {mask}"
+        self.taken.append(action)
+
+    def recv(self):
+        self.steps = np.where(self.ended, 0, self.steps + 1)
+        self.ended = self.steps >= 7
+        return (
+            self._look(),
+            np.ones(self.n, np.float32),
+            self.ended,
+            self.ended & False,
+            {"env_id": np.arange(self.n)},
+        )
+
+    def close(self):
+        pass
+
+    def _look(self):
+        seen = {"board": np.stack([r.random(3, np.float32) for r in self.random])}
+        self.mask = None
+        if self.shape:
+            self.mask = [r.integers(0, 2, self.shape, np.int8) for r in self.random]
+            for mask in self.mask:
+                mask[..., 1] = 1
+            seen["action_mask"] = np.stack(self.mask)
+        return seen
+
+
 class FakeEnvPool(ModuleType):
     def __init__(self):
         super().__init__("envpool")
@@ -73,6 +129,18 @@ class FakeEnvPool(ModuleType):
     def make_spec(self, task, **settings):
         settings.pop("render_mode", None)
         config = {**CONFIGS[task], **settings}
+        if task in BOXES:
+            low, high, shape = BOXES[task]
+            seen = {"board": spaces.Box(0, 1, (3,), np.float32)}
+            if shape:
+                seen["action_mask"] = spaces.Box(0, 1, shape, np.int8)
+            return SimpleNamespace(
+                config=namedtuple("Config", config)(**config),
+                gymnasium_observation_space=spaces.Dict(seen),
+                gymnasium_action_space=spaces.Box(
+                    np.array(low, np.int32), np.array(high, np.int32), dtype=np.int32
+                ),
+            )
         shape = (72, 96, 4) if task == "gfootball/pitch-v1" else (config.get("stack_num", 1) * 3, 8, 8)
         raw = "use_combined_action" in config and not config["use_combined_action"]
         return SimpleNamespace(
@@ -83,6 +151,9 @@ class FakeEnvPool(ModuleType):
 
     def make(self, task, *, env_type, num_envs, seed, **settings):
         assert env_type == "gymnasium"
+        if task in BOXES:
+            self.made.append(Puzzle(task, num_envs, seed))
+            return self.made[-1]
         env = FakeEnv(self.make_spec(task, **settings), num_envs, seed)
         self.made.append((env, settings))
         return env
@@ -99,6 +170,33 @@ def fake(monkeypatch):
 def test_a_pool_keeps_the_rules(fake, task):
     check_environment(f"envpool:{task}", steps=60)
     assert all(env.closed for env, _ in fake.made)
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "mask"), [("Pack-v2", (12,), 12), ("Wires-v1", (5, 5), 10), ("Cube-v0", (3, 3), None)]
+)
+def test_a_box_of_whole_numbers_is_choices_and_its_mask_has_one_axis(fake, task, values, mask):
+    check_environment(f"envpool:{task}", steps=60)
+    spec = make(f"envpool:{task}", 2).spec
+    assert spec.action.num_values == values
+    if mask is not None:
+        assert spec.observation["action_mask"].shape == (mask,)
+
+
+def test_combinations_are_counted_as_their_mask_is(fake):
+    env = make("envpool:Pack-v2", 2)
+    seen = env.reset(3).observation["action_mask"]
+    (puzzle,) = fake.made
+    rows = [int(np.flatnonzero(row)[-1]) for row in seen]
+    np.testing.assert_array_equal(seen.reshape(2, 3, 4), puzzle.mask)
+    env.send(np.array(rows, np.int32))
+    env.receive()
+    np.testing.assert_array_equal(puzzle.taken[-1], [[2 + row // 4, row % 4] for row in rows])
+
+
+def test_a_task_that_resets_itself_is_refused_and_the_other_one_named(fake):
+    with pytest.raises(ConfigError, match=r"begins its next episode by itself.*: give envpool:Craft-v1"):
+        make("envpool:Craft-AutoReset-v1", 1)
 
 
 def test_one_picture_travels_and_the_stack_is_announced(fake):
@@ -178,6 +276,23 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
         make("envpool:Pong-v5", 1)
 
 
+ONE_OF_EACH_SUITE = (
+    "CarRacing-v3",
+    "Craftax-Classic-Symbolic-v1",
+    "Highway-v0",
+    "BinPack-v2",  # Jumanji
+    "MarlGrid-1AgentCluttered15x15-v0",
+    "AcrobotSwingup-v1",  # dm_control
+    "DmcCmuHumanoidRunWalls-v1",
+    "Ant-v5",
+    "MetaWorld/Assembly-v3",
+    "Mjlab-Cartpole-Balance-v0",
+    "MyoHandAirplaneFixed-v0",
+    "AlohaHandOver-v1",  # Playground
+    "FetchReach-v1",
+    "BigfishEasy-v0",
+    "Catch-v0",
+)
 PROGRAM = """
 import sys
 
@@ -200,6 +315,7 @@ check_environment(lambda n: make(f"envpool:{task}", n, options), steps=steps)
             ("Pendulum-v1", {}, 300),
             ("Pong-v5", {"max_episode_steps": 40}, 90),
             ("Basic-v1", {}, 150),
+            *((task, {}, 120) for task in ONE_OF_EACH_SUITE),
         ),
     ],
 )

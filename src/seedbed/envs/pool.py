@@ -23,7 +23,7 @@ from seedbed.envs.stream import Stream
 from seedbed.errors import ConfigError, EnvironmentFault, unknown_name
 from seedbed.installation import extra_line
 from seedbed.metrics.final_info import FinalInfo
-from seedbed.types import EnvSpec, TimeStep, map_leaves
+from seedbed.types import ACTION_MASK, EnvSpec, TimeStep, map_leaves
 
 PREFIX = "envpool:"
 
@@ -37,6 +37,9 @@ _OURS = {
     "stack_num",
 }
 """Settings of EnvPool that the adapter makes itself."""
+
+_RESETS_ITSELF = "-AutoReset"
+"""Part of the names of Craftax's tasks that do."""
 
 _NO_STATISTICS = ("env_id", "players", "reward", "terminated")
 """What EnvPool's info has beside statistics of the episode: numbers of environments, and the last step again."""
@@ -77,8 +80,14 @@ class Pool:
         settings = arguments(env_id, options, takes)
         if defaults.get("max_num_players", 1) > 1:
             raise ConfigError(f"{env_id} has several players; Seedbed takes tasks of one")
+        if _RESETS_ITSELF in self._task:
+            alone = env_id.replace(_RESETS_ITSELF, "")
+            raise ConfigError(
+                f"{env_id} begins its next episode by itself, so that the last observation of one is never seen: "
+                f"give {alone}"
+            )
         self._settings = _settings(defaults, settings, render)
-        seen, done = _quietly(self._spaces)
+        seen, done, self._shown, self._acted = _quietly(self._spaces)
         observation, self._decode = observation_codec(seen, env_id)
         action, self._encode = action_codec(done, env_id)
         stack = settings.get("frame_stack", own["frame_stack"])
@@ -106,21 +115,22 @@ class Pool:
             self._task, env_type="gymnasium", num_envs=self.num_envs, seed=seeds, **self._settings
         )
         observation, _ = _quietly(self._env.reset)
-        return self._stream.start(taken(self._decode, observation, "reset"))
+        return self._stream.start(taken(self._decode, self._shown(observation), "reset"))
 
-    def _spaces(self) -> tuple[Any, Any]:
-        """Gymnasium's spaces of an observation and an action."""
+    def _spaces(self) -> tuple[Any, Any, _Same, _Same]:
+        """Gymnasium's spaces of an observation and an action, and functions to and from them, of batches."""
         spec = self._library.make_spec(self._task, **self._settings)
-        return spec.gymnasium_observation_space, spec.gymnasium_action_space
+        return _with_choices(spec.gymnasium_observation_space, spec.gymnasium_action_space)
 
     def send(self, action: Any) -> None:
         """Starts the step and returns."""
-        self._env.send(self._encode(action))
+        self._env.send(self._acted(self._encode(action)))
 
     def receive(self) -> TimeStep:
         """Waits for the step that is under way."""
         observation, reward, terminated, truncated, info = self._env.recv()
-        step = self._stream.step(taken(self._decode, observation, "step"), reward, terminated, truncated)
+        seen = taken(self._decode, self._shown(observation), "step")
+        step = self._stream.step(seen, reward, terminated, truncated)
         self.told.add(*final_infos(info, self._stream.ended, _NO_STATISTICS))
         return step
 
@@ -137,6 +147,51 @@ class Pool:
         if self._env is not None:
             self._env.close()
             self._env = None
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+_Same = Callable[[Any], Any]
+
+
+def _with_choices(seen: Any, done: Any) -> tuple[Any, Any, _Same, _Same]:
+    """Makes choices of actions that are a box of whole numbers, as Jumanji's are, with one mask of one axis.
+
+    A mask of such actions either has an entry for each value of each choice, or one for each combination of values:
+    then the combinations are the choices.
+
+    Args:
+      seen, done: EnvPool's spaces of an observation and an action.
+
+    Returns:
+      The spaces of both; the function from EnvPool's observations to the first one's, and that from actions of the
+      second one to EnvPool's.
+    """
+    from gymnasium import spaces
+
+    if not isinstance(done, spaces.Box) or not np.issubdtype(done.dtype, np.integer):
+        return seen, done, _same, _same
+    low, high = (bound.astype(np.int64) for bound in (done.low, done.high))
+    counts = high - low + 1
+    choices = spaces.MultiDiscrete(counts, dtype=done.dtype.type, start=low)
+    mask = seen.spaces.get(ACTION_MASK) if isinstance(seen, spaces.Dict) else None
+    if mask is None:
+        return seen, choices, _same, _same
+    flat = spaces.Dict({**seen.spaces, ACTION_MASK: spaces.MultiBinary(int(np.prod(mask.shape or ())))})
+
+    def shown(observation: Any) -> Any:
+        rows = observation[ACTION_MASK]
+        return {**observation, ACTION_MASK: rows.reshape(len(rows), -1)}
+
+    if mask.shape != tuple(counts):
+        return flat, choices, shown, _same
+
+    def combined(number: Any) -> Any:
+        return (np.stack(np.unravel_index(number, counts), axis=-1) + low).astype(done.dtype)
+
+    return flat, spaces.Discrete(int(np.prod(counts))), shown, combined
 
 
 def _make_room_for_footballs_variables() -> None:
