@@ -30,7 +30,7 @@ def ours(game: str) -> dict[str, Any]:
 def compared(given: argparse.Namespace, game: str) -> dict[str, Any]:
     """Trains the peer; returns the row."""
     machine, row = measured_on(), ours(game)
-    frames = 10_000_000
+    frames = row["settings"]["frames"]
     command = [given.python, str(HERE / "peers" / "purejaxrl_scores.py"), "--checkout", given.checkout]
     command += ["--env", f"{game}-MinAtar", "--frames", str(frames)]
     theirs = []

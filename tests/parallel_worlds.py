@@ -233,6 +233,15 @@ class Masked(Meeting):
         return {agent: {"number": number, "action_mask": self._mask()} for agent in self.possible_agents}
 
 
+class Numbered(Unequal):
+    """Unequal whose agents are called alike: by their names they are of one kind."""
+
+    possible_agents: ClassVar = ["agent_0", "agent_1"]
+
+    def observation_space(self, agent: str) -> Any:
+        return super().observation_space("answerer" if agent == "agent_1" else "caller")
+
+
 class Kinds(Meeting):
     """Two agents that see and do different things."""
 

@@ -26,7 +26,8 @@ HEAD = """\
 <!-- Written by tools/scores_page.py from benchmarks/results/learning.jsonl and published.toml; do not edit. -->
 
 *In eval* is the mean return of 100 episodes that `seedbed eval` plays after training, with actions drawn from the
-policy (of a value network nearly always the best ones); *in training* is that of the last 100 episodes of training,
+policy (of a value network nearly always the best ones) or, where it says *greedy*, the most likely ones, as the source
+of the published figure has them; *in training* is that of the last 100 episodes of training,
 which is what most published figures are. Of several seeds it is the mean over them, with the 95% interval of that mean
 (Student's t, wide for few seeds) and the mean of every seed. Where a task is to be solved, the median of the steps
 until then stands there, with the fewest and the most. Published figures are as their sources give them: the number
@@ -83,7 +84,8 @@ def ours(score: dict[str, Any], row: dict[str, Any]) -> tuple[str, str, bool]:
     if score["measure"] == "return":
         played = [run["eval"]["mean"] for run in row["runs"]]
         trained = several([run["mean_return"] for run in row["runs"]])
-        return several(played), trained, statistics.mean(played) >= score["goal"]
+        how = ", greedy" if all(run["eval"].get("greedy") for run in row["runs"]) else ""
+        return several(played) + how, trained, statistics.mean(played) >= score["goal"]
     reached, every = steps(row), len(row["runs"])
     if not reached:
         return "", f"none of {every} seeds", False

@@ -188,7 +188,7 @@ ACTION_MASK = "action_mask"
 
 AGENT_INDEX = "agent_index"
 """Key of the leaf at the top of an observation that says which of :attr:`EnvSpec.agents` the row is, as a choice among
-them; it is there where each agent has a policy of its own (:mod:`seedbed.agents.own_policies`)."""
+them; it is there where agents have policies of their own (:mod:`seedbed.agents.own_policies`)."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import pytest
 from harness import thorough
 
 from seedbed.agents import a2c, bc, dqn, muzero, ppo, pqn, r2d2, sac, vtrace
-from seedbed.agents.own_policies import make_own, policies_of, with_own_policies
+from seedbed.agents.own_policies import make_own, with_own_policies
+from seedbed.envs.policies import policies_of
 from seedbed.errors import ConfigError
 from seedbed.learning.update import Update
 from seedbed.nets.network import Network
@@ -72,7 +73,7 @@ def alone(spec: EnvSpec) -> EnvSpec:
 def subject(name: str, world: str, count: int) -> tuple[Subject, Agent]:
     """K policies, and the agent whose policies they are."""
     spec = spec_of(world, count)
-    return Subject(make_own(MAKERS[name], spec), spec), MAKERS[name](alone(spec))
+    return Subject(make_own(MAKERS[name], spec, range(count)), spec), MAKERS[name](alone(spec))
 
 
 def policy(tree: Any, k: int) -> Any:
@@ -261,7 +262,10 @@ def test_a_policy_of_a_kind_is_trained_as_alone_on_the_rows_of_all_its_agents(na
     spec = replace(
         spec_of(WORLD_OF.get(name, "vector"), 4), agents=("scout_0", "tank_0", "scout_1", "scout_2")
     )
-    kinds, agent = Subject(make_own(MAKERS[name], spec, "kind"), spec), MAKERS[name](alone(spec))
+    kinds, agent = (
+        Subject(make_own(MAKERS[name], spec, policies_of(spec.agents, "kind")), spec),
+        MAKERS[name](alone(spec)),
+    )
     assert {len(leaf) for leaf in jax.tree.leaves(kinds.params)} == {2}
     unroll = kinds.unroll(_ENDS)
     np.testing.assert_array_equal(unroll.timestep.observation[AGENT_INDEX][0], range(4))
@@ -340,6 +344,6 @@ def test_policies_begin_differently_and_the_first_as_the_only_one() -> None:
 
 def test_observations_that_do_not_say_which_agent_they_are_of_are_refused() -> None:
     with pytest.raises(ConfigError, match="does not show which agent a row is"):
-        make_own(MAKERS["vtrace"], SPECS["vector"])
+        make_own(MAKERS["vtrace"], SPECS["vector"], (0,))
     with pytest.raises(ConfigError, match="does not show which agent a row is"):
-        make_own(MAKERS["vtrace"], replace(SPECS["masked"], agents=("a", "b")))
+        make_own(MAKERS["vtrace"], replace(SPECS["masked"], agents=("a", "b")), (0, 1))

@@ -205,8 +205,26 @@ def test_a_policy_for_each_agent_is_played_kept_and_taken_on(
     assert cloned.weights_version > 0
     begun = of(tmp_path / "begun", frames=40, policies="own", init_from=str(folder))
     assert begun.weights_version > 0
-    with pytest.raises(ConfigError, match=r"none of its .* arrays fits"):
+    with pytest.raises(ConfigError, match=r"policies are of .*, and those of this run are one for all"):
         of(tmp_path / "other", frames=40, init_from=str(folder))
+
+
+def test_agents_of_a_kind_share_a_policy_and_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    crew = {"env": "pettingzoo:parallel_worlds:Crew", "envs_per_actor": 12, "batch_size": 12, "frames": 200}
+    kind = of(tmp_path / "run", **crew, policies="kind")
+    told = capsys.readouterr().out
+    assert "one policy for answerer_0, answerer_1" in told.replace(" and ", ", ")
+    assert "one policy for caller_0" in told and "agent_index: tells which of 3 agents it is" in told
+    assert kind.weights_version > 0
+    assert {len(leaf) for name, leaf in params(tmp_path / "run").items()} == {2}
+    assert set(evaluate(tmp_path / "run", episodes=3).agents) == {"answerer_0", "caller_0", "answerer_1"}
+    own = {"env": "pettingzoo:parallel_worlds:Unmarked", "envs_per_actor": 8, "batch_size": 8, "frames": 40}
+    of(tmp_path / "own", **own, policies="own")
+    with pytest.raises(ConfigError, match=r"policies are of caller.*, and those of this run are of answerer"):
+        of(tmp_path / "begun", **crew, policies="kind", init_from=str(tmp_path / "own"))
 
 
 def test_policies_of_their_own_are_for_environments_of_several_agents() -> None:

@@ -267,7 +267,17 @@ def test_the_preset_that_fits_most_closely_is_chosen() -> None:
         )
     }
     assert chosen == {"ALE/Pong-v5": "pong", "ALE/Breakout-v5": "atari", "CartPole-v1": "cartpole"}
-    assert preset_for("Acrobot-v1") is None
+
+
+def test_an_environment_that_nobody_made_a_preset_for_has_the_general_one() -> None:
+    for env in ("Acrobot-v1", "my_world:World", "gymnax:Acrobot-v1"):
+        assert (found := preset_for(env)) is not None and found.name == "general"
+    assert configure("my_world:World").agent == "ppo"
+    assert configure("my_world:World", preset="none").agent == "vtrace"
+    for arch in ("seed", "impala", "rapid", "sebulba"):
+        config = configure("my_world:World", arch=arch)
+        assert config.placement.planned == config.settings.batch_size, "nothing is trained on late"
+        assert config.settings.batch_size % config.settings.minibatches == 0, "with a memory, too"
 
 
 @pytest.mark.parametrize(
@@ -278,8 +288,8 @@ def test_the_preset_that_fits_most_closely_is_chosen() -> None:
         ("ALE/Pong", "pong"),
         ("ALE/Breakout", "atari"),
         ("Hopper", "mujoco"),
-        ("CartPole-v0", None),
-        ("Pole", None),
+        ("CartPole-v0", "general"),
+        ("Pole", "general"),
     ],
 )
 def test_an_id_without_a_version_has_the_preset_of_its_newest_one(env: str, name: str | None) -> None:

@@ -19,6 +19,8 @@ from seedbed.types import ArraySpec, EnvSpec
 MINE = "pettingzoo:parallel_worlds"
 OWN = {"(policies)": "own"}
 """As an option that no environment can have: each agent has a policy of its own."""
+ALIKE = {"(policies)": "kind"}
+"""The same: agents of a kind share one."""
 PETTINGZOO = importlib.util.find_spec("pettingzoo") is not None
 
 
@@ -215,7 +217,7 @@ def test_an_environment_that_breaks_the_api_is_told(fault: str, said: str) -> No
         (
             "Kinds",
             {},
-            r"one policy decides for all of them: give each agent its own by --policies own, each kind by kind, or let",
+            r"one policy decides for all of them: give each agent its own by --policies own, or each kind one by",
         ),
         (
             "Kinds",
@@ -233,6 +235,11 @@ def test_an_environment_that_breaks_the_api_is_told(fault: str, said: str) -> No
             r"action_mask is MultiBinary\(3\), and no mask of Discrete\(7\)",
         ),
         ("Kinds", {**OWN, "differ": "names"}, "have an entry 'agent_index'"),
+        (
+            "Numbered",
+            ALIKE,
+            r"observations of its agents differ \(agent_0: .*; agent_1: .*kind 'agent' are to share a policy",
+        ),
         ("Nim", {"reals": True}, "its agents take turns, and first has actions of Box"),
         ("SCHEDULE", {}, "SCHEDULE"),
         ("Parallel", {}, "possible_agents"),

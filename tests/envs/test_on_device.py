@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from seedbed.envs.on_device.batch import NativeBatch
 from seedbed.envs.on_device.episodes import finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import advance, begin
 from seedbed.envs.on_device.makers import MAKERS, _made_once, _quiet, make_native
-from seedbed.envs.policies import OWN
+from seedbed.envs.on_device.several import telling
+from seedbed.envs.policies import KIND, OWN, option
 from seedbed.envs.seeds import environment_seeds
 from seedbed.errors import ConfigError, SpecError
 from seedbed.testing.environments import check_environment, record, sample_actions
@@ -129,7 +131,7 @@ def test_agents_of_jaxmarl_are_rows_in_its_order() -> None:
 
 def test_kinds_of_agents_are_padded_for_policies_of_their_own() -> None:
     """The speaker sees 3 numbers and has 3 actions, the listener 11 and 5."""
-    native = make_native("jaxmarl:MPE_simple_speaker_listener_v4", (OWN,))
+    native = make_native("jaxmarl:MPE_simple_speaker_listener_v4", (option(OWN),))
     theirs: Any = jaxmarl.make("MPE_simple_speaker_listener_v4")
     key = jax.random.key(1)
     world, shown = jax.jit(native.reset)(key)
@@ -146,9 +148,19 @@ def test_kinds_of_agents_are_padded_for_policies_of_their_own() -> None:
     np.testing.assert_allclose(reward, [rewards["speaker_0"], rewards["listener_0"]], rtol=1e-5)
 
 
+def test_agents_of_one_kind_have_equal_spaces() -> None:
+    native = make_native("jaxmarl:MPE_simple_speaker_listener_v4", (option(KIND),))
+    assert native.spec.tells_agents, "they are of two kinds"
+    alike = replace(native, spec=replace(native.spec, agents=("agent_0", "agent_1")))
+    with pytest.raises(
+        ConfigError, match=r"observations of its agents differ .* kind 'agent' are to share a policy"
+    ):
+        telling(alike, KIND)
+
+
 def test_policies_of_their_own_need_several_agents() -> None:
     with pytest.raises(ConfigError, match="pgx:2048 has one agent"):
-        make_native("pgx:2048", (OWN,))
+        make_native("pgx:2048", (option(OWN),))
 
 
 def test_a_limit_of_jaxmarl_truncates_all_agents() -> None:

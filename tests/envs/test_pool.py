@@ -280,7 +280,8 @@ ONE_OF_EACH_SUITE = (
     "CarRacing-v3",
     "Craftax-Classic-Symbolic-v1",
     "Highway-v0",
-    "BinPack-v2",  # Jumanji
+    "BinPack-v2",  # Jumanji: a mask of combinations
+    "Connector-v3",  # Jumanji: a mask for each choice
     "MarlGrid-1AgentCluttered15x15-v0",
     "AcrobotSwingup-v1",  # dm_control
     "DmcCmuHumanoidRunWalls-v1",

@@ -71,11 +71,12 @@ class Chaos:
 
     def rage(self) -> None:
         """Loses all of it, ends the run, and looks at what is left."""
-        kinds, count = list(self._kinds), self._scene.scale.kills
+        kinds = list(self._kinds)
+        count = max(self._scene.scale.kills, len(kinds))
         self._begin()
         for number in range(count):
             time.sleep(self._scene.chance.uniform(0.0, 3.0))
-            # Each kind once before chance decides, so that few losses are of all kinds, too.
+            # Each kind once before chance decides.
             kind = kinds[number] if number < len(kinds) else self._scene.chance.choice(kinds)
             self._scene.say(f"{kind} is lost ({count - number} left)")
             self._kinds[kind]()
@@ -122,7 +123,9 @@ class Chaos:
         return until(lambda: self._actor(index), f"actor {index}")
 
     def _lose_an_actor(self) -> None:
-        self._one_of_both().kill()
+        actor = self._one_of_both()
+        actor.kill()
+        _until_it_ends(actor)
 
     def _lose_its_holder(self) -> None:
         actor = self._one_of_both()
@@ -143,4 +146,4 @@ class Chaos:
 
 
 def _until_it_ends(actor: psutil.Process) -> None:
-    until(lambda: not alive(actor), "the end of the actor, by its guard")
+    until(lambda: not alive(actor), "the end of the actor")

@@ -12,7 +12,6 @@ that of training it alone on its rows. Clips, statistics and normalized advantag
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,43 +23,24 @@ import numpy as np
 from seedbed.errors import ConfigError
 from seedbed.types import AGENT_INDEX, ActOutput, Agent, EnvSpec, TimeStep, Tree, Unroll
 
-_NUMBER = re.compile(r"[\s_.:-]*\d+$")
 
-
-def kind_of(agent: str) -> str:
-    """Returns the kind of an agent: its name without the number at its end, ``adversary_1`` is an ``adversary``."""
-    return _NUMBER.sub("", agent)
-
-
-def policies_of(agents: Sequence[str], policies: str) -> tuple[int, ...]:
-    """Returns the policy of each agent, counted from 0 in the order in which they come.
-
-    Args:
-      agents: names of the agents.
-      policies: ``own`` for one each, ``kind`` for one for each kind.
-    """
-    owners = [kind_of(agent) for agent in agents] if policies == "kind" else list(range(len(agents)))
-    found = list(dict.fromkeys(owners))
-    return tuple(found.index(owner) for owner in owners)
-
-
-def make_own(make: Callable[[EnvSpec], Agent], spec: EnvSpec, policies: str = "own") -> Agent:
-    """Makes an agent that has a policy for each agent of the environment, or for each kind.
+def make_own(make: Callable[[EnvSpec], Agent], spec: EnvSpec, owners: Sequence[int]) -> Agent:
+    """Makes an agent that has several policies, each for one or some of the environment's agents.
 
     Args:
       make: maker of the agent whose policies they are, of the spec without the leaf :data:`~seedbed.types.AGENT_INDEX`.
       spec: spec of the environment, with that leaf.
-      policies: ``own`` or ``kind``.
+      owners: the policy of each agent, every number from 0 on at least once.
 
     Raises:
       ConfigError: observations do not say which agent they are of.
     """
     if not spec.tells_agents:
         raise ConfigError(
-            f"policies is {policies}, and {spec.id} does not show which agent a row is: leave --policies out"
+            f"agents have policies of their own, and {spec.id} does not show which agent a row is: leave --policies out"
         )
     rest = {name: leaf for name, leaf in spec.observation.items() if name != AGENT_INDEX}
-    return with_own_policies(make(replace(spec, observation=rest)), policies_of(spec.agents, policies))
+    return with_own_policies(make(replace(spec, observation=rest)), owners)
 
 
 def with_own_policies(agent: Agent, owners: Sequence[int]) -> Agent:

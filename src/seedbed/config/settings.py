@@ -22,7 +22,7 @@ from seedbed.config.placement import (
     TransportSettings,
     at_least,
 )
-from seedbed.envs.policies import OWN, SEVERAL
+from seedbed.envs.policies import SEVERAL, SHARED, option
 from seedbed.errors import ConfigError
 from seedbed.nets.network import Network
 from seedbed.registry import AGENTS, ARCHITECTURES
@@ -135,7 +135,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MOST_SEED:
             raise ConfigError(f"seed is {self.seed}, and has to be between 0 and {MOST_SEED}")
-        if self.policies != "shared" and not self.env.startswith(SEVERAL):
+        if self.policies != SHARED and not self.env.startswith(SEVERAL):
             raise ConfigError(
                 f"policies is {self.policies}, and {self.env} has one agent: leave it out, or give an environment of "
                 f"several ({', '.join(f'{prefix}…' for prefix in SEVERAL)})"
@@ -195,7 +195,7 @@ class RunConfig:
     @property
     def making(self) -> tuple[str, ...]:
         """Options with which environments are made: their own, and the word for agents with policies of their own."""
-        return self.env_options if self.policies == "shared" else (*self.env_options, OWN)
+        return self.env_options if self.policies == SHARED else (*self.env_options, option(self.policies))
 
     @property
     def on(self) -> str:

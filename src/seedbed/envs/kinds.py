@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from seedbed.envs.as_declared import Read, reader
-from seedbed.envs.policies import name_taken
+from seedbed.envs.policies import KIND, kind_of, name_taken, unequal_kind
 from seedbed.errors import ConfigError, listed
 from seedbed.types import ACTION_MASK, AGENT_INDEX
 
@@ -56,14 +56,23 @@ def equal(env_id: str, agents: Sequence[Any], env: Any) -> Common:
     return Common(seen, acts, [kind] * len(agents))
 
 
-def padded(env_id: str, agents: Sequence[Any], env: Any) -> Common:
+def padded(env_id: str, agents: Sequence[Any], env: Any, policies: str) -> Common:
     """Returns the space to which those of all agents are padded, with a leaf that says which agent it is.
+
+    Args:
+      env_id: name of the environment.
+      agents: the agents.
+      env: the environment.
+      policies: ``own``, or ``kind``, for which the spaces of a kind have to be equal.
 
     Raises:
       ConfigError: they differ in another way, or the name of the leaf is taken.
     """
     own_seen = [env.observation_space(agent) for agent in agents]
     own_acts = [env.action_space(agent) for agent in agents]
+    if policies == KIND:
+        for what, each in (("observations", own_seen), ("actions", own_acts)):
+            _require_equal_kinds(env_id, what, agents, each)
     acts = _common_choice(own_acts)
     if acts is None:
         raise _differ(env_id, "actions", agents, own_acts, "only Discrete ones are padded")
@@ -95,7 +104,10 @@ _PADDED = "only vectors of reals are padded (a Box of one axis, also in a Dict, 
 def _equal(env_id: str, what: str, agents: Sequence[Any], each: Sequence[Any]) -> Any:
     """The space that all agents have; raises :class:`ConfigError` if they are of several kinds."""
     if not _are_equal(each):
-        reason = "one policy decides for all of them: give each agent its own by --policies own, each kind by kind, or"
+        reason = (
+            "one policy decides for all of them: give each agent its own by --policies own, or each kind one by "
+            "--policies kind, or"
+        )
         raise _differ(env_id, what, agents, each, reason, colon="")
     return each[0]
 
@@ -104,17 +116,31 @@ def _are_equal(each: Sequence[Any]) -> bool:
     return all(str(space) == str(each[0]) for space in each)
 
 
+def _require_equal_kinds(env_id: str, what: str, agents: Sequence[Any], each: Sequence[Any]) -> None:
+    kinds: dict[str, list[int]] = {}
+    for index, agent in enumerate(agents):
+        kinds.setdefault(kind_of(str(agent)), []).append(index)
+    for kind, members in kinds.items():
+        if not _are_equal(own := [each[index] for index in members]):
+            told = _told([agents[index] for index in members], own)
+            raise unequal_kind(env_id, kind, f"{what} of its agents differ ({told})")
+
+
 def _differ(
     env_id: str, what: str, agents: Sequence[Any], each: Sequence[Any], reason: str, colon: str = ":"
 ) -> ConfigError:
+    return ConfigError(
+        f"{env_id}: {what} of its agents differ ({_told(agents, each)}), and {reason}{colon} let a factory of your own "
+        "make them equal, for instance with supersuit.pad_observations_v0 and pad_action_space_v0"
+    )
+
+
+def _told(agents: Sequence[Any], each: Sequence[Any]) -> str:
+    """The spaces, each behind the agents that have it."""
     kinds: dict[str, list[str]] = {}
     for agent, space in zip(agents, each, strict=True):
         kinds.setdefault(str(space), []).append(str(agent))
-    told = "; ".join(f"{listed(names)}: {name}" for name, names in kinds.items())
-    return ConfigError(
-        f"{env_id}: {what} of its agents differ ({told}), and {reason}{colon} let a factory of your own make them "
-        "equal, for instance with supersuit.pad_observations_v0 and pad_action_space_v0"
-    )
+    return "; ".join(f"{listed(names)}: {name}" for name, names in kinds.items())
 
 
 def _entries(env_id: str, space: Any, choice: Any) -> dict[Any, Any]:

@@ -23,7 +23,7 @@ from seedbed.envs import contract
 from seedbed.envs.claims import claim, release
 from seedbed.envs.kinds import Kind, equal, padded
 from seedbed.envs.options import Options, arguments, taken_by
-from seedbed.envs.policies import without_policies
+from seedbed.envs.policies import SHARED, without_policies
 from seedbed.envs.seeds import environment_seeds
 from seedbed.envs.spaces import action_codec, observation_codec, taken
 from seedbed.envs.stream import Stream
@@ -256,7 +256,7 @@ class ParallelBatch:
     Args:
       env_id: their name.
       envs: the environments, of one kind, with an agent or more.
-      own: whether each agent has a policy of its own, see :func:`seedbed.envs.kinds.padded`.
+      policies: policies of its agents, ``shared``, ``own`` or ``kind``, see :mod:`seedbed.envs.policies`.
 
     Attributes:
       told: numbers in the ``info`` of the ends of agents' episodes.
@@ -266,9 +266,11 @@ class ParallelBatch:
       ConfigError: agents differ in their spaces, or the spaces are not supported.
     """
 
-    def __init__(self, env_id: str, envs: Sequence[Any], *, own: bool = False) -> None:
+    def __init__(self, env_id: str, envs: Sequence[Any], *, policies: str = SHARED) -> None:
         agents = tuple(envs[0].possible_agents)
-        seen, acts, kinds = (padded if own else equal)(env_id, agents, envs[0])
+        alike = policies == SHARED
+        common = equal(env_id, agents, envs[0]) if alike else padded(env_id, agents, envs[0], policies)
+        seen, acts, kinds = common
         observation, self._decode = observation_codec(seen, env_id)
         action, self._encode = action_codec(acts, env_id)
         self.spec = EnvSpec(env_id, observation, action, agents=tuple(map(str, agents)))
@@ -342,7 +344,7 @@ def make_many(env_id: str, num_envs: int, options: Options, *, render: bool) -> 
     """
     factory = load(env_id.removeprefix(PREFIX))
     takes = taken_by(factory)
-    options, own = without_policies(options)
+    options, policies = without_policies(options)
     settings = arguments(env_id, options, takes)
     if render and ("render_mode" in takes.parameters or takes.any_name):
         settings["render_mode"] = "rgb_array"
@@ -350,7 +352,7 @@ def make_many(env_id: str, num_envs: int, options: Options, *, render: bool) -> 
     agents = len(envs[0].possible_agents)
     while len(envs) * agents < num_envs:
         envs.append(_parallel(env_id, factory(**settings)))
-    return ParallelBatch(env_id, envs, own=own)
+    return ParallelBatch(env_id, envs, policies=policies)
 
 
 def _parallel(env_id: str, env: Any) -> Any:

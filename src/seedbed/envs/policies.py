@@ -7,7 +7,8 @@ that a function could have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seedbed.envs.options import Options, split
@@ -17,9 +18,54 @@ from seedbed.types import AGENT_INDEX
 SEVERAL = ("pettingzoo:", "jaxmarl:", "pgx:")
 """Prefixes of the environments that may have several agents."""
 
+SHARED, OWN, KIND = "shared", "own", "kind"
+"""One policy for all agents, one for each, or one for each kind."""
+
 _NAME = "(policies)"
-OWN = f"{_NAME}=own"
-"""The option."""
+_NUMBER = re.compile(r"[\s_.:-]*\d+$")
+
+
+def option(policies: str) -> str:
+    """Returns the option that says so to an environment, of ``own`` or ``kind``."""
+    return f"{_NAME}={policies}"
+
+
+def kind_of(agent: str) -> str:
+    """Returns the kind of an agent: its name without the number at its end, ``adversary_1`` is an ``adversary``."""
+    return _NUMBER.sub("", agent)
+
+
+def policies_of(agents: Sequence[str], policies: str) -> tuple[int, ...]:
+    """Returns the policy of each agent, counted from 0 in the order in which they come.
+
+    Args:
+      agents: names of the agents.
+      policies: ``own`` or ``kind``.
+    """
+    owners = [kind_of(agent) for agent in agents] if policies == KIND else list(range(len(agents)))
+    found = list(dict.fromkeys(owners))
+    return tuple(found.index(owner) for owner in owners)
+
+
+def policy_names(agents: Sequence[str], policies: str) -> tuple[str, ...]:
+    """Returns the names of the policies, in their order: those of agents or of kinds; none where they share one."""
+    if policies == SHARED:
+        return ()
+    return tuple(dict.fromkeys(map(kind_of, agents))) if policies == KIND else tuple(agents)
+
+
+def unequal_kind(env_id: str, kind: str, differ: str) -> ConfigError:
+    """Returns the refusal of a kind of agents that cannot share a policy.
+
+    Args:
+      env_id: name of the environment.
+      kind: the kind.
+      differ: description of the spaces in which its agents differ.
+    """
+    return ConfigError(
+        f"{env_id}: {differ}, and the agents of the kind {kind!r} are to share a policy: give each agent its own by "
+        "--policies own, or name those of one kind alike, but for a number at the end, and no others"
+    )
 
 
 def name_taken(env_id: str) -> ConfigError:
@@ -30,8 +76,7 @@ def name_taken(env_id: str) -> ConfigError:
     )
 
 
-def without_policies(options: Options) -> tuple[dict[str, Any], bool]:
-    """Returns the options of the environment itself, and whether agents have policies of their own."""
+def without_policies(options: Options) -> tuple[dict[str, Any], str]:
+    """Returns the options of the environment itself, and the policies of its agents, ``shared`` unless they say so."""
     given = dict(options) if isinstance(options, Mapping) else split(options)
-    own = given.pop(_NAME, None) is not None
-    return given, own
+    return given, str(given.pop(_NAME, SHARED))

@@ -23,7 +23,7 @@ from seedbed.acting.unrolls import step_arrays, timestep_of
 from seedbed.config.settings import RunConfig
 from seedbed.envs.make import Guarded, make
 from seedbed.envs.options import split
-from seedbed.envs.policies import OWN
+from seedbed.envs.policies import OWN, SHARED, option
 from seedbed.errors import CheckpointError, ConfigError, SeedbedError, listed
 from seedbed.evaluation.player import MAX_STEPS, Lines, Say, nobody
 from seedbed.evaluation.policy import Policy
@@ -235,8 +235,8 @@ def _compiled(policy: Policy) -> Callable[..., tuple[Any, Tree]]:
 
 def _environment(runs: Sequence[_Run], env: str, options: Sequence[str], rows: int) -> Guarded:
     """Makes the environment in which all play: of that id, or that of the first run that has two agents."""
-    own = any(run.config.policies != "shared" for run in runs)
-    values: dict[str, Any] = split((OWN,)) if own else {}
+    own = any(run.config.policies != SHARED for run in runs)
+    values: dict[str, Any] = split((option(OWN),)) if own else {}
     if not env:
         run = next((run for run in runs if run.spec.rows == SIDES), None)
         if run is None:

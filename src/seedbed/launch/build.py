@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from seedbed.agents.interface import AgentDefinition
@@ -10,10 +10,12 @@ from seedbed.agents.own_policies import make_own
 from seedbed.architectures.compatibility import load_architecture, with_settings
 from seedbed.architectures.shares import fitting_batch
 from seedbed.config.placement import EnvironmentSettings, InferenceSettings, RemoteSettings, TransportSettings
+from seedbed.config.resolve import preset_for
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
 from seedbed.envs.foreign import foreign_spec, is_foreign
 from seedbed.envs.make import NATIVE, require_whole
+from seedbed.envs.policies import KIND, SHARED, kind_of, policies_of, policy_names
 from seedbed.errors import ConfigError, listed
 from seedbed.launch.first import in_a_process, in_a_thread
 from seedbed.launch.surroundings import require_devices
@@ -80,7 +82,9 @@ def make_agent(config: RunConfig, settings: Any, spec: EnvSpec, total_updates: i
     def make(spec: EnvSpec) -> Agent:
         return definition.make(settings, spec, config.net, total_updates=total_updates)
 
-    return make(spec) if config.policies == "shared" else make_own(make, spec, config.policies)
+    if config.policies == SHARED:
+        return make(spec)
+    return make_own(make, spec, policies_of(spec.agents, config.policies))
 
 
 _FEW_RENEWALS = 50
@@ -88,8 +92,11 @@ _FEW_RENEWALS = 50
 
 
 def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
-    """Returns lines for the start of a run: the number of updates, and warnings if they are few or batches late."""
-    plan, lines = agent.data, []
+    """Returns lines for the start of a run: its preset, the number of updates, warnings if they are few or late."""
+    plan, lines = agent.data, [*_preset(config)]
+    if config.policies == KIND:
+        for kind in policy_names(spec.agents, KIND):
+            lines.append(f"one policy for {listed([one for one in spec.agents if kind_of(one) == kind])}")
     updates = _total_updates(config, spec)
     ratio_is_free = plan.replay is not None and plan.replay.ratio is None
     if updates is not None and not ratio_is_free:
@@ -104,6 +111,13 @@ def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
                 f"--replay-ratio, or --target-period {max(1, updates // _FEW_RENEWALS)}"
             )
     return [*lines, *_late_batches(config, plan)]
+
+
+def _preset(config: RunConfig) -> Iterator[str]:
+    """Yields a line about the preset that the environment has brought, if it has settings for the agent."""
+    found = preset_for(config.env) if config.preset == "auto" else None
+    if found is not None and found.settings_for(config.agent, config.arch):
+        yield f"preset {found.name}" + (f": {found.about}" if config.agent == found.agent else "")
 
 
 def _late_batches(config: RunConfig, plan: DataPlan) -> list[str]:

@@ -25,7 +25,7 @@ from seedbed.launch.session import Session
 from seedbed.launch.signals import ending_as_by_ctrl_c
 from seedbed.launch.store import Store, patiently
 from seedbed.launch.surroundings import held, keep_no_programs, require_files
-from seedbed.launch.warm_start import warm_started
+from seedbed.launch.warm_start import require_same_policies, warm_started
 from seedbed.learning.checkpoint import any_saved
 from seedbed.metrics.reports import Summary, read_summary, summary_from
 from seedbed.metrics.say import say
@@ -228,6 +228,7 @@ def _built(config: RunConfig, *, resumed: bool) -> tuple[EnvSpec, Agent]:
     require_fit(config, agent)
     lines = outlook(config, spec, agent)
     if config.init_from is not None and not resumed:
+        require_same_policies(config, spec, config.init_from)
         agent, found = warm_started(agent, config.init_from)
         lines.append(found)
     for line in lines if config.cluster.host == 0 else ():

@@ -9,11 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from seedbed.errors import ConfigError
+from seedbed.config.settings import RunConfig
+from seedbed.envs.policies import SHARED, policy_names
+from seedbed.errors import ConfigError, listed
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.checkpoint import flatten
 from seedbed.seeding import key
-from seedbed.types import Agent, Tree
+from seedbed.types import Agent, EnvSpec, Tree
 
 _MOST_NAMES = 4
 
@@ -57,6 +59,29 @@ def warm_started(agent: Agent, path: str | Path) -> tuple[Agent, str]:
         more = f", and {len(rest) - _MOST_NAMES} more" if len(rest) > _MOST_NAMES else ""
         line += f"; these begin anew: {', '.join(rest[:_MOST_NAMES])}{more}"
     return replace(agent, init=init), line
+
+
+def require_same_policies(config: RunConfig, spec: EnvSpec, path: str | Path) -> None:
+    """Raises :class:`ConfigError` if agents have policies of their own, and those of a run are of others.
+
+    Their arrays may fit all the same, and each would get another one's.
+
+    Args:
+      config: settings of the run that begins.
+      spec: spec of its environments.
+      path: folder of the run whose parameters are taken.
+    """
+    folder = RunFolder.open(path)
+    theirs, recorded = folder.config().policies, folder.spec()
+    if recorded is None or theirs == config.policies == SHARED:
+        return
+    ours, others = policy_names(spec.agents, config.policies), policy_names(recorded.agents, theirs)
+    if ours != others:
+        told = [f"are of {listed(names)}" if names else "are one for all" for names in (others, ours)]
+        raise ConfigError(
+            f"init_from is {path}, whose policies {told[0]}, and those of this run {told[1]}: give a run of the same "
+            "--policies and agents"
+        )
 
 
 def _form(array: Any) -> str:

@@ -191,7 +191,7 @@ def described(spec: EnvSpec, network: Network = AUTO, *, normalized: bool = Fals
         yield f"{ACTION_MASK}: {spec.action_mask.shape}, forbids actions"
     found = leaves(read_part(spec, spec.observation, network))
     if spec.tells_agents:
-        yield f"{AGENT_INDEX}: tells which of {len(spec.agents)} policies decides"
+        yield f"{AGENT_INDEX}: tells which of {len(spec.agents)} agents it is"
         found = [(path, leaf) for path, leaf in found if path != AGENT_INDEX]
     for path, leaf in found[:_MOST_LINES]:
         way = entry_of(leaf, rule).values.value

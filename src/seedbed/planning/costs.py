@@ -207,7 +207,8 @@ def _differs(row: Mapping[str, Any], config: RunConfig, *but: str) -> str | None
     """Returns the first setting by which a row is of another computation than the run; None if there is none."""
     timed = row.get("settings") or {}
     own = {part.name: getattr(config.net, part.name) for part in fields(Network)}
-    wanted: dict[str, Any] = {"env": config.env, "env_options": config.env_options, "agent": config.agent}
+    names = ("env", "env_options", "policies", "agent")
+    wanted: dict[str, Any] = {name: getattr(config, name) for name in names}
     for name, value in (wanted | own).items():
         if name in timed and name not in but and _as_json(timed[name]) != _as_json(value):
             return f"{name} {timed[name]}"

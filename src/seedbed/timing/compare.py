@@ -145,7 +145,9 @@ def _of(config: RunConfig, agent: str) -> RunConfig:
     if agent != config.agent:
         other = defaults(config.env, config.preset, agent)
         config = replace(config, eval_envs=0)
-        same = {name: getattr(config, name) for name in ("env_options", "seed", "placement", "net")}
+        same = {
+            name: getattr(config, name) for name in ("env_options", "policies", "seed", "placement", "net")
+        }
         config = dataclasses.replace(other, **same)
     return replace(config, **shared, **(_REPLAY if hasattr(config.settings, "replay_size") else {}))
 

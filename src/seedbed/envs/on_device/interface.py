@@ -37,6 +37,7 @@ class NativeEnvironment:
       time_limit: steps after which an episode is truncated; None for no limit.
       render: ``world -> picture``, uint8 ``[H, W, 3]``, on the host; None if it cannot be drawn.
       differ: description of the spaces in which agents differ, if they were made equal for policies of their own.
+      spaces: the number of each agent's spaces, the same for agents that have the same; empty if all have.
     """
 
     spec: EnvSpec
@@ -45,6 +46,7 @@ class NativeEnvironment:
     time_limit: int | None = None
     render: Callable[[Any], Any] | None = None
     differ: str = ""
+    spaces: tuple[int, ...] = ()
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
     _steps: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

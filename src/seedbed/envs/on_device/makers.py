@@ -24,7 +24,7 @@ from seedbed.envs.on_device.several import telling, together
 from seedbed.envs.on_device.toys import TOYS
 from seedbed.envs.options import Options, Parameter, Takes, arguments, taken_by, whole
 from seedbed.envs.own import is_own
-from seedbed.envs.policies import without_policies
+from seedbed.envs.policies import SHARED, without_policies
 from seedbed.errors import ConfigError, SeedbedError, unknown_name
 from seedbed.installation import extra_line
 from seedbed.plugins import load
@@ -50,14 +50,14 @@ def make_native(env_id: str, options: Options = ()) -> NativeEnvironment:
       ConfigError: the environment is not native, its library is missing, or an option is wrong.
       SpecError: its observations differ from its spec.
     """
-    options, own = without_policies(options)
+    options, policies = without_policies(options)
     known = env_id.partition(":")[0] in MAKERS or env_id in TOYS
     if not known or not all(isinstance(value, (bool, int, float, str)) for value in options.values()):
-        return _make(env_id, options, own)  # Its maker, or a value, may be another one at the next call.
+        return _make(env_id, options, policies)  # Its maker, or a value, may be another one at the next call.
     # 1, 1.0 and True are equal, and not the same option.
     given = tuple((name, type(value), value) for name, value in sorted(options.items()))
     with _making:
-        return _made_once(env_id, given, own, bool(jax.config.jax_enable_x64))
+        return _made_once(env_id, given, policies, bool(jax.config.jax_enable_x64))
 
 
 _making = threading.RLock()
@@ -66,13 +66,13 @@ _making = threading.RLock()
 
 @functools.lru_cache(maxsize=16)
 def _made_once(
-    env_id: str, given: tuple[tuple[str, type, Any], ...], own: bool, x64: bool
+    env_id: str, given: tuple[tuple[str, type, Any], ...], policies: str, x64: bool
 ) -> NativeEnvironment:
     del x64  # its arrays are of another dtype
-    return _make(env_id, {name: value for name, _, value in given}, own)
+    return _make(env_id, {name: value for name, _, value in given}, policies)
 
 
-def _make(env_id: str, options: dict[str, Any], own: bool) -> NativeEnvironment:
+def _make(env_id: str, options: dict[str, Any], policies: str) -> NativeEnvironment:
     library = env_id.partition(":")[0]
     try:
         made: Any = None
@@ -83,7 +83,7 @@ def _make(env_id: str, options: dict[str, Any], own: bool) -> NativeEnvironment:
         elif is_own(env_id) and library not in _ON_HOSTS:
             made = _own(env_id, options)
         if isinstance(made, NativeEnvironment):
-            return settled(telling(made) if own else _for_one_policy(made))
+            return settled(_for_one_policy(made) if policies == SHARED else telling(made, policies))
     except SeedbedError:
         raise
     except Exception as error:
@@ -100,7 +100,7 @@ def _for_one_policy(env: NativeEnvironment) -> NativeEnvironment:
     if env.differ:
         raise ConfigError(
             f"{env.spec.id}: {env.differ}, and one policy decides for all of them: give each agent its own by "
-            "--policies own, or each kind by kind"
+            "--policies own, or each kind one by --policies kind"
         )
     return env
 
@@ -250,7 +250,7 @@ def _make_jaxmarl(env_id: str, options: Options) -> NativeEnvironment:
         )
 
     spec = EnvSpec(env_id, common.observation, common.action, agents=agents)
-    return NativeEnvironment(spec, reset, step, time_limit=limit, differ=common.differ)
+    return NativeEnvironment(spec, reset, step, time_limit=limit, differ=common.differ, spaces=common.spaces)
 
 
 def _without_limit(make: Callable[..., Any]) -> tuple[Any, Any, int | None]:

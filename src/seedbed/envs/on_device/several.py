@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from seedbed.envs.on_device.interface import NativeEnvironment
-from seedbed.envs.policies import name_taken
+from seedbed.envs.policies import KIND, kind_of, name_taken, unequal_kind
 from seedbed.errors import ConfigError, listed
 from seedbed.types import ACTION_MASK, AGENT_INDEX, ArraySpec, Tree
 
@@ -24,6 +24,7 @@ class Together:
       choices: values of each agent's own choice; empty for actions that are none.
       masked: whether the environment says which actions are allowed.
       differ: description of the spaces in which agents differ; empty if they are equal.
+      spaces: the number of each agent's spaces, the same for agents that have the same.
     """
 
     board: ArraySpec
@@ -31,6 +32,7 @@ class Together:
     choices: tuple[int, ...]
     masked: bool
     differ: str
+    spaces: tuple[int, ...]
 
     @property
     def _has_mask(self) -> bool:
@@ -105,6 +107,10 @@ def together(
         tuple(spec.num_values[0] for spec in actions) if chosen else (),
         masked and chosen,
         " and ".join(told),
+        tuple(
+            list(zip(observations, actions, strict=True)).index(own)
+            for own in zip(observations, actions, strict=True)
+        ),
     )
 
 
@@ -118,15 +124,24 @@ def _kinds(specs: Sequence[ArraySpec], agents: Sequence[str]) -> str:
     )
 
 
-def telling(env: NativeEnvironment) -> NativeEnvironment:
+def telling(env: NativeEnvironment, policies: str) -> NativeEnvironment:
     """Returns the environment with a leaf in its observations that says which agent a row is.
 
+    Args:
+      env: the environment.
+      policies: ``own``, or ``kind``, for which the spaces of a kind have to be equal.
+
     Raises:
-      ConfigError: it has one agent, or the name of the leaf is taken.
+      ConfigError: it has one agent, the name of the leaf is taken, or agents of one kind differ.
     """
     spec, count = env.spec, len(env.spec.agents)
     if not count:
         raise ConfigError(f"{spec.id} has one agent, with one policy: leave --policies out")
+    if policies == KIND:
+        found: dict[str, int] = {}
+        for agent, space in zip(spec.agents, env.spaces or (0,) * count, strict=True):
+            if found.setdefault(kind_of(agent), space) != space:
+                raise unequal_kind(spec.id, kind_of(agent), env.differ)
     named = spec.observation if isinstance(spec.observation, dict) else {"observation": spec.observation}
     if AGENT_INDEX in named:
         raise name_taken(spec.id)

@@ -1,0 +1,82 @@
+"""Environments without a preset and without a flag, beside Stable-Baselines3's PPO as it comes, at equal steps.
+
+``.venv/bin/python benchmarks/out_of_the_box.py PYTHON_OF_THE_PEER [--tasks CartPole …] [--seeds 0 1 2]`` trains the two
+in turn and appends a row for each task to ``benchmarks/results/peers.jsonl``; what the peer needs stands in
+``benchmarks/peers/sb3_ppo.py``. Scores are means of 100 episodes after training, by the most likely actions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from side_by_side import SEEDBED, keep, last_line, measured_on
+
+HERE = Path(__file__).resolve().parent
+TASKS = {
+    "CartPole": ("CartPole-v1", 100_000),
+    "Acrobot": ("Acrobot-v1", 300_000),
+    "Pendulum": ("Pendulum-v1", 200_000),
+    "MountainCarContinuous": ("MountainCarContinuous-v0", 200_000),
+    "LunarLander": ("LunarLander-v3", 300_000),
+    "PointReach": ("worlds:PointReach", 260_000),
+    "NestedReach": ("worlds:NestedReach", 260_000),
+    "MinAtar": ("worlds:breakout", 500_000),
+}
+"""Environment and steps by task."""
+EPISODES = 100
+
+
+def ours(env: str, frames: int, seed: int) -> dict[str, Any]:
+    """Trains and plays Seedbed with the preset of environments that it does not know, until an end in steps."""
+    with tempfile.TemporaryDirectory(prefix="seedbed-box-") as scratch:
+        run = str(Path(scratch) / "run")
+        words = ["--preset", "general", "--frames", str(frames), "--seed", str(seed), "--run-dir", run]
+        trained = last_line(*SEEDBED, "train", env, *words, "--no-video", "--json")
+        played = last_line(*SEEDBED, "eval", run, "--episodes", str(EPISODES), "--greedy", "--json")
+    return {"eval": played["mean"], "frames": trained["env_frames"], "seconds": round(trained["seconds"])}
+
+
+def compared(given: argparse.Namespace, task: str) -> dict[str, Any]:
+    """Runs the two in turn; returns the row."""
+    machine, (env, frames) = measured_on(), TASKS[task]
+    runs: dict[str, list[dict[str, Any]]] = {"seedbed": [], "theirs": []}
+    for seed in given.seeds:
+        runs["seedbed"].append(ours(env, frames, seed))
+        words = ["--env", env, "--frames", str(frames), "--seed", str(seed), "--episodes", str(EPISODES)]
+        runs["theirs"].append(last_line(given.python, str(HERE / "peers" / "sb3_ppo.py"), *words))
+        told = ", ".join(
+            f"{name} {each[-1]['eval']:.1f} ({each[-1]['seconds']} s)" for name, each in runs.items()
+        )
+        print(f"{task}, seed {seed}: {told}", flush=True)
+    means = {name: mean(run["eval"] for run in each) for name, each in runs.items()}
+    print(f"{task}: {means['seedbed']:.1f}, {means['theirs']:.1f} by Stable-Baselines3", flush=True)
+    return {
+        "peer": f"Stable-Baselines3's PPO as it comes, {task}, {frames:,} steps, mean return of {EPISODES} episodes",
+        "peer_versions": runs["theirs"][0]["versions"],
+        "command": f"seedbed train {env} --preset general --frames {frames}",
+        "seedbed": [round(run["eval"], 2) for run in runs["seedbed"]],
+        "theirs": [round(run["eval"], 2) for run in runs["theirs"]],
+        "seconds": {name: [run["seconds"] for run in each] for name, each in runs.items()},
+        **machine,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("python")
+    parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    given = parser.parse_args()
+    given.python = str(Path(given.python).absolute())
+    os.chdir(HERE)  # whence worlds.py is imported
+    for task in given.tasks:
+        keep("peers.jsonl", compared(given, task))
+
+
+if __name__ == "__main__":
+    main()
