@@ -31,7 +31,7 @@ def card(name: str, row: dict[str, Any], seed: int) -> str:
         f"Seed {seed} of the row `{name}`, which `docs/scores.md` shows with its other seeds.",
         "",
         "```sh",
-        f"seedbed eval zoo/{name}",
+        f"seedbed eval zoo/{name}" + (" --greedy" if played and played.get("greedy") else ""),
         f"{row['command']} --seed {seed}    # makes it anew",
         "```",
         "",

@@ -68,6 +68,9 @@ def test_a_loss_is_shown_as_one(script: Any) -> None:
     assert "**no** (at least 100)" in lost and "| yes (at least 100)" in won
     assert "123 ± 4 (somebody)" in lost and "| 1,000 | 1.5 | `seedbed train X` |" in lost
     assert "| 110 (one seed) |" in script.line(SCORE, a_row(110.0))
+    row = a_row(110.0)
+    row["runs"][0]["eval"]["greedy"] = True
+    assert "| 110 (one seed), greedy |" in script.line(SCORE, row)
 
 
 def test_a_seed_that_does_not_come_to_the_goal_loses_all_of_them(script: Any) -> None:
