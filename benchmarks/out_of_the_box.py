@@ -1,4 +1,4 @@
-"""Environments without a preset and without a flag, beside Stable-Baselines3's PPO as it comes, at equal steps.
+"""Environments as if none had a preset of its own, beside Stable-Baselines3's PPO as it comes, at equal steps.
 
 ``.venv/bin/python benchmarks/out_of_the_box.py PYTHON_OF_THE_PEER [--tasks CartPole …] [--seeds 0 1 2]`` trains the two
 in turn and appends a row for each task to ``benchmarks/results/peers.jsonl``; what the peer needs stands in

@@ -3,7 +3,7 @@
  *   cc -O2 -o catch catch.c
  *   ./catch ADDRESS JOIN [STEPS]     plays until the run is over, or for STEPS steps; prints the mean return
  *
- * ADDRESS and JOIN are what `seedbed train foreign:catch.json --actors 0 --listen ...` or `seedbed serve` printed.
+ * ADDRESS and JOIN are what `seedbed train foreign:catch.json --agent vtrace --actors 0 --listen ...` or `seedbed serve` printed.
  */
 #define _POSIX_C_SOURCE 200809L
 #define SEEDBED_IMPLEMENTATION

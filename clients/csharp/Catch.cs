@@ -3,7 +3,7 @@
 //     mcs -out:catch.exe Catch.cs Seedbed.cs
 //     mono catch.exe ADDRESS JOIN [STEPS]   plays until the run is over, or for STEPS steps; prints the mean return
 //
-// ADDRESS and JOIN are what `seedbed train foreign:clients/c/catch.json --actors 0 --listen ...` or `seedbed serve`
+// ADDRESS and JOIN are what `seedbed train foreign:clients/c/catch.json --agent vtrace --actors 0 --listen ...` or `seedbed serve`
 // printed.
 
 using System;

@@ -245,7 +245,7 @@ def test_rows_are_decided_by_their_own_policies(name: str) -> None:
         (("adversary_0", "adversary_1", "agent_0"), (0, 0, 1)),
         (("red 1", "blue-1", "red 02", "blue-12"), (0, 1, 0, 1)),
         (("leadadversary_0", "adversary_0", "adversary_1"), (0, 1, 1)),
-        (("0", "1"), (0, 0)),
+        (("0", "1"), (0, 1)),
         (("caller", "answerer"), (0, 1)),
         (("r2d2", "r2d3"), (0, 0)),
     ],

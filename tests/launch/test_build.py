@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import seedbed
-from seedbed.launch.build import build_agent, outlook
+from seedbed.launch.build import build_agent, outlook, told_preset
 from seedbed.nets.build import COMPUTE_DTYPES
 from seedbed.registry import AGENTS
 from seedbed.testing.agents import SPECS, at, experience
@@ -66,3 +66,25 @@ def test_a_run_says_if_most_of_a_round_is_trained_on_late(settings: dict[str, ob
     lines = outlook(config, SPECS["vector"], build_agent(config, SPECS["vector"]))
     assert bool(lines) == late
     assert not late or "give --batch-size 128" in lines[0]
+
+
+def test_a_run_says_which_preset_it_begins_with_and_what_for_if_the_agent_is_the_presets() -> None:
+    def told(env: str, **settings: object) -> list[str]:
+        return told_preset(seedbed.configure(env, **settings))
+
+    (general,) = told("my_world:World")
+    assert general.startswith("preset general: Any environment that has no preset of its own: PPO, ")
+    assert told("my_world:World", agent="dqn") == [], "it has no settings for that"
+    assert told("my_world:World", preset="none") == []
+    assert told("CartPole-v1", agent="dqn") == ["preset cartpole"]
+    assert told("my_world:World", preset="catch")[0].startswith("preset catch: ")
+
+
+def test_a_run_for_actors_from_elsewhere_says_that_nothing_corrects_for_their_lag() -> None:
+    def warned(**settings: object) -> list[str]:
+        config = seedbed.configure("my_world:World", listen=("0.0.0.0:0",), **settings)
+        return outlook(config, SPECS["vector"], build_agent(config, SPECS["vector"]))
+
+    assert any("nothing corrects for that: give --correction vtrace" in line for line in warned())
+    assert not any("corrects" in line for line in warned(correction="vtrace"))
+    assert not any("corrects" in line for line in warned(agent="vtrace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent
 from seedbed.launch.train import resume, train
-from seedbed.launch.warm_start import warm_started
+from seedbed.launch.warm_start import require_same_policies, warm_started
 from seedbed.learning.checkpoint import flatten, load_latest
 from seedbed.types import Agent
 
@@ -106,3 +107,11 @@ def test_a_run_begins_with_them_under_any_architecture_and_resumes_without(
     if arch == "seed":
         source.rename(tmp_path / "moved")
         assert resume(str(tmp_path / "run"), frames=400).env_frames >= 400
+
+
+def test_nothing_is_imported_to_compare_policies(tmp_path: Path) -> None:
+    source = untrained("toy:catch", tmp_path / "source")
+    record = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**record, "env": "no_such_module:World"}))
+    config = tiny("toy:catch", tmp_path / "run")
+    require_same_policies(config, spec_of("toy:catch"), source)

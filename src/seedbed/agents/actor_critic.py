@@ -78,7 +78,12 @@ class ActorCriticSettings(MinibatchSettings, PolicySettings):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
         if self.scale_rewards:
             for name in ("reward_clip", "previous_reward"):
-                require(not getattr(self, name), name, getattr(self, name), "off where rewards are scaled")
+                require(
+                    not getattr(self, name),
+                    name,
+                    getattr(self, name),
+                    "off where rewards are scaled: give --no-scale-rewards",
+                )
 
 
 def make_model(

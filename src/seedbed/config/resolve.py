@@ -113,6 +113,11 @@ def defaults(
     return replace(base, **chosen.settings_for(agent, arch)) if chosen else base
 
 
+def preset_of(config: RunConfig) -> Preset | None:
+    """Returns the preset that a configuration started from; None for none."""
+    return _chosen(config.env, config.preset)
+
+
 def _chosen(env: str, preset: str) -> Preset | None:
     if preset == "none":
         return None

@@ -31,8 +31,11 @@ def option(policies: str) -> str:
 
 
 def kind_of(agent: str) -> str:
-    """Returns the kind of an agent: its name without the number at its end, ``adversary_1`` is an ``adversary``."""
-    return _NUMBER.sub("", agent)
+    """Returns the kind of an agent: its name without the number at its end, ``adversary_1`` is an ``adversary``.
+
+    One whose name is a number is of a kind of its own.
+    """
+    return _NUMBER.sub("", agent) or agent
 
 
 def policies_of(agents: Sequence[str], policies: str) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from seedbed.agents.interface import AgentDefinition
@@ -10,7 +10,7 @@ from seedbed.agents.own_policies import make_own
 from seedbed.architectures.compatibility import load_architecture, with_settings
 from seedbed.architectures.shares import fitting_batch
 from seedbed.config.placement import EnvironmentSettings, InferenceSettings, RemoteSettings, TransportSettings
-from seedbed.config.resolve import preset_for
+from seedbed.config.resolve import preset_of
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import with_values
 from seedbed.envs.foreign import foreign_spec, is_foreign
@@ -91,9 +91,18 @@ _FEW_RENEWALS = 50
 """Least number of target network updates in a run: with fewer, rewards hardly reach the values of earlier steps."""
 
 
+def told_preset(config: RunConfig) -> list[str]:
+    """Returns a line about the preset that a run begins with, if it has one that has settings for its agent."""
+    found = preset_of(config)
+    if found is None or not found.settings_for(config.agent, config.arch):
+        return []
+    is_about_it = config.agent == (found.agent or RunConfig.agent)
+    return [f"preset {found.name}" + (f": {found.about}" if is_about_it else "")]
+
+
 def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
-    """Returns lines for the start of a run: its preset, the number of updates, warnings if they are few or late."""
-    plan, lines = agent.data, [*_preset(config)]
+    """Returns lines for the start of a run: the number of updates, and warnings if they are few or batches late."""
+    plan, lines = agent.data, []
     if config.policies == KIND:
         for kind in policy_names(spec.agents, KIND):
             lines.append(f"one policy for {listed([one for one in spec.agents if kind_of(one) == kind])}")
@@ -110,14 +119,7 @@ def outlook(config: RunConfig, spec: EnvSpec, agent: Agent) -> list[str]:
                 f"warning: {renewals} renewals of the target network are few: give a longer run, a higher "
                 f"--replay-ratio, or --target-period {max(1, updates // _FEW_RENEWALS)}"
             )
-    return [*lines, *_late_batches(config, plan)]
-
-
-def _preset(config: RunConfig) -> Iterator[str]:
-    """Yields a line about the preset that the environment has brought, if it has settings for the agent."""
-    found = preset_for(config.env) if config.preset == "auto" else None
-    if found is not None and found.settings_for(config.agent, config.arch):
-        yield f"preset {found.name}" + (f": {found.about}" if config.agent == found.agent else "")
+    return [*lines, *_late_batches(config, plan), *_uncorrected(config)]
 
 
 def _late_batches(config: RunConfig, plan: DataPlan) -> list[str]:
@@ -133,6 +135,16 @@ def _late_batches(config: RunConfig, plan: DataPlan) -> list[str]:
     return [
         f"warning: {environments} environments make several batches of {plan.batch_size} in each round, and all but "
         f"the first are trained on late: give {whole}"
+    ]
+
+
+def _uncorrected(config: RunConfig) -> list[str]:
+    """Returns a warning if actors from elsewhere act for PPO with older weights, and nothing corrects for that."""
+    if not getattr(config.placement, "listen", ()) or getattr(config.settings, "correction", None) != "none":
+        return []
+    return [
+        "warning: actors from elsewhere act with weights of some updates ago, and nothing corrects for that: give "
+        "--correction vtrace, or --agent vtrace"
     ]
 
 

@@ -15,7 +15,7 @@ from seedbed.architectures.shares import require_equal_shares
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed, StoreUnreachable
-from seedbed.launch.build import build_agent, build_spec, outlook
+from seedbed.launch.build import build_agent, build_spec, outlook, told_preset
 from seedbed.launch.folder import GOING_ON, RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
 from seedbed.launch.launcher import Launch
@@ -226,7 +226,8 @@ def _built(config: RunConfig, *, resumed: bool) -> tuple[EnvSpec, Agent]:
     spec = build_spec(config)
     agent = build_agent(config, spec)
     require_fit(config, agent)
-    lines = outlook(config, spec, agent)
+    lines = [] if resumed else told_preset(config)
+    lines += outlook(config, spec, agent)
     if config.init_from is not None and not resumed:
         require_same_policies(config, spec, config.init_from)
         agent, found = warm_started(agent, config.init_from)

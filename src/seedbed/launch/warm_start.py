@@ -72,8 +72,8 @@ def require_same_policies(config: RunConfig, spec: EnvSpec, path: str | Path) ->
       path: folder of the run whose parameters are taken.
     """
     folder = RunFolder.open(path)
-    theirs, recorded = folder.config().policies, folder.spec()
-    if recorded is None or theirs == config.policies == SHARED:
+    theirs = str(folder.record().get("policies", SHARED))
+    if theirs == config.policies == SHARED or (recorded := folder.spec()) is None:
         return
     ours, others = policy_names(spec.agents, config.policies), policy_names(recorded.agents, theirs)
     if ours != others:
