@@ -3,8 +3,8 @@
 //     mcs -out:catch.exe Catch.cs Seedbed.cs
 //     mono catch.exe ADDRESS JOIN [STEPS]   plays until the run is over, or for STEPS steps; prints the mean return
 //
-// ADDRESS and JOIN are what `seedbed train foreign:clients/c/catch.json --agent vtrace --actors 0 --listen ...` or `seedbed serve`
-// printed.
+// ADDRESS and JOIN are what `seedbed train foreign:clients/c/catch.json --agent vtrace --actors 0 --listen ...` or
+// `seedbed serve` printed.
 
 using System;
 
