@@ -14,6 +14,16 @@ import sys
 import time
 from statistics import median
 
+COMMON = {
+    "GAMMA": 0.99,
+    "GAE_LAMBDA": 0.95,
+    "CLIP_EPS": 0.2,
+    "ENT_COEF": 0.01,
+    "VF_COEF": 0.5,
+    "MAX_GRAD_NORM": 0.5,
+}
+"""What all of its recipes have."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -37,18 +47,13 @@ def main() -> None:
         ppo.ActorCritic = shared_network()
 
     config = {
+        **COMMON,
         "LR": 2.5e-4,
         "NUM_ENVS": given.envs,
         "NUM_STEPS": given.steps,
         "TOTAL_TIMESTEPS": given.updates * given.steps * given.envs,
         "UPDATE_EPOCHS": given.epochs,
         "NUM_MINIBATCHES": given.minibatches,
-        "GAMMA": 0.99,
-        "GAE_LAMBDA": 0.95,
-        "CLIP_EPS": 0.2,
-        "ENT_COEF": 0.01,
-        "VF_COEF": 0.5,
-        "MAX_GRAD_NORM": 0.5,
         "ACTIVATION": "tanh",
         "ENV_NAME": given.env,
         "ANNEAL_LR": False,

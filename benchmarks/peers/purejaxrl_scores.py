@@ -12,18 +12,15 @@ import json
 import sys
 import time
 
+from purejaxrl_ppo import COMMON
+
 RECIPE = {
+    **COMMON,
     "LR": 5e-3,
     "NUM_ENVS": 64,
     "NUM_STEPS": 128,
     "UPDATE_EPOCHS": 4,
     "NUM_MINIBATCHES": 8,
-    "GAMMA": 0.99,
-    "GAE_LAMBDA": 0.95,
-    "CLIP_EPS": 0.2,
-    "ENT_COEF": 0.01,
-    "VF_COEF": 0.5,
-    "MAX_GRAD_NORM": 0.5,
     "ACTIVATION": "relu",
     "ANNEAL_LR": True,
 }

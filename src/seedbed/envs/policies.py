@@ -38,23 +38,22 @@ def kind_of(agent: str) -> str:
     return _NUMBER.sub("", agent) or agent
 
 
-def policies_of(agents: Sequence[str], policies: str) -> tuple[int, ...]:
-    """Returns the policy of each agent, counted from 0 in the order in which they come.
-
-    Args:
-      agents: names of the agents.
-      policies: ``own`` or ``kind``.
-    """
-    owners = [kind_of(agent) for agent in agents] if policies == KIND else list(range(len(agents)))
-    found = list(dict.fromkeys(owners))
-    return tuple(found.index(owner) for owner in owners)
-
-
 def policy_names(agents: Sequence[str], policies: str) -> tuple[str, ...]:
     """Returns the names of the policies, in their order: those of agents or of kinds; none where they share one."""
     if policies == SHARED:
         return ()
     return tuple(dict.fromkeys(map(kind_of, agents))) if policies == KIND else tuple(agents)
+
+
+def policies_of(agents: Sequence[str], policies: str) -> tuple[int, ...]:
+    """Returns the policy of each agent, by its number among :func:`policy_names`.
+
+    Args:
+      agents: names of the agents.
+      policies: ``own`` or ``kind``.
+    """
+    names = policy_names(agents, policies)
+    return tuple(names.index(kind_of(agent) if policies == KIND else agent) for agent in agents)
 
 
 def unequal_kind(env_id: str, kind: str, differ: str) -> ConfigError:

@@ -101,16 +101,14 @@ def together(
         raise ConfigError(
             f"{env_id}: {' and '.join(told)}; only vectors of reals and single choices of different length are taken"
         )
+    spaces = [*zip(observations, actions, strict=True)]
     return Together(
         max(observations, key=lambda spec: spec.shape),
         max(actions, key=lambda spec: spec.num_values),
         tuple(spec.num_values[0] for spec in actions) if chosen else (),
         masked and chosen,
         " and ".join(told),
-        tuple(
-            list(zip(observations, actions, strict=True)).index(own)
-            for own in zip(observations, actions, strict=True)
-        ),
+        tuple(map(spaces.index, spaces)),
     )
 
 
