@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from seedbed.cli.main import main
+from seedbed.launch import build
 
 SETTINGS = {"env": "toy:catch", "agent": "vtrace", "network": "mlp", "hidden": [16]}
 FLAGS = ("toy:catch", "--preset", "none", "--agent", "vtrace", "--network", "mlp", "--hidden", "16")
@@ -69,14 +71,17 @@ def test_a_plan_is_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_architectures_are_compared_each_with_an_agent_that_fits(
-    file: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tried = Mock(side_effect=build.in_a_thread)
+    monkeypatch.setattr(build, "in_a_thread", tried)
     status, told = called(capsys, *FLAGS, "--costs", file, "--compare", "seed,impala", "apex", "gorila")
     assert status == 0, told
     for needed in ("seed vtrace", "impala vtrace", "apex dqn"):
         assert needed in told
     assert "gorila" in told
     assert "cannot be planned" in told
+    assert tried.call_count == 1, "the environment is made once for all of them"
 
 
 def test_actors_are_multiplied_for_a_wanted_rate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

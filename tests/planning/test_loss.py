@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from seedbed.cli.program import declared
+from seedbed.cli.program import declared as without_memory
 from seedbed.config.resolve import configure, to_json
+from seedbed.planning import loss
 from seedbed.planning.costs import costs_of
 from seedbed.planning.loss import with_loss
 from seedbed.planning.machines import Machine
 from seedbed.planning.plan import Plan, Request, plan
 
+declared = partial(without_memory, earlier={})
 MACHINE = {"processor": "A", "cores": 2, "devices": ["cpu"]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_run_is_simulated_once() -> Iterator[None]:
+    """Rows that differ in the speed of their whole run alone have one simulation."""
+    known: dict[str, float] = {}
+    simulate = loss._simulated
+
+    def simulated(config: Any, rows: Any, declare: Any) -> float:
+        stages = [{**row, "stages": {**row["stages"], "whole": None}} for row in rows]
+        key = json.dumps([to_json(config), stages])
+        if key not in known:
+            known[key] = simulate(config, rows, declare)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loss, "_simulated", simulated)
+        yield
 
 
 def stage(rate: float, about: str = "") -> dict[str, Any]:

@@ -18,6 +18,7 @@ _ASIDE = {0: "", IDLE: ", on idle cores", None: ", on idle cores beside an accel
 if TYPE_CHECKING:
     from seedbed.architectures.program import Program, Role
     from seedbed.config.settings import RunConfig
+    from seedbed.launch.build import Trials
     from seedbed.types import Agent
 
 
@@ -34,13 +35,17 @@ def run(arguments: list[str]) -> None:
         print_line(line)
 
 
-def declared(config: RunConfig) -> Program:
-    """Returns the program that a run with these settings would start; raises as :func:`built` does."""
-    return built(config)[1]
+def declared(config: RunConfig, earlier: Trials | None = None) -> Program:
+    """Returns the program that a run with these settings would start; takes and raises what :func:`built` does."""
+    return built(config, earlier)[1]
 
 
-def built(config: RunConfig) -> tuple[Agent, Program]:
+def built(config: RunConfig, earlier: Trials | None = None) -> tuple[Agent, Program]:
     """Returns the agent and the program of a run with these settings.
+
+    Args:
+      config: settings of the run.
+      earlier: trials of environments that are not made again, see :func:`seedbed.launch.build.build_spec`.
 
     Raises:
       ConfigError: a setting does not fit.
@@ -48,7 +53,7 @@ def built(config: RunConfig) -> tuple[Agent, Program]:
     from seedbed.architectures.compatibility import load_architecture, require_fit
     from seedbed.launch.build import build_agent, build_spec
 
-    spec = build_spec(config)
+    spec = build_spec(config, earlier)
     agent = build_agent(config, spec)
     require_fit(config, agent)
     architecture = load_architecture(config.arch)

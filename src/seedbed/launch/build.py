@@ -26,10 +26,18 @@ _OURS = ("toy", *NATIVE)
 """Prefixes of environments that need no process of their own: toys, and JAX functions."""
 
 
-def build_spec(config: RunConfig) -> EnvSpec:
+Trials = dict[tuple[object, ...], EnvSpec]
+"""Specs by what was tried: the environment, its options, their number, and the kind of trial."""
+
+
+def build_spec(config: RunConfig, earlier: Trials | None = None) -> EnvSpec:
     """Returns the spec of the run's environments, after a trial of one or two of them: made, reset, stepped, closed.
 
     The trial runs in a process of its own if actors step environments in processes, else in a thread (decision 0056).
+
+    Args:
+      config: settings of the run.
+      earlier: trials that are not made again, and to which this one is added; none: it is made.
 
     Raises:
       ConfigError: an environment cannot be made, fails, breaks the contract, or one call takes more than
@@ -48,7 +56,11 @@ def build_spec(config: RunConfig) -> EnvSpec:
     apart = isinstance(place, TransportSettings) and place.transport != "inproc"
     seen = in_a_process if apart and config.env.partition(":")[0] not in _OURS else in_a_thread
     # Two show whether a factory returns the same object again.
-    spec = seen(config, min(together, 2))
+    number = min(together, 2)
+    earlier, tried = {} if earlier is None else earlier, (config.env, config.making, number, seen)
+    if tried not in earlier:
+        earlier[tried] = seen(config, number)
+    spec = earlier[tried]
     if isinstance(place, EnvironmentSettings):
         require_whole(spec, place.stepped_together)
         if place.eval_envs % spec.rows:
