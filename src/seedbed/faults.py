@@ -114,11 +114,16 @@ def leave(error: BaseException) -> int:
 def end(status: int) -> NoReturn:
     """Ends this process, also where a thread of foreign code would keep it from ending."""
     if threading.active_count() > 1:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, OSError, ValueError):  # foreign code may have closed it
-                stream.flush()
-        os._exit(status)
+        end_at_once(status)
     raise SystemExit(status)
+
+
+def end_at_once(status: int) -> NoReturn:
+    """Ends this process before anybody's exit handlers, which may wait for machines that are lost, or crash."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # foreign code may have closed it
+            stream.flush()
+    os._exit(status)
 
 
 def note(fault: Fault) -> None:

@@ -164,6 +164,36 @@ def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: 
         until(lambda: not ours(tmp_path), "the end of all")
 
 
+def test_a_learner_whose_own_node_is_killed_saves_and_ends_and_the_same_command_goes_on(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sleepy.py").write_text(SLEEPY)
+    words = flags("sleepy:World", "run", frames=10**9, on="ray", begin_or_resume=True)
+    with two_nodes() as nodes:  # of its own: the head stays without a raylet
+        with Command(*words, cwd=tmp_path) as driver:
+            driver.says("actors 2 of 2 placed")
+            learned(tmp_path / "run")
+            (raylet,) = nodes.home.all_processes["raylet"]
+            raylet.process.kill()
+            raylet.process.wait()
+            assert driver.wait() == Status.FAILED, driver.output
+            assert "this machine is no node of the Ray cluster any more" in driver.last_line
+        found = summary(tmp_path / "run")
+        assert balanced(found)
+        assert int(checkpoints(tmp_path / "run")[-1].name) == found["weights_version"] > 0
+        until(lambda: not ours(tmp_path), "the end of all")
+
+        nodes.find_another()
+        with Command(*words, cwd=tmp_path) as driver:
+            driver.says("resumed from")
+            driver.says("actors 2 of 2 placed")
+            updates = learned(tmp_path / "run")
+            until(lambda: learned(tmp_path / "run") > updates, "updates of the second session")
+            driver.interrupt()
+            assert driver.wait() == Status.EXECUTE_AGAIN, driver.output
+        until(lambda: not ours(tmp_path), "the end of all")
+
+
 def stop_as_a_job(driver: Command) -> None:
     """Does as ``ray job stop`` does it, which needs the dashboard: SIGTERM to the driver and all below it."""
     for process in [driver.process, *driver.family()]:

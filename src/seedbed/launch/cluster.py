@@ -29,11 +29,17 @@ from typing import Any
 
 from seedbed import regular_files
 from seedbed.architectures.program import Role, Task
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, RunFailed
 from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS, Instance
 from seedbed.launch.bundle import Bundle, Plan, Report
-from seedbed.launch.cluster_connection import NAMESPACE, cause, connected
+from seedbed.launch.cluster_connection import (
+    NAMESPACE,
+    ClusterWatch,
+    cause,
+    connected,
+    leave_without_goodbye,
+)
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.local import LocalLauncher
 from seedbed.launch.processes import name_of
@@ -284,6 +290,7 @@ class ClusterLauncher:
         self._here = LocalLauncher(folder, transport)
         self._ray, self._own_connection = connected()
         self._node = str(self._ray.get_runtime_context().get_node_id())
+        self._watch = ClusterWatch(self._ray.nodes, self._node)
         self._lock = threading.RLock()
         self._bundles: list[_Held] = []
         self._sizes: dict[str, int] = {}
@@ -441,7 +448,16 @@ class ClusterLauncher:
         )
 
     def look_after(self) -> Sequence[str]:
-        """See :class:`~seedbed.launch.launcher.Launcher`: hears the reports of all bundles."""
+        """See :class:`~seedbed.launch.launcher.Launcher`: hears the reports of all bundles.
+
+        Raises:
+          RunFailed: the cluster is lost, and with it everything that it has placed.
+        """
+        if (trouble := self._watch.trouble()) is not None:
+            raise RunFailed(
+                f"{trouble}: all that it had placed is lost; see 'ray status', and 'seedbed resume' goes on once the "
+                "cluster is there again"
+            )
         self._here.look_after()
         with self._lock:
             for held in self._bundles:
@@ -472,6 +488,8 @@ class ClusterLauncher:
             if self._closed:
                 return
             self._closed = True
+            lost = self._watch.trouble() is not None  # its head has nobody end anything then
+            self._watch.close()
             begun = [held for held in self._bundles if held.handle is not None]
             for held in begun:
                 for index in held.tasks if held.placed else ():
@@ -479,11 +497,13 @@ class ClusterLauncher:
             ends = [held.handle.close.remote() for held in begun if held.placed]
             if ends:
                 self._ray.wait(ends, num_returns=len(ends), timeout=2 * GRACE_SECONDS)
-            for held in begun:
+            for held in [] if lost else begun:
                 self._ray.kill(held.handle, no_restart=True)
-            for group in self._groups.values():
+            for group in [] if lost else self._groups.values():
                 self._ray.util.remove_placement_group(group)
-            if self._own_connection:
+            if lost:
+                leave_without_goodbye()
+            elif self._own_connection:
                 self._ray.shutdown()
             self._here.close()
 

@@ -1,23 +1,31 @@
-"""The connection of this process to a Ray cluster."""
+"""The connection of this process to a Ray cluster, and the watch over it."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
 import socket
 import threading
+import time
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from seedbed.errors import ConfigError
+from seedbed.faults import end_at_once
 from seedbed.installation import extra_line
 
 _log = logging.getLogger(__name__)
 NAMESPACE = "seedbed"
 _REACH_SECONDS = 5.0
 """Seconds within which the cluster's address has to take a connection."""
+_LOOK_SECONDS = 2.0
+HEAD_SECONDS = 45.0
+"""Seconds without an answer of the cluster's head after which it is lost; a node ends itself after 60."""
+_STOOD_STILL_SECONDS = 5.0
 
 
 def connected() -> tuple[Any, bool]:
@@ -26,6 +34,8 @@ def connected() -> tuple[Any, bool]:
     Raises:
       ConfigError: Ray is not installed, there is no cluster, or it is reached through Ray Client.
     """
+    # Ray ends a process whose head has been away for a minute: here the run has to be saved first.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
     try:
         import ray
     except ImportError as error:
@@ -59,6 +69,64 @@ def connected() -> tuple[Any, bool]:
         if in_main:
             signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the run without a checkpoint
     return ray, True
+
+
+def leave_without_goodbye() -> None:
+    """Has this process end, when it does, as a failed one and at once.
+
+    Ray's own end waits for the lost head, for as long as it may be away, and crashes without.
+    """
+    atexit.register(end_at_once, 1)
+
+
+class ClusterWatch:
+    """A watch over the connection: a thread asks now and then, since an answer of Ray's may take minutes.
+
+    Args:
+      nodes: function that returns the nodes of the cluster, as ``ray.nodes`` does.
+      node: id of this machine's node.
+      clock: seconds.
+    """
+
+    def __init__(
+        self,
+        nodes: Callable[[], list[dict[str, Any]]],
+        node: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nodes = nodes
+        self._node = node
+        self._clock = clock
+        self._answered = self._asked = clock()
+        self._left = False
+        self._closing = threading.Event()
+        threading.Thread(target=self._run, name="cluster watch", daemon=True).start()
+
+    def trouble(self) -> str | None:
+        """Returns what is wrong with the connection, for good; None if nothing is. Called a few times a second."""
+        now = self._clock()
+        if now - self._asked > _STOOD_STILL_SECONDS:
+            self._answered = now  # this process stood still (Ctrl-Z), and the thread with it
+        self._asked = now
+        if self._left:
+            return "this machine is no node of the Ray cluster any more (its raylet has ended, or was missed)"
+        if (silent := now - self._answered) > HEAD_SECONDS:
+            return f"the head of the Ray cluster has not answered for {silent:.0f} s"
+        return None
+
+    def close(self) -> None:
+        """Has the thread end after its next look; does not wait for it."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.wait(_LOOK_SECONDS):
+            try:
+                alive = {each["NodeID"]: each["Alive"] for each in self._nodes()}
+            except Exception as error:  # whatever Ray raises while its head is away
+                _log.info("no list of the cluster's nodes: %s", cause(error))
+                continue
+            self._answered = self._clock()
+            self._left = not alive.get(self._node, False)
 
 
 def _require_listener(address: str, here: str) -> None:

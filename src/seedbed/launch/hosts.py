@@ -9,10 +9,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import os
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,6 +26,7 @@ from seedbed.config import resolve
 from seedbed.config.placement import InstanceSettings, RemoteSettings
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed, cause_of
+from seedbed.faults import end_at_once
 from seedbed.instances import Instance
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.launcher import Launcher, launcher_on
@@ -115,16 +114,8 @@ class Hosts:
         except RunFailed:
             failure, status = "a host was lost after the end", 0
         if failure is not None:
-            atexit.register(_exit_at_once, status)
+            atexit.register(end_at_once, status)  # JAX's own handler would wait for lost hosts, and abort
         rendezvous.close(failure)
-
-
-def _exit_at_once(status: int) -> None:
-    """Ends the process before JAX's own exit handler, which would wait for lost hosts and abort."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(status)
 
 
 # The start.
