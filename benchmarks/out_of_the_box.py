@@ -2,14 +2,18 @@
 
 ``.venv/bin/python benchmarks/out_of_the_box.py PYTHON_OF_THE_PEER [--tasks CartPole …] [--seeds 0 1 2]`` trains the two
 in turn and appends a row for each task to ``benchmarks/results/peers.jsonl``; what the peer needs stands in
-``benchmarks/peers/sb3_ppo.py``. Scores are means of 100 episodes after training, by the most likely actions.
+``benchmarks/peers/sb3_ppo.py``. Scores are means of 100 episodes after training, by the most likely actions. With
+``--runs FOLDER`` what each seed came to is kept there, and a second call makes those that are missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -41,14 +45,35 @@ def ours(env: str, frames: int, seed: int) -> dict[str, Any]:
     return {"eval": played["mean"], "frames": trained["env_frames"], "seconds": round(trained["seconds"])}
 
 
+def theirs(python: str, env: str, frames: int, seed: int) -> dict[str, Any]:
+    """Trains and plays the peer."""
+    words = ["--env", env, "--frames", str(frames), "--seed", str(seed), "--episodes", str(EPISODES)]
+    found: dict[str, Any] = last_line(python, str(HERE / "peers" / "sb3_ppo.py"), *words)
+    return found
+
+
+def kept(folder: Path | None, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns the result of ``make``, or the one that an earlier call has left in the folder."""
+    if folder is None:
+        return make()
+    file = folder / f"{name}.json"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(make()))
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
 def compared(given: argparse.Namespace, task: str) -> dict[str, Any]:
     """Runs the two in turn; returns the row."""
     machine, (env, frames) = measured_on(), TASKS[task]
     runs: dict[str, list[dict[str, Any]]] = {"seedbed": [], "theirs": []}
     for seed in given.seeds:
-        runs["seedbed"].append(ours(env, frames, seed))
-        words = ["--env", env, "--frames", str(frames), "--seed", str(seed), "--episodes", str(EPISODES)]
-        runs["theirs"].append(last_line(given.python, str(HERE / "peers" / "sb3_ppo.py"), *words))
+        for name, make in (
+            ("seedbed", partial(ours, env, frames, seed)),
+            ("theirs", partial(theirs, given.python, env, frames, seed)),
+        ):
+            runs[name].append(kept(given.runs, f"{task}-{seed}-{name}", make))
         told = ", ".join(
             f"{name} {each[-1]['eval']:.1f} ({each[-1]['seconds']} s)" for name, each in runs.items()
         )
@@ -71,8 +96,10 @@ def main() -> None:
     parser.add_argument("python")
     parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, default=None)
     given = parser.parse_args()
     given.python = str(Path(given.python).absolute())
+    given.runs = given.runs and given.runs.absolute()
     os.chdir(HERE)  # whence worlds.py is imported
     for task in given.tasks:
         keep("peers.jsonl", compared(given, task))

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from harness import Command, until, words_of
 
-TOOLS = ("ip", "nsenter", "unshare")
+TOOLS = ("ip", "unshare")
 RAY = str(Path(sys.executable).parent / "ray")
 HEAD_PORT = 6379
 _QUICK = (
@@ -34,6 +34,22 @@ _FIRST = (
     "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); [signal.pause() for _ in iter(int, 1)]"
 )
 """The first process of a machine, which has those forgotten that have ended and are nobody's children."""
+
+
+_ENTER = """
+import ctypes, os, signal, subprocess, sys
+libc, here = ctypes.CDLL(None, use_errno=True), os.getcwd()
+for space in [os.open(f"/proc/{sys.argv[1]}/ns/{kind}", os.O_RDONLY) for kind in ("net", "pid", "mnt")]:
+    if libc.setns(space, 0):
+        raise OSError(ctypes.get_errno(), "setns")
+os.chdir(here)
+child = subprocess.Popen(sys.argv[2:])
+for each in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(each, lambda *_: None)  # the child has it, too
+status = child.wait()
+sys.exit(status if status >= 0 else 128 - status)
+"""
+"""Starts a command on the machine of a process, and ends as it does."""
 
 
 class Machine:
@@ -63,8 +79,7 @@ class Machine:
 
     def within(self, *words: str) -> list[str]:
         """Returns a command that executes ``words`` on this machine, in the current folder of who starts it."""
-        enter = ["nsenter", "--target", str(self._init), "--net", "--pid", "--mount"]
-        return [*enter, "--wd=.", "--", *words]
+        return [sys.executable, "-I", "-S", "-c", _ENTER, str(self._init), *words]
 
     def node(self, folder: Path, *, head: str | None = None) -> Command:
         """Starts Ray's node with one core on this machine.
