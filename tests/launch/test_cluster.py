@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from harness import (
+    SEEDBED,
     Command,
     alive,
     balanced,
@@ -220,6 +222,27 @@ def test_apex_has_its_actors_there_and_ctrl_c_saves_and_ends_everything(nodes: N
     assert int(checkpoints(tmp_path / "run")[-1].name) == found["weights_version"] > 0
     assert "Traceback" not in driver.output
     until(lambda: not ours(tmp_path / "run"), "the end of all")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    os.getuid() != 0 or shutil.which("unshare") is None, reason="a tiny disk is mounted by root, on Linux"
+)
+def test_a_full_disk_of_the_learner_ends_the_run_in_one_line_and_all_that_it_had_placed(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "sleepy.py").write_text(SLEEPY)
+    settings = {"frames": 6_000, "checkpoint_minutes": 1e-6, "hidden": (64, 64), "keep_checkpoints": 99}
+    words = flags("sleepy:World", "disk/run", on="ray", **settings)
+    script = 'mount -t tmpfs -o size=2m none disk && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", SEEDBED]
+    with Command(*words, cwd=tmp_path, command=command) as driver:
+        driver.says("actors 2 of 2 placed")
+        driver.says("cannot write the checkpoint of step")
+        assert driver.wait() == Status.FAILED, driver.output
+        assert "free" in driver.last_line and "Traceback" not in driver.output
+    until(lambda: not ours(tmp_path / "disk/run"), "the end of all")
 
 
 @pytest.mark.thorough
