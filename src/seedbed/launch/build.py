@@ -27,7 +27,7 @@ _OURS = ("toy", *NATIVE)
 
 
 Trials = dict[tuple[object, ...], EnvSpec]
-"""Specs by what was tried: the environment, its options, their number, and the kind of trial."""
+"""Specs by environment, options, number of environments, and kind of trial."""
 
 
 def build_spec(config: RunConfig, earlier: Trials | None = None) -> EnvSpec:

@@ -103,7 +103,7 @@ class ClusterWatch:
         threading.Thread(target=self._run, name="cluster watch", daemon=True).start()
 
     def trouble(self) -> str | None:
-        """Returns what is wrong with the connection, for good; None if nothing is. Called a few times a second."""
+        """Returns the trouble with the connection, None if there is none; to be called a few times a second."""
         now = self._clock()
         if now - self._asked > _STOOD_STILL_SECONDS:
             self._answered = now  # this process stood still (Ctrl-Z), and the thread with it
