@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,15 @@ from seedbed.faults import end_at_once
 from seedbed.instances import Instance
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.launcher import Launcher, launcher_on
-from seedbed.launch.rendezvous import Rendezvous, free_port, go_to, joined, receive_hosts, split
+from seedbed.launch.rendezvous import (
+    Rendezvous,
+    address_towards,
+    free_port,
+    go_to,
+    joined,
+    receive_hosts,
+    split,
+)
 from seedbed.learning.checkpoint import Checkpoint, any_saved, intact_steps, load, pack, unpack
 from seedbed.metrics.say import say
 from seedbed.transport.admission import Invitation
@@ -330,7 +340,7 @@ def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None
     Args:
       hosts: the hosts of the run.
       address: JAX's coordinator, as this process reaches it.
-      known_as: the coordinator's address for error messages.
+      known_as: the coordinator's address, as all hosts know it.
       timeout: seconds without a heartbeat after which a host counts as lost.
 
     Raises:
@@ -339,6 +349,7 @@ def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None
     # Signals are handled by seedbed.launch.signals.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    _have_gloo_listen_towards(known_as)
     failed: list[Exception] = []
 
     def join() -> None:
@@ -369,6 +380,19 @@ def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None
             f"JAX did not come together with the other hosts at {known_as}, "
             f"an address that all of them have to reach: {cause_of(failed[0])}"
         ) from failed[0]
+
+
+def _have_gloo_listen_towards(address: str) -> None:
+    """Has Gloo listen at the address from which this host reaches the coordinator.
+
+    By itself it takes the one of the machine's name, which is loopback's in the ``/etc/hosts`` of many systems, and no
+    other host reaches that. JAX has no setting for it. The name is private to JAX: where it is gone, nothing changes.
+    """
+    library: Any = getattr(import_module("jax._src.xla_bridge"), "_jax", None)
+    make = getattr(library, "make_gloo_tcp_collectives", None)
+    with contextlib.suppress(OSError):  # the coordinator is not reached then, which is told by who dials it
+        if make is not None:
+            library.make_gloo_tcp_collectives = partial(make, hostname=address_towards(address))
 
 
 @contextlib.contextmanager

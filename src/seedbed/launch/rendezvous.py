@@ -501,6 +501,19 @@ def split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def address_towards(address: str) -> str:
+    """Returns the address of this machine from which it reaches ``HOST:PORT``; nothing is sent.
+
+    Raises:
+      OSError: the host has no address, or there is no way to it.
+    """
+    host, port = split(address)
+    family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(where)
+        return str(probe.getsockname()[0])
+
+
 def only_here(address: str) -> str | None:
     """Returns a warning if an address's host name means this machine's loopback, which no other reaches; else None.
 
