@@ -53,13 +53,15 @@ def theirs(python: str, env: str, frames: int, seed: int) -> dict[str, Any]:
 
 
 def kept(folder: Path | None, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns the result of ``make``, or the one that an earlier call has left in the folder."""
+    """Returns the result of ``make``, with the machine, or the one that an earlier call has left in the folder."""
     if folder is None:
-        return make()
+        return {**make(), "made": measured_on()}
     file = folder / f"{name}.json"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(make()))
+        half = file.with_suffix(".half")
+        half.write_text(json.dumps({**make(), "made": measured_on()}))
+        half.rename(file)
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 
@@ -73,7 +75,7 @@ def compared(given: argparse.Namespace, task: str) -> dict[str, Any]:
             ("seedbed", partial(ours, env, frames, seed)),
             ("theirs", partial(theirs, given.python, env, frames, seed)),
         ):
-            runs[name].append(kept(given.runs, f"{task}-{seed}-{name}", make))
+            runs[name].append(kept(given.runs, f"{task}-{frames}-{seed}-{name}", make))
         told = ", ".join(
             f"{name} {each[-1]['eval']:.1f} ({each[-1]['seconds']} s)" for name, each in runs.items()
         )
@@ -87,6 +89,7 @@ def compared(given: argparse.Namespace, task: str) -> dict[str, Any]:
         "seedbed": [round(run["eval"], 2) for run in runs["seedbed"]],
         "theirs": [round(run["eval"], 2) for run in runs["theirs"]],
         "seconds": {name: [run["seconds"] for run in each] for name, each in runs.items()},
+        "commits": [run["made"]["commit"] for run in runs["seedbed"]],
         **machine,
     }
 

@@ -118,8 +118,19 @@ def end(status: int) -> NoReturn:
     raise SystemExit(status)
 
 
+stuck = threading.Event()
+"""Set when foreign code in this process cannot end: it would wait for a machine that is lost, or crash."""
+
+
+def end_command(status: int) -> NoReturn:
+    """Ends the process of a command, and without anybody's exit handlers if something is stuck in it."""
+    if stuck.is_set():
+        end_at_once(status)
+    raise SystemExit(status)
+
+
 def end_at_once(status: int) -> NoReturn:
-    """Ends this process before anybody's exit handlers, which may wait for machines that are lost, or crash."""
+    """Ends this process without the exit handlers that are left to run."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # foreign code may have closed it
             stream.flush()

@@ -45,4 +45,5 @@ def test_both_are_run_with_every_seed_and_what_an_interrupted_call_has_made_is_k
     (row,) = map(json.loads, (results / "peers.jsonl").read_text().splitlines())
     assert (row["seedbed"], row["theirs"]) == ([-80.0, -81.0, -82.0], [-90.0, -91.0, -92.0])
     assert row["seconds"] == {"seedbed": [7] * 3, "theirs": [7] * 3}
+    assert len(row["commits"]) == 3 and row["commit"] == row["commits"][-1]
     assert row["peer_versions"] == {"peer": "1"} and "--preset general --frames 300000" in row["command"]

@@ -2,102 +2,129 @@
 
 from __future__ import annotations
 
+import os
 import queue
-from collections.abc import Callable, Iterator
+import threading
 from typing import Any
 
 import pytest
-from harness import until
+from harness import PATIENCE
 
 from seedbed.launch import cluster_connection
-from seedbed.launch.cluster_connection import HEAD_SECONDS, ClusterWatch
+from seedbed.launch.cluster_connection import _RAYS_LIMIT, HEAD_SECONDS, ClusterWatch, _patient
 
-Nodes = list[dict[str, Any]]
+ALIVE: list[dict[str, Any]] = [{"NodeID": "other", "Alive": False}, {"NodeID": "mine", "Alive": True}]
+DEAD: list[dict[str, Any]] = [{"NodeID": "mine", "Alive": False}]
+OTHERS: list[dict[str, Any]] = [{"NodeID": "other", "Alive": True}]
+SILENT = f"the head of the Ray cluster has not answered for {HEAD_SECONDS + 1:.0f} s: look at its machine"
 
 
-class Head:
-    """The head of a cluster: each look waits for the answer that a test gives it."""
+class Cluster:
+    """A cluster that answers what a test says, and the watch over it."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._answers: queue.Queue[Nodes | Exception | None] = queue.Queue()
-        self._looks = 0
+        self.answer: list[dict[str, Any]] | Exception = ALIVE
+        self.told: list[str] = []
         self.watch = ClusterWatch(self._nodes, "mine", lambda: self.now)
 
-    def _nodes(self) -> Nodes:
-        self._looks += 1
-        answer = self._answers.get()
-        if answer is None:
-            return [{"NodeID": "mine", "Alive": False}]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def _nodes(self) -> list[dict[str, Any]]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
-    def answers(self, answer: Nodes | Exception | None) -> None:
-        """Answers the look that waits, and waits for the next one: what was heard is noted by then."""
-        before = until(lambda: self._looks, "a look")
-        self._answers.put(answer)
-        until(lambda: self._looks > before, "the look after it")
-
-    def passes(self, seconds: float) -> None:
-        """Lets time pass, in which the watch is asked as it is in a run."""
+    def passes(self, seconds: float, *, asked: bool = True) -> None:
+        """Lets time pass as it does in a run; a question that hangs is none that is asked."""
         for _ in range(round(seconds)):
             self.now += 1.0
-            self.watch.trouble()
-
-    def close(self) -> None:
-        self.watch.close()
-        self._answers.put(None)
-
-
-ALIVE: Nodes = [{"NodeID": "other", "Alive": False}, {"NodeID": "mine", "Alive": True}]
+            if asked:
+                self.watch.ask()
+            self.watch.judge(self.told.append)
 
 
 @pytest.fixture
-def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
-    monkeypatch.setattr(cluster_connection, "_LOOK_SECONDS", 0.001)
-    made = Head()
-    yield made
-    made.close()
+def cluster() -> Cluster:
+    return Cluster()
 
 
-def test_a_cluster_that_answers_gives_no_trouble_though_other_nodes_are_lost(head: Head) -> None:
+def test_a_cluster_that_answers_now_and_then_is_there_though_other_nodes_are_lost(cluster: Cluster) -> None:
     for _ in range(3):
-        head.passes(HEAD_SECONDS - 1)
-        head.answers(ALIVE)
-    assert head.watch.trouble() is None
+        cluster.passes(HEAD_SECONDS, asked=False)
+        cluster.passes(1)
+    assert cluster.watch.lost is None and cluster.told == []
 
 
-@pytest.mark.parametrize(
-    "nodes", [[{"NodeID": "mine", "Alive": False}], [{"NodeID": "other", "Alive": True}], []]
-)
-def test_a_machine_that_is_no_node_any_more_has_lost_the_cluster(nodes: Nodes, head: Head) -> None:
-    head.answers(nodes)
-    assert "this machine is no node of the Ray cluster any more" in str(head.watch.trouble())
+@pytest.mark.parametrize("nodes", [DEAD, OTHERS, []])
+def test_a_machine_that_is_no_node_any_more_has_lost_it(
+    nodes: list[dict[str, Any]], cluster: Cluster
+) -> None:
+    cluster.answer = nodes
+    cluster.passes(1)
+    assert cluster.told == [], "one such answer may be of a head that has only begun"
+    cluster.answer = ALIVE
+    cluster.passes(1)
+    cluster.answer = nodes
+    cluster.passes(1)
+    assert cluster.told == []
+    cluster.passes(1)
+    (told,) = cluster.told
+    assert told.startswith("this machine is no node of the Ray cluster any more") and "ray start" in told
 
 
-def _refuses(head: Head) -> None:
-    head.answers(RuntimeError("Failed to connect to GCS"))
+@pytest.mark.parametrize("asked", [False, True], ids=["a question hangs", "questions fail"])
+def test_a_head_that_is_silent_for_too_long_is_lost_for_good_and_told_once(
+    asked: bool, cluster: Cluster
+) -> None:
+    cluster.passes(1)
+    cluster.answer = RuntimeError("Failed to connect to GCS")
+    cluster.passes(HEAD_SECONDS, asked=asked)
+    assert cluster.told == []
+    cluster.passes(1, asked=asked)
+    assert [told.startswith(SILENT) for told in cluster.told] == [True]
+    cluster.now += 60.0  # the run saves meanwhile, and nobody judges
+    cluster.answer = ALIVE
+    cluster.passes(2 * HEAD_SECONDS)
+    assert cluster.watch.lost == cluster.told[0], "whoever asks later, too"
+    assert len(cluster.told) == 1
 
 
-@pytest.mark.parametrize("meanwhile", [lambda head: None, _refuses], ids=["a look hangs", "looks fail"])
-def test_a_head_that_is_silent_for_too_long_is_lost(meanwhile: Callable[[Head], None], head: Head) -> None:
-    head.answers(ALIVE)
-    head.passes(HEAD_SECONDS)
-    meanwhile(head)
-    assert head.watch.trouble() is None
-    head.passes(1)
-    assert (
-        head.watch.trouble() == f"the head of the Ray cluster has not answered for {HEAD_SECONDS + 1:.0f} s"
-    )
-    head.answers(ALIVE)
-    assert head.watch.trouble() is None, "it was away for a while"
+def test_a_process_that_stood_still_itself_has_not_lost_it(cluster: Cluster) -> None:
+    cluster.passes(1)
+    cluster.now += 10 * HEAD_SECONDS  # Ctrl-Z, and later fg
+    cluster.passes(HEAD_SECONDS, asked=False)
+    assert cluster.told == []
+    cluster.passes(2, asked=False)
+    assert len(cluster.told) == 1
 
 
-def test_a_process_that_stood_still_itself_has_not_lost_it(head: Head) -> None:
-    head.answers(ALIVE)
-    head.passes(1)
-    head.now += 10 * HEAD_SECONDS  # Ctrl-Z, and later fg
-    assert head.watch.trouble() is None
-    head.passes(HEAD_SECONDS + 1)
-    assert head.watch.trouble() is not None
+def test_threads_tell_it_while_a_question_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_connection, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(cluster_connection, "HEAD_SECONDS", 0.01)
+    told: queue.Queue[str] = queue.Queue()
+    asked, over = threading.Event(), threading.Event()
+
+    def nodes() -> list[dict[str, Any]]:
+        asked.set()
+        over.wait(PATIENCE)
+        return ALIVE
+
+    watch = ClusterWatch(nodes, "mine")
+    watch.begin(told.put)
+    try:
+        assert asked.wait(PATIENCE)
+        assert told.get(timeout=PATIENCE) == watch.lost
+    finally:
+        over.set()
+        watch.close()
+
+
+@pytest.mark.parametrize("given", [None, "7"])
+def test_ray_is_asked_for_time_to_save_where_it_is_imported_and_nodes_keep_their_own_limit(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(_RAYS_LIMIT, raising=False)
+    if given is not None:
+        monkeypatch.setenv(_RAYS_LIMIT, given)
+    with _patient():
+        assert os.environ[_RAYS_LIMIT] == (given or "600")
+    assert os.environ.get(_RAYS_LIMIT) == given

@@ -165,6 +165,54 @@ def test_hosts_whose_run_could_not_begin_leave_nothing_that_the_next_start_would
     assert not (tmp_path / "run/hosts/1").exists()
 
 
+class Losing(Standing):
+    """A launcher whose other host is a thread, and which loses it when it is told to."""
+
+    advice = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+
+    def meet(self, invitation: Invitation, *_: Any) -> None:
+        self.invitation = invitation
+
+    def reach_head(self, addresses: list[str]) -> None:
+        self.head = addresses[0]
+
+    def start(self, role: Role, task: Task) -> Losing:
+        threading.Thread(target=self._follow, daemon=True).start()
+        return self
+
+    def _follow(self) -> None:
+        with ExitStack() as stack:
+            follow(self.head, 1, None, stack, invitation=lambda: self.invitation, trust=())
+            self.over.wait(PATIENCE)
+
+    def watch(self, on_loss: Callable[[str], None]) -> None:
+        self.lose = on_loss
+
+    def ended(self) -> None: ...
+
+    def close(self) -> None:
+        self.over.set()
+
+
+def test_hosts_whose_launcher_has_lost_them_are_lost_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = Losing()
+    config = configure("toy:catch", preset="none", hosts=2, run_dir=str(tmp_path / "run"))
+    monkeypatch.setattr(module, "launcher_on", lambda place: lambda *_: launcher)
+    monkeypatch.setattr(module, "_join_jax", lambda *_: None)
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    with pytest.raises(RunFailed, match=r"^the cluster is gone$"), ExitStack() as stack:
+        hosts = lead(config, RunFolder.create(config), stack, resumed=False)
+        launcher.lose("the cluster is gone")
+        assert hosts.lost(PATIENCE) == "the cluster is gone"
+        hosts.agree({})
+
+
 @pytest.mark.parametrize("joined", [False, True])
 def test_hosts_that_have_joined_are_looked_after_and_may_save_at_the_end(
     joined: bool, monkeypatch: pytest.MonkeyPatch

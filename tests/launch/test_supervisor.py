@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from harness import PLACED, at_once, placed, until
+from harness import PATIENCE, PLACED, at_once, placed, until
 
 from seedbed.architectures.program import Edge, Program, Role, Task
 from seedbed.errors import RunFailed
@@ -77,6 +77,9 @@ class FakeLauncher:
     def start(self, role: Role, task: Task) -> Instance:
         self.tasks.append(task)
         return self._start(task.index)
+
+    def watch(self, on_loss: Callable[[str], None]) -> None:
+        self.lose = on_loss
 
     def look_after(self) -> list[str]:
         return []
@@ -152,6 +155,35 @@ def test_actors_leave_the_cores_to_the_head_of_an_accelerator(
     assert {task.niceness for task in watch._launcher.tasks} == {wanted}
     watch._launcher.listens = ("tcp:0",)  # others may stand on machines without the head
     assert watch._niceness(watch._program["actor"]) == (niceness or 0)
+
+
+def test_what_a_launcher_has_lost_for_good_ends_the_run_with_its_reason() -> None:
+    failures: list[BaseException] = []
+    watch = supervisor_of(on_failure=failures.append)
+    watch._launcher.lose("the cluster is gone")
+    (failure,) = failures
+    assert isinstance(failure, RunFailed) and str(failure) == "the cluster is gone"
+
+
+def test_a_launcher_that_waits_for_lost_machines_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.01)
+    inside, over = threading.Event(), threading.Event()
+    watch = supervisor_of()
+
+    def look_after() -> list[str]:
+        inside.set()
+        over.wait(PATIENCE)
+        return []
+
+    watch._launcher.look_after = look_after
+    watch.start(watch._program.after, ["here"])
+    try:
+        assert inside.wait(PATIENCE)
+        watch.stop()
+    finally:
+        over.set()
 
 
 def test_silence_is_counted_from_the_start_or_from_when_an_instance_was_heard_of_last(

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
-from seedbed.cli.program import declared as without_memory
+from seedbed.architectures.program import Program
+from seedbed.cli import program
 from seedbed.config.resolve import configure, to_json
+from seedbed.config.settings import RunConfig
+from seedbed.launch.build import Trials
 from seedbed.planning import loss
 from seedbed.planning.costs import costs_of
 from seedbed.planning.loss import with_loss
 from seedbed.planning.machines import Machine
 from seedbed.planning.plan import Plan, Request, plan
 
-declared = partial(without_memory, earlier={})
 MACHINE = {"processor": "A", "cores": 2, "devices": ["cpu"]}
+
+
+_trials: Trials = {}
+
+
+def declared(config: RunConfig) -> Program:
+    """The program of a run, whose environment is tried once for all tests."""
+    return program.declared(config, _trials)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,6 +14,7 @@ from seedbed import __version__
 from seedbed.cli.status import Status
 from seedbed.cli.streams import mend
 from seedbed.errors import ConfigError, SeedbedError, StoreUnreachable, unknown_name
+from seedbed.faults import end_command
 from seedbed.installation import missing_package, whole_line
 from seedbed.metrics.say import flush, say
 from seedbed.regular_files import current_folder
@@ -67,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = Status.FAILED
     if argv is None:
         _end_by_ctrl_c()
+        end_command(status)
     raise SystemExit(status)
 
 

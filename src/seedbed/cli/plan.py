@@ -55,8 +55,8 @@ def run(arguments: list[str]) -> None:
         require_picture(flags.picture)
     if archs and flags.target_steps_per_second is not None:
         raise ConfigError("--compare and --target-steps-per-second are two questions: give one of them")
-    tried: Trials = {}
-    _show(flags, _compared(flags, archs, tried) if archs else {flags.run.arch: _planned(flags, tried)})
+    trials: Trials = {}
+    _show(flags, _compared(flags, archs, trials) if archs else {flags.run.arch: _planned(flags, trials)})
 
 
 def _read(arguments: list[str]) -> PlanFlags:
@@ -67,31 +67,31 @@ def _read(arguments: list[str]) -> PlanFlags:
     return with_changes(given, run=plain(given.run))
 
 
-def _planned(flags: PlanFlags, tried: Trials) -> Plan:
+def _planned(flags: PlanFlags, trials: Trials) -> Plan:
     from seedbed.planning.plan import plan, scaled_to
 
-    request = _request(flags, flags.run, tried)
+    request = _request(flags, flags.run, trials)
     target = flags.target_steps_per_second
     if target is None:
-        return plan(request, _doubled(flags.run, tried))
+        return plan(request, _doubled(flags.run, trials))
     if not target > 0:
         raise ConfigError(f"target_steps_per_second is {target}, and has to be more than 0")
-    found = scaled_to(target, lambda times: _times(flags, request, times, tried))
+    found = scaled_to(target, lambda times: _times(flags, request, times, trials))
     return found.plan
 
 
-def _doubled(config: RunConfig, tried: Trials) -> Any:
+def _doubled(config: RunConfig, trials: Trials) -> Any:
     """The program with twice the actors; None where there are none, or their number has to be what it is."""
     actors = getattr(config.placement, "actors", 0)
     if not actors:
         return None
     try:
-        return declared(replace(config, actors=2 * actors), tried)
+        return declared(replace(config, actors=2 * actors), trials)
     except ConfigError:
         return None
 
 
-def _times(flags: PlanFlags, request: Request, times: int, tried: Trials) -> Request:
+def _times(flags: PlanFlags, request: Request, times: int, trials: Trials) -> Request:
     actors = getattr(flags.run.placement, "actors", 0)
     if not actors:
         raise ConfigError(
@@ -101,11 +101,11 @@ def _times(flags: PlanFlags, request: Request, times: int, tried: Trials) -> Req
         with_changes(machine, count=machine.count * times) if index else machine
         for index, machine in enumerate(request.machines)
     )
-    program = declared(replace(flags.run, actors=actors * times), tried) if times > 1 else request.program
+    program = declared(replace(flags.run, actors=actors * times), trials) if times > 1 else request.program
     return with_changes(request, program=program, machines=machines)
 
 
-def _request(flags: PlanFlags, config: RunConfig, tried: Trials) -> Request:
+def _request(flags: PlanFlags, config: RunConfig, trials: Trials) -> Request:
     from seedbed.architectures.roles import carrier_of
     from seedbed.launch.build import build_spec
     from seedbed.planning.costs import costs_of, read_rows
@@ -115,13 +115,13 @@ def _request(flags: PlanFlags, config: RunConfig, tried: Trials) -> Request:
 
     machines = machines_of(flags.machine)
     rows = read_rows(_costs_file(flags))
-    costs = with_loss(costs_of(rows, config), rows, config, partial(declared, earlier=tried))
+    costs = with_loss(costs_of(rows, config), rows, config, partial(declared, earlier=trials))
     return Request(
-        declared(config, tried),
+        declared(config, trials),
         costs,
         machines or (Machine(cores=costs.cores, accelerators=costs.accelerators),),
         carrier_of(config),
-        build_spec(config, tried).frames_per_step,
+        build_spec(config, trials).frames_per_step,
     )
 
 
@@ -136,20 +136,20 @@ def _costs_file(flags: PlanFlags) -> Path:
     return root / "benchmarks" / "results" / "bench.jsonl"
 
 
-def _compared(flags: PlanFlags, archs: list[str], tried: Trials) -> dict[str, Plan | str]:
+def _compared(flags: PlanFlags, archs: list[str], trials: Trials) -> dict[str, Plan | str]:
     from seedbed.planning.plan import plan
 
     found: dict[str, Plan | str] = {}
     for arch in archs:
         try:
-            agent, config = _runnable(flags.run, arch, tried)
-            found[f"{arch} {agent}"] = plan(_request(flags, config, tried), _doubled(config, tried))
+            agent, config = _runnable(flags.run, arch, trials)
+            found[f"{arch} {agent}"] = plan(_request(flags, config, trials), _doubled(config, trials))
         except ConfigError as error:
             found[arch] = str(error)
     return found
 
 
-def _runnable(config: RunConfig, arch: str, tried: Trials) -> tuple[str, RunConfig]:
+def _runnable(config: RunConfig, arch: str, trials: Trials) -> tuple[str, RunConfig]:
     """The run under another architecture: with its agent, or with one of the other kind if that does not fit.
 
     Raises:
@@ -158,7 +158,7 @@ def _runnable(config: RunConfig, arch: str, tried: Trials) -> tuple[str, RunConf
     from seedbed.architectures.compatibility import why_not
     from seedbed.launch.build import build_agent, build_spec
 
-    spec, reasons = build_spec(config, tried), []
+    spec, reasons = build_spec(config, trials), []
     for agent in dict.fromkeys((config.agent, *_BOTH_KINDS)):
         changed = replace(config, arch=arch, agent=agent)
         if (reason := why_not(changed, build_agent(changed, spec))) is None:

@@ -57,10 +57,11 @@ def build_spec(config: RunConfig, earlier: Trials | None = None) -> EnvSpec:
     seen = in_a_process if apart and config.env.partition(":")[0] not in _OURS else in_a_thread
     # Two show whether a factory returns the same object again.
     number = min(together, 2)
-    earlier, tried = {} if earlier is None else earlier, (config.env, config.making, number, seen)
-    if tried not in earlier:
-        earlier[tried] = seen(config, number)
-    spec = earlier[tried]
+    trial = (config.env, config.making, number, seen)
+    trials = {} if earlier is None else earlier
+    if trial not in trials:
+        trials[trial] = seen(config, number)
+    spec = trials[trial]
     if isinstance(place, EnvironmentSettings):
         require_whole(spec, place.stepped_together)
         if place.eval_envs % spec.rows:

@@ -29,7 +29,7 @@ from typing import Any
 
 from seedbed import regular_files
 from seedbed.architectures.program import Role, Task
-from seedbed.errors import ConfigError, RunFailed
+from seedbed.errors import ConfigError
 from seedbed.faults import Fault
 from seedbed.instances import GRACE_SECONDS, Instance
 from seedbed.launch.bundle import Bundle, Plan, Report
@@ -38,7 +38,7 @@ from seedbed.launch.cluster_connection import (
     ClusterWatch,
     cause,
     connected,
-    leave_without_goodbye,
+    end_without_ray,
 )
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.local import LocalLauncher
@@ -69,6 +69,8 @@ _MISSED_SECONDS = 3.0
 _DEATHS = 3
 """Answers in a row that a bundle is dead, after which it is: one that is begun anew has none meanwhile."""
 _CALLS_AT_ONCE = 4
+_LEAVE_SECONDS = 60.0
+"""Seconds for the end of all that was placed, with its logs, and of the connection."""
 _AS_HERE = ("OMP_NUM_THREADS", "XLA_FLAGS", "JAX_PLATFORMS")
 """Environment variables on which results may depend, and of which Ray sets some."""
 
@@ -447,17 +449,12 @@ class ClusterLauncher:
             held.role.has_machine,
         )
 
-    def look_after(self) -> Sequence[str]:
-        """See :class:`~seedbed.launch.launcher.Launcher`: hears the reports of all bundles.
+    def watch(self, on_loss: Callable[[str], None]) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`: all of it is lost with the cluster's head, or this node."""
+        self._watch.begin(on_loss)
 
-        Raises:
-          RunFailed: the cluster is lost, and with it everything that it has placed.
-        """
-        if (trouble := self._watch.trouble()) is not None:
-            raise RunFailed(
-                f"{trouble}: all that it had placed is lost; see 'ray status', and 'seedbed resume' goes on once the "
-                "cluster is there again"
-            )
+    def look_after(self) -> Sequence[str]:
+        """See :class:`~seedbed.launch.launcher.Launcher`: hears the reports of all bundles."""
         self._here.look_after()
         with self._lock:
             for held in self._bundles:
@@ -483,13 +480,24 @@ class ClusterLauncher:
             _log.warning("no log of %s %d: %s", held.role.name, index, error)
 
     def close(self) -> None:
-        """See :class:`~seedbed.launch.launcher.Launcher`."""
+        """See :class:`~seedbed.launch.launcher.Launcher`.
+
+        Ray waits for a head that is away, and for as long as it is: a thread takes the leave, and may be left behind.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._watch.close()
+        leaving = threading.Thread(target=self._leave, name="leave", daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_SECONDS if self._watch.lost is None else 2 * GRACE_SECONDS)
+        if leaving.is_alive() or self._watch.lost is not None:
+            end_without_ray(self._ray)
+        self._here.close()
+
+    def _leave(self) -> None:
+        """Ends all bundles, and the connection."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            lost = self._watch.trouble() is not None  # its head has nobody end anything then
-            self._watch.close()
             begun = [held for held in self._bundles if held.handle is not None]
             for held in begun:
                 for index in held.tasks if held.placed else ():
@@ -497,15 +505,14 @@ class ClusterLauncher:
             ends = [held.handle.close.remote() for held in begun if held.placed]
             if ends:
                 self._ray.wait(ends, num_returns=len(ends), timeout=2 * GRACE_SECONDS)
-            for held in [] if lost else begun:
+            if self._watch.lost is not None:
+                return
+            for held in begun:
                 self._ray.kill(held.handle, no_restart=True)
-            for group in [] if lost else self._groups.values():
+            for group in self._groups.values():
                 self._ray.util.remove_placement_group(group)
-            if lost:
-                leave_without_goodbye()
-            elif self._own_connection:
+            if self._own_connection:
                 self._ray.shutdown()
-            self._here.close()
 
 
 def tail_of(folder: RunFolder, name: str) -> bytes:

@@ -10,12 +10,13 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from seedbed.errors import ConfigError
-from seedbed.faults import end_at_once
+from seedbed.faults import stuck
 from seedbed.installation import extra_line
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,25 @@ _LOOK_SECONDS = 2.0
 HEAD_SECONDS = 45.0
 """Seconds without an answer of the cluster's head after which it is lost; a node ends itself after 60."""
 _STOOD_STILL_SECONDS = 5.0
+_MISSES = 2
+"""Answers in a row without this machine's node among the living, after which it is lost."""
+_SAVING_SECONDS = 600
+"""Seconds after the loss of the head at which Ray ends this process, instead of 60: its run has to be saved first."""
+_RAYS_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+_bound = threading.Event()
+"""Set when this process is bound to a cluster that is lost."""
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
+    """Has Ray, if the block is the first to import it, leave time to save a run after the loss of its head."""
+    given = _RAYS_LIMIT in os.environ
+    os.environ.setdefault(_RAYS_LIMIT, str(_SAVING_SECONDS))
+    try:
+        yield
+    finally:
+        if not given:  # nodes that are started from here keep their own limit
+            del os.environ[_RAYS_LIMIT]
 
 
 def connected() -> tuple[Any, bool]:
@@ -34,12 +54,13 @@ def connected() -> tuple[Any, bool]:
     Raises:
       ConfigError: Ray is not installed, there is no cluster, or it is reached through Ray Client.
     """
-    # Ray ends a process whose head has been away for a minute: here the run has to be saved first.
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
     try:
-        import ray
+        with _patient():
+            import ray
     except ImportError as error:
         raise ConfigError(f"on is ray, and Ray is not installed: {extra_line('ray')}") from error
+    if _bound.is_set():
+        raise ConfigError("this process was connected to a Ray cluster that is lost: start another process")
     if ray.is_initialized():
         return ray, False
     address = os.environ.get("RAY_ADDRESS") or "auto"
@@ -71,21 +92,25 @@ def connected() -> tuple[Any, bool]:
     return ray, True
 
 
-def leave_without_goodbye() -> None:
-    """Has this process end, when it does, as a failed one and at once.
-
-    Ray's own end waits for the lost head, for as long as it may be away, and crashes without.
-    """
-    atexit.register(end_at_once, 1)
+def end_without_ray(ray: Any) -> None:
+    """Notes that Ray cannot end its part of this process: without a head it waits for that, and crashes afterwards."""
+    atexit.unregister(ray.shutdown)
+    _bound.set()
+    stuck.set()
 
 
 class ClusterWatch:
-    """A watch over the connection: a thread asks now and then, since an answer of Ray's may take minutes.
+    """A watch over the connection to the cluster.
+
+    One thread asks for the nodes, since an answer of Ray's may take minutes; another one judges the answers.
 
     Args:
       nodes: function that returns the nodes of the cluster, as ``ray.nodes`` does.
       node: id of this machine's node.
       clock: seconds.
+
+    Attributes:
+      lost: reason why the cluster is lost, with a remedy; None while it is there. It stays when it is set.
     """
 
     def __init__(
@@ -94,43 +119,62 @@ class ClusterWatch:
         node: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.lost: str | None = None
         self._nodes = nodes
         self._node = node
         self._clock = clock
-        self._answered = self._asked = clock()
-        self._left = False
+        self._heard = self._judged = clock()
+        self._missed = 0
         self._closing = threading.Event()
-        threading.Thread(target=self._run, name="cluster watch", daemon=True).start()
 
-    def trouble(self) -> str | None:
-        """Returns the trouble with the connection, None if there is none; to be called a few times a second."""
-        now = self._clock()
-        if now - self._asked > _STOOD_STILL_SECONDS:
-            self._answered = now  # this process stood still (Ctrl-Z), and the thread with it
-        self._asked = now
-        if self._left:
-            return "this machine is no node of the Ray cluster any more (its raylet has ended, or was missed)"
-        if (silent := now - self._answered) > HEAD_SECONDS:
-            return f"the head of the Ray cluster has not answered for {silent:.0f} s"
-        return None
+    def begin(self, on_loss: Callable[[str], None]) -> None:
+        """Starts the threads; ``on_loss`` is called once, by one of them, with the reason."""
+        for repeat in (self.ask, lambda: self.judge(on_loss)):
+            threading.Thread(target=self._repeat, args=(repeat,), name="cluster watch", daemon=True).start()
 
     def close(self) -> None:
-        """Has the thread end after its next look; does not wait for it."""
+        """Has the threads end; does not wait for them."""
         self._closing.set()
 
-    def _run(self) -> None:
+    def _repeat(self, step: Callable[[], None]) -> None:
         while not self._closing.wait(_LOOK_SECONDS):
-            try:
-                alive = {each["NodeID"]: each["Alive"] for each in self._nodes()}
-            except Exception as error:  # whatever Ray raises while its head is away
-                _log.info("no list of the cluster's nodes: %s", cause(error))
-                continue
-            self._answered = self._clock()
-            self._left = not alive.get(self._node, False)
+            step()
+
+    def ask(self) -> None:
+        """Asks for the nodes once, and notes the answer."""
+        try:
+            alive = {each["NodeID"]: each["Alive"] for each in self._nodes()}
+        except Exception as error:  # whatever Ray raises while its head is away
+            _log.info("no list of the cluster's nodes: %s", cause(error))
+            return
+        self._missed = 0 if alive.get(self._node) else self._missed + 1
+        self._heard = self._clock()
+
+    def judge(self, on_loss: Callable[[str], None]) -> None:
+        """Tells the loss of the cluster, if it has been lost since the last call."""
+        now = self._clock()
+        if now - self._judged > _STOOD_STILL_SECONDS:
+            self._heard = now  # this process stood still (Ctrl-Z), and whoever asks with it
+        self._judged = now
+        if self.lost is not None:
+            return
+        silent = now - self._heard
+        if self._missed >= _MISSES:
+            self.lost = (
+                "this machine is no node of the Ray cluster any more, so all that the run had placed is lost: start "
+                "the node again ('ray start --address=HEAD:PORT'), then 'seedbed resume' goes on"
+            )
+        elif silent > HEAD_SECONDS:
+            self.lost = (
+                f"the head of the Ray cluster has not answered for {silent:.0f} s: look at its machine and at the "
+                "network between; 'seedbed resume' goes on once the cluster is there again"
+            )
+        if self.lost is not None:
+            on_loss(self.lost)
 
 
 def _require_listener(address: str, here: str) -> None:
-    """Raises :class:`OSError` if nothing listens at ``HOST:PORT``: Ray would end this process after a minute.
+    """Raises :class:`OSError` if nothing listens at ``HOST:PORT``: Ray would wait for it, and then end this process.
 
     Args:
       address: address of the cluster.

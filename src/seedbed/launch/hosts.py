@@ -177,6 +177,8 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         welcome=welcome,
         **waiting,
     )
+    if others is not None:
+        launcher.watch(rendezvous.lose)
     hosts = Hosts(0, cluster.hosts, rendezvous)
     stack.enter_context(failing_together(hosts))
     _join_jax(hosts, for_jax, for_jax, cluster.host_timeout)

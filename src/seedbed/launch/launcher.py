@@ -52,6 +52,13 @@ class Launcher(Protocol):
     def start(self, role: Role, task: Task) -> Instance:
         """Starts an instance of ``role``, which is given ``task``."""
 
+    def watch(self, on_loss: Callable[[str], None]) -> None:
+        """Registers a callback for the loss of all that was started, for good; called before the first start.
+
+        Args:
+          on_loss: function that is called at most once, in another thread, with the reason.
+        """
+
     def look_after(self) -> Sequence[str]:
         """Does what has to be done now and then while instances live; called a few times a second.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -100,6 +100,9 @@ class LocalLauncher:
         process = start_task(task, logs, logs, self._guards[role.grace], beside, trains=role.has_machine)
         self._processes[role.name, task.index] = process
         return process
+
+    def watch(self, on_loss: Callable[[str], None]) -> None:
+        """See :class:`~seedbed.launch.launcher.Launcher`; processes here are lost one by one."""
 
     def look_after(self) -> Sequence[str]:
         """See :class:`~seedbed.launch.launcher.Launcher`: keeps logs within bounds, and a guard in its place."""

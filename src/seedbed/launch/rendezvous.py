@@ -156,9 +156,9 @@ class Rendezvous(ABC):
 
     def _miss(self, other: int, reason: str) -> None:
         """Reports a host without a sign of life."""
-        self._lose(reason)
+        self.lose(reason)
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:
         """Notes the first loss of a host and reports it: to the log, the other hosts and the registered callback."""
         with self._lock:
             if self._lost is not None or self._closed.is_set():
@@ -343,7 +343,7 @@ class _Center(Rendezvous):
         if not guest.ended:
             _log.warning("host %d: %s", other, reason)
             told = reason.startswith(f"host {other} failed")
-            self._lose(reason if told else f"host {other} is gone: {_CLOSED}")
+            self.lose(reason if told else f"host {other} is gone: {_CLOSED}")
         guest.inbox.put(None)
 
     def _whose(self, peer: Peer) -> tuple[int, _Guest | None]:
@@ -367,7 +367,7 @@ class _Center(Rendezvous):
         with self._lock:
             waiting = None if self._begun else self._guests.get(other)
         if waiting is None:
-            self._lose(reason)
+            self.lose(reason)
         else:  # another may come in its place
             _log.warning("%s", reason)
             waiting.peer.close(reason)
@@ -445,7 +445,7 @@ class _Follower(Rendezvous):
         except TransportError as error:
             said = error.said if isinstance(error, ConnectionLost) else str(error)
             if said != _ENDED:
-                self._lose(said or f"host 0 is gone: {_CLOSED}")
+                self.lose(said or f"host 0 is gone: {_CLOSED}")
             self._replies.put(None)
 
     def _beat(self) -> Iterator[tuple[int, float]]:

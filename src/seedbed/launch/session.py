@@ -90,7 +90,6 @@ class Session:
         self.architecture = load_architecture(config.arch)
         self.placed = self.architecture.place(config)
         self.program = self.architecture.program(self.placed, agent, spec)
-        self.launcher = (launch or launcher_on(config.on))(folder, carrier_of(self.placed))
         self.spec = spec
         self.agent = agent
         self.folder = folder
@@ -125,7 +124,11 @@ class Session:
             summary=self._summary,
         )
         self.supervisor: Supervisor | None = None
-        self.listening = Listening(self.placed, folder, self.launcher)
+        self.launcher = (launch or launcher_on(config.on))(folder, carrier_of(self.placed))
+        with contextlib.ExitStack() as undone:
+            undone.callback(self.launcher.close)
+            self.listening = Listening(self.placed, folder, self.launcher)
+            undone.pop_all()
 
     def run(self) -> Summary:
         """Trains until there is a reason to stop; writes checkpoints, the summary and the learning curve.
@@ -144,7 +147,11 @@ class Session:
         self.variants = variants(config)
         seeds = sorted({variant.seed for variant in self.variants})
         heading = title(env, config.arch, config.agent, seeds)
-        with heeding_signals(self.interrupted), logging_to(folder.log):
+        with (
+            contextlib.closing(self.launcher),
+            heeding_signals(self.interrupted),
+            logging_to(folder.log),
+        ):
             files: list[Sink] = [
                 LiveFile(folder.live, self._instances),  # first: whoever sees a row sees the instances, too
                 JsonLines(folder.metrics),

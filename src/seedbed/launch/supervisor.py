@@ -140,6 +140,7 @@ class Supervisor:
         self._begun: float | None = None
         self._head_seen: float | None = None
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+        launcher.watch(lambda reason: on_failure(RunFailed(reason)))
 
     def start(self, roles: Sequence[Role], head: list[str] | None = None) -> dict[str, list[str]]:
         """Has the supervisor's thread start all instances of these roles, in order; does not wait for it.
@@ -185,7 +186,7 @@ class Supervisor:
         """
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(2 * GRACE_SECONDS)  # a launcher's call may wait for machines that are lost
         for role in reversed(self._program.roles if roles is None else roles):
             watched = list(self._watched[role.name].values())
             if role in self._program.before:

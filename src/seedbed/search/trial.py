@@ -14,6 +14,7 @@ import threading
 
 from seedbed.config.resolve import from_json
 from seedbed.errors import SeedbedError
+from seedbed.faults import end_command
 from seedbed.launch.allocator import restart_tuned
 from seedbed.metrics.say import say
 
@@ -41,4 +42,4 @@ def _end_with_the_sweep() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_command(main())
