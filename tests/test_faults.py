@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,3 +195,15 @@ def raised(error):
 )
 def test_any_message_is_one_line_that_a_terminal_shows(error, words):
     assert described(raised(error)) == words
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_command_in_which_something_is_stuck_ends_with_its_status_and_without_exit_handlers(
+    stuck: bool,
+) -> None:
+    program = (
+        "import atexit, sys\nfrom seedbed import faults\natexit.register(print, 'handled')\n"
+        f"print('told')\n{'faults.stuck.set()' if stuck else ''}\nfaults.end_command(75)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (75, ["told"] if stuck else ["told", "handled"])

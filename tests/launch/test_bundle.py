@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from harness import alive, at_once, until
+from harness import PATIENCE, alive, at_once, until
 
 from seedbed.architectures.program import Edge, Resources, Role, Task
 from seedbed.faults import Fault
@@ -335,6 +335,37 @@ def test_a_guest_asks_for_a_core_alone_after_the_others_and_is_forgotten_at_the_
         at_once(partial(instance.finish, 86_400.0))  # nobody waits for what is on no machine
     driver.close()
     assert len(engine.forgotten) == 4
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The engines of which a process has not taken its leave."""
+    found: list[Any] = []
+    monkeypatch.setattr(cluster, "end_without_ray", found.append)
+    return found
+
+
+def test_an_engine_whose_head_is_lost_is_asked_to_forget_nothing_and_left_without_a_leave(
+    launcher: tuple[ClusterLauncher, Seekers], left: list[Any]
+) -> None:
+    driver, engine = launcher
+    driver.start(Role("actor", 1, dials=(Edge("learner"),), restarts=3), task(0))
+    driver._watch.lost = "the head is gone"
+    driver.close()
+    assert (engine.forgotten, left) == ([], [engine])
+
+
+def test_an_engine_that_does_not_answer_at_the_end_is_left_after_a_while(
+    launcher: tuple[ClusterLauncher, Seekers], left: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_LEAVE_SECONDS", 0.01)
+    driver, engine = launcher
+    driver.start(Role("actor", 1, dials=(Edge("learner"),), restarts=3), task(0))
+    over = threading.Event()
+    monkeypatch.setattr(engine, "kill", lambda *_, **__: over.wait(PATIENCE), raising=False)
+    driver.close()
+    over.set()
+    assert left == [engine]
 
 
 @pytest.mark.parametrize(

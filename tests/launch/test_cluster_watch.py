@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from harness import PATIENCE
 
+from seedbed.errors import ConfigError
 from seedbed.launch import cluster_connection
-from seedbed.launch.cluster_connection import _RAYS_LIMIT, HEAD_SECONDS, ClusterWatch, _patient
+from seedbed.launch.cluster_connection import (
+    _RAYS_LIMIT,
+    HEAD_SECONDS,
+    ClusterWatch,
+    _patient,
+    connected,
+    end_without_ray,
+)
 
 ALIVE: list[dict[str, Any]] = [{"NodeID": "other", "Alive": False}, {"NodeID": "mine", "Alive": True}]
 DEAD: list[dict[str, Any]] = [{"NodeID": "mine", "Alive": False}]
@@ -128,3 +137,16 @@ def test_ray_is_asked_for_time_to_save_where_it_is_imported_and_nodes_keep_their
     with _patient():
         assert os.environ[_RAYS_LIMIT] == (given or "600")
     assert os.environ.get(_RAYS_LIMIT) == given
+
+
+def test_a_process_whose_cluster_is_lost_begins_no_other_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    bound, held = threading.Event(), threading.Event()
+    monkeypatch.setattr(cluster_connection, "_bound", bound)
+    monkeypatch.setattr(cluster_connection, "stuck", held)
+    unregistered: list[object] = []
+    monkeypatch.setattr(cluster_connection.atexit, "unregister", unregistered.append)
+    end_without_ray(SimpleNamespace(shutdown="its end"))
+    assert unregistered == ["its end"] and held.is_set()
+    with pytest.raises(ConfigError, match="a Ray cluster that is lost: start another process"):
+        connected()
