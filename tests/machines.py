@@ -30,12 +30,9 @@ def may_unshare(*flags: str) -> bool:
     return subprocess.run(["unshare", *flags, "true"], check=False, capture_output=True).returncode == 0
 
 
-_FIRST = (
-    "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); [signal.pause() for _ in iter(int, 1)]"
-)
-"""The first process of a machine, which has those forgotten that have ended and are nobody's children."""
-
-
+_FIRST = "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); sys.stdin.read()"
+"""The first process of a machine: those are forgotten that end and are nobody's children, and all others end with it,
+at the latest when the tests do."""
 _ENTER = """
 import ctypes, os, signal, subprocess, sys
 libc, here = ctypes.CDLL(None, use_errno=True), os.getcwd()
@@ -68,7 +65,8 @@ class Machine:
             undone.callback(_ip, "netns", "del", name)
             _ip("-n", name, "link", "set", "lo", "up")
             apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
-            self._keeper = psutil.Popen(["ip", "netns", "exec", name, *apart, sys.executable, "-c", _FIRST])
+            first = ["ip", "netns", "exec", name, *apart, sys.executable, "-c", _FIRST]
+            self._keeper = psutil.Popen(first, stdin=subprocess.PIPE)
             undone.callback(self._keeper.wait)
             undone.callback(self._keeper.kill)
             self._init = until(self._first, "the first process of a machine")
