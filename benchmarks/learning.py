@@ -39,6 +39,7 @@ KEPT = (
     "episodes",
     "policy_lag_mean",
     "stopped_because",
+    "commit",
 )
 KEPT_OF_SEVERAL = ("members", "compared")
 BESIDE = ("run_dir", "json", "video")

@@ -46,7 +46,7 @@ def card(name: str, row: dict[str, Any], seed: int) -> str:
         "published": published(score),
         "steps of training": f"{run['agent_steps']:,}",
         "seconds of training": f"{run['seconds']:,.0f}",
-        "commit": f"`{row['commit']}`",
+        "commit": f"`{run.get('commit', row['commit'])}`",
         "settings": "`config.json`",
     }
     lines += [f"| {key} | {value} |" for key, value in facts.items() if value]
