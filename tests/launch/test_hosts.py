@@ -24,7 +24,7 @@ from seedbed.launch import hosts as module
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import HOST_0, Hosts, _difference, _Others, common_checkpoint, follow, lead
 from seedbed.launch.rendezvous import free_port
-from seedbed.launch.train import take_part
+from seedbed.launch.train import _invitation, take_part
 from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, pack, save
 from seedbed.transport.admission import Invitation
 
@@ -163,6 +163,20 @@ def test_hosts_whose_run_could_not_begin_leave_nothing_that_the_next_start_would
         with pytest.raises(type(reason), match=f"^{reason}$"):
             take_part("127.0.0.1:7", 1)
     assert not (tmp_path / "run/hosts/1").exists()
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_host_without_the_token_is_told_how_to_get_it(
+    has_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEEDBED_JOIN", raising=False)
+    with pytest.raises(
+        ConfigError, match="set SEEDBED_JOIN to what host 0 printed, or give the --run-dir"
+    ) as told:
+        _invitation(tmp_path if has_folder else None, False)
+    assert (f"and {tmp_path} on this machine has none" in str(told.value)) == has_folder
+    RunFolder(tmp_path).token()
+    assert _invitation(tmp_path, False).token == RunFolder(tmp_path).token()
 
 
 class Losing(Standing):

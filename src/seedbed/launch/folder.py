@@ -401,9 +401,14 @@ class RunFolder:
                         "this user began in this place: put the file or folder itself there"
                     )
 
+    @property
+    def has_token(self) -> bool:
+        """True if the secret that actors and hosts need to join is in the folder."""
+        return os.path.lexists(self._token)
+
     def token(self) -> str:
         """Returns the secret that actors and hosts need to join; creates it once, readable only by the owner."""
-        if not os.path.lexists(self._token):
+        if not self.has_token:
             # Letters and digits only: it is pasted behind a flag, where "-…" would be taken for another flag.
             self._write(self._token, secrets.token_hex(16), 0o600)
         try:

@@ -329,10 +329,11 @@ def _invitation(run: Path | None, insecure: bool) -> Invitation:
     text = os.environ.get("SEEDBED_JOIN", "")
     if text:
         return Invitation.parse(text, insecure=insecure)
-    if run is None:
+    if run is None or not RunFolder(run).has_token:
+        none = "" if run is None else f", and {run} on this machine has none"
         raise ConfigError(
-            "host 0 lets nobody in who does not know the run's token: set SEEDBED_JOIN to what it printed, or give "
-            "the --run-dir of a disk that both have"
+            f"host 0 lets nobody in who does not know the run's token{none}: set SEEDBED_JOIN to what host 0 printed, "
+            "or give the --run-dir of a disk that both have"
         )
     return RunFolder(run).invitation(insecure=insecure)
 
