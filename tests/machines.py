@@ -78,7 +78,8 @@ class Machine:
     def _first(self) -> int | None:
         """The id, here, of the process that has its number 1, once it is there."""
         found = self._keeper.children()
-        return found[0].pid if found and _FIRST in words_of(found[0]) else None
+        is_python = bool(found) and words_of(found[0])[:1] == [sys.executable]
+        return found[0].pid if is_python else None
 
     def within(self, *words: str) -> list[str]:
         """Returns a command that executes ``words`` on this machine, in the current folder of who starts it."""

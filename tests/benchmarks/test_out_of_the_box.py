@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -30,6 +31,8 @@ def test_both_are_run_with_every_seed_and_what_an_interrupted_call_has_made_is_k
         assert (env, frames) == ("Acrobot-v1", 300_000)
         return {"eval": score - seed, "frames": frames, "seconds": 7, "versions": {"peer": "1"}}
 
+    looks = itertools.count()
+    monkeypatch.setattr(script, "measured_on", lambda: {"commit": f"c{next(looks)}"})
     monkeypatch.setattr(script, "ours", lambda env, frames, seed: run("ours", env, frames, seed, -80.0))
     monkeypatch.setattr(
         script, "theirs", lambda _, env, frames, seed: run("theirs", env, frames, seed, -90.0)
@@ -45,5 +48,6 @@ def test_both_are_run_with_every_seed_and_what_an_interrupted_call_has_made_is_k
     (row,) = map(json.loads, (results / "peers.jsonl").read_text().splitlines())
     assert (row["seedbed"], row["theirs"]) == ([-80.0, -81.0, -82.0], [-90.0, -91.0, -92.0])
     assert row["seconds"] == {"seedbed": [7] * 3, "theirs": [7] * 3}
-    assert len(row["commits"]) == 3 and row["commit"] == row["commits"][-1]
+    # Looks: at the first call, with both of seed 0, with ours of seed 1; at the second call, with theirs of seed 1, ….
+    assert (row["commits"], row["commit"]) == (["c1", "c3", "c6"], "c4")
     assert row["peer_versions"] == {"peer": "1"} and "--preset general --frames 300000" in row["command"]

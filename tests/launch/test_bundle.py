@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -353,6 +354,39 @@ def test_an_engine_whose_head_is_lost_is_asked_to_forget_nothing_and_left_withou
     driver._watch.lost = "the head is gone"
     driver.close()
     assert (engine.forgotten, left) == ([], [engine])
+
+
+def test_an_engine_that_fails_at_the_end_is_left_without_a_leave_and_the_run_is_not_told(
+    launcher: tuple[ClusterLauncher, Seekers], left: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, engine = launcher
+    driver.start(Role("actor", 1, dials=(Edge("learner"),), restarts=3), task(0))
+    monkeypatch.setattr(engine, "kill", Mock(side_effect=RuntimeError("no head")), raising=False)
+    driver.close()
+    assert left == [engine]
+
+
+def test_an_instance_is_finished_while_the_launcher_waits_for_its_engine(
+    held: tuple[_Held, Engine, list[float]],
+) -> None:
+    bundle, engine, clock = held
+    hear(bundle, engine, clock, {4: ("a.0", None), 5: ("a.1", None)})
+    taken, over = threading.Event(), threading.Event()
+
+    def waits() -> None:
+        with bundle.lock:
+            taken.set()
+            over.wait(PATIENCE)
+
+    thread = threading.Thread(target=waits, daemon=True)
+    thread.start()
+    try:
+        assert taken.wait(PATIENCE)
+        at_once(partial(bundle.look, 0.01))
+        assert [name for name, _ in engine.told()] == []
+    finally:
+        over.set()
+        thread.join(PATIENCE)
 
 
 def test_an_engine_that_does_not_answer_at_the_end_is_left_after_a_while(

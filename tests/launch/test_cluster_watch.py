@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness import PATIENCE
+from harness import PATIENCE, at_once
 
 from seedbed.errors import ConfigError
 from seedbed.launch import cluster_connection
@@ -21,6 +21,7 @@ from seedbed.launch.cluster_connection import (
     connected,
     end_without_ray,
 )
+from seedbed.launch.rendezvous import free_port
 
 ALIVE: list[dict[str, Any]] = [{"NodeID": "other", "Alive": False}, {"NodeID": "mine", "Alive": True}]
 DEAD: list[dict[str, Any]] = [{"NodeID": "mine", "Alive": False}]
@@ -148,5 +149,14 @@ def test_a_process_whose_cluster_is_lost_begins_no_other_run_there(monkeypatch: 
     monkeypatch.setattr(cluster_connection.atexit, "unregister", unregistered.append)
     end_without_ray(SimpleNamespace(shutdown="its end"))
     assert unregistered == ["its end"] and held.is_set()
-    with pytest.raises(ConfigError, match="a Ray cluster that is lost: start another process"):
+    with pytest.raises(ConfigError, match=r"bound to a Ray cluster that is lost, .*: start another process"):
         connected()
+
+
+def test_a_head_that_is_gone_is_noticed_before_ray_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = pytest.importorskip("ray._private.services")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    gone = f"127.0.0.1:{free_port('127.0.0.1')}"
+    monkeypatch.setattr(services, "canonicalize_bootstrap_address", lambda address: gone)
+    with pytest.raises(ConfigError, match="there is no Ray cluster at 'auto'"):
+        at_once(connected)

@@ -12,17 +12,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
+from jax._src import xla_bridge
 
 from seedbed.architectures.program import Role, Task
 from seedbed.config.resolve import configure, to_json
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch import hosts as module
 from seedbed.launch.folder import RunFolder
-from seedbed.launch.hosts import HOST_0, Hosts, _difference, _Others, common_checkpoint, follow, lead
+from seedbed.launch.hosts import (
+    _OF_GLOO,
+    HOST_0,
+    Hosts,
+    _difference,
+    _have_gloo_listen_towards,
+    _Others,
+    common_checkpoint,
+    follow,
+    lead,
+)
 from seedbed.launch.rendezvous import free_port
 from seedbed.launch.train import _invitation, take_part
 from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, pack, save
@@ -128,6 +140,9 @@ class Standing:
         self.looked: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.patience: list[float] = []
 
+    def watch(self, on_loss: Callable[[str], None]) -> None:
+        self.lose = on_loss
+
     def meet(self, *_: Any) -> None: ...
 
     def reach_head(self, *_: Any) -> None: ...
@@ -195,7 +210,8 @@ class Losing(Standing):
         self.head = addresses[0]
 
     def start(self, role: Role, task: Task) -> Losing:
-        threading.Thread(target=self._follow, daemon=True).start()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
         return self
 
     def _follow(self) -> None:
@@ -204,12 +220,15 @@ class Losing(Standing):
             self.over.wait(PATIENCE)
 
     def watch(self, on_loss: Callable[[str], None]) -> None:
+        assert not hasattr(self, "_thread"), "before the first start"
         self.lose = on_loss
 
     def ended(self) -> None: ...
 
     def close(self) -> None:
         self.over.set()
+        self._thread.join(PATIENCE)  # before `atexit` is its own again
+        assert not self._thread.is_alive()
 
 
 def test_hosts_whose_launcher_has_lost_them_are_lost_with_its_reason(
@@ -225,6 +244,33 @@ def test_hosts_whose_launcher_has_lost_them_are_lost_with_its_reason(
         launcher.lose("the cluster is gone")
         assert hosts.lost(PATIENCE) == "the cluster is gone"
         hosts.agree({})
+
+
+def test_hosts_that_are_lost_before_they_have_joined_are_not_waited_for() -> None:
+    standing = Standing()
+    others = _Others(standing, configure("toy:catch", preset="none", hosts=3), "127.0.0.1:7")  # type: ignore[arg-type]
+    others.start(Invitation("token" * 5))
+    standing.lose("the cluster is gone")
+    with pytest.raises(RunFailed, match=r"^the cluster is gone$"):
+        others.look()
+    heard: list[str] = []
+    others.report_losses_to(heard.append)
+    assert heard == ["the cluster is gone"], "those who ask later hear of it, too"
+
+
+def test_gloo_listens_at_the_address_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = xla_bridge._jax
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        library, _OF_GLOO, lambda **given: made.append(given)
+    )  # it is there in this version of JAX
+    for address in ("127.0.0.1:7", "localhost:7"):
+        _have_gloo_listen_towards(address)
+        getattr(library, _OF_GLOO)(distributed_client=None)
+    assert made[0] == {"distributed_client": None, "hostname": "127.0.0.1"}
+    assert made[1]["hostname"] in ("127.0.0.1", "::1")
+    monkeypatch.setattr(module, "address_towards", Mock(side_effect=OSError("no way to it")))
+    _have_gloo_listen_towards("far.example:7")  # whoever dials it says so
 
 
 @pytest.mark.parametrize("joined", [False, True])

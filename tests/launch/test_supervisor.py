@@ -181,7 +181,7 @@ def test_a_launcher_that_waits_for_lost_machines_does_not_hold_up_the_end(
     watch.start(watch._program.after, ["here"])
     try:
         assert inside.wait(PATIENCE)
-        watch.stop()
+        at_once(watch.stop)
     finally:
         over.set()
 

@@ -198,19 +198,26 @@ class _Held:
         Args:
           wait: seconds to wait for a report.
         """
-        with self.lock:
-            now = time.monotonic()
-            if self.handle is None or self.dead:
-                return
-            if self._asked is None and (wait or now - self._since > _ASK_SECONDS):
-                self._asked, self._since = self.handle.report.remote(), now
-            if self._asked is None:
-                return
-            if self.ray.wait([self._asked], timeout=wait)[0]:
-                answer, self._asked = self._asked, None
-                self._take(answer)
-            elif now - self._since > _MISSED_SECONDS:
-                self._miss()
+        if not self.lock.acquire(timeout=wait or -1):
+            return  # whoever has it may wait for a head that is lost
+        try:
+            self._look(wait)
+        finally:
+            self.lock.release()
+
+    def _look(self, wait: float) -> None:
+        now = time.monotonic()
+        if self.handle is None or self.dead:
+            return
+        if self._asked is None and (wait or now - self._since > _ASK_SECONDS):
+            self._asked, self._since = self.handle.report.remote(), now
+        if self._asked is None:
+            return
+        if self.ray.wait([self._asked], timeout=wait)[0]:
+            answer, self._asked = self._asked, None
+            self._take(answer)
+        elif now - self._since > _MISSED_SECONDS:
+            self._miss()
 
     def _take(self, answer: Any) -> None:
         try:
@@ -303,7 +310,7 @@ class ClusterLauncher:
         self._invitation: Invitation | None = None
         self._claim = ""
         self._progress = Progress()
-        self._closed = False
+        self._closed = self._left = False
 
     def address(self, role: Role, index: int) -> str:
         """See :class:`~seedbed.launch.launcher.Launcher`.
@@ -490,13 +497,22 @@ class ClusterLauncher:
         self._watch.close()
         leaving = threading.Thread(target=self._leave, name="leave", daemon=True)
         leaving.start()
-        leaving.join(_LEAVE_SECONDS if self._watch.lost is None else 2 * GRACE_SECONDS)
-        if leaving.is_alive() or self._watch.lost is not None:
-            end_without_ray(self._ray)
-        self._here.close()
+        try:
+            leaving.join(_LEAVE_SECONDS if self._watch.lost is None else 2 * GRACE_SECONDS)
+        finally:  # also after a second Ctrl-C
+            if not self._left:
+                end_without_ray(self._ray)
+            self._here.close()
 
     def _leave(self) -> None:
-        """Ends all bundles, and the connection."""
+        """Ends all bundles and the connection, and notes it."""
+        try:
+            self._left = self._has_left()
+        except Exception as error:  # of Ray, whose head may be lost just now
+            _log.warning("the leave of the cluster failed: %s", cause(error))
+
+    def _has_left(self) -> bool:
+        """Ends all bundles and the connection; returns False, without an end of the latter, if the cluster is lost."""
         with self._lock:
             begun = [held for held in self._bundles if held.handle is not None]
             for held in begun:
@@ -506,13 +522,14 @@ class ClusterLauncher:
             if ends:
                 self._ray.wait(ends, num_returns=len(ends), timeout=2 * GRACE_SECONDS)
             if self._watch.lost is not None:
-                return
+                return False
             for held in begun:
                 self._ray.kill(held.handle, no_restart=True)
             for group in self._groups.values():
                 self._ray.util.remove_placement_group(group)
             if self._own_connection:
                 self._ray.shutdown()
+            return True
 
 
 def tail_of(folder: RunFolder, name: str) -> bytes:

@@ -60,7 +60,9 @@ def connected() -> tuple[Any, bool]:
     except ImportError as error:
         raise ConfigError(f"on is ray, and Ray is not installed: {extra_line('ray')}") from error
     if _bound.is_set():
-        raise ConfigError("this process was connected to a Ray cluster that is lost: start another process")
+        raise ConfigError(
+            "this process is bound to a Ray cluster that is lost, or did not let it go: start another process"
+        )
     if ray.is_initialized():
         return ray, False
     address = os.environ.get("RAY_ADDRESS") or "auto"
@@ -79,7 +81,7 @@ def connected() -> tuple[Any, bool]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _hush()
-            _require_listener(address, ray.util.get_node_ip_address())
+            _require_listener(_resolved(address), ray.util.get_node_ip_address())
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
@@ -171,6 +173,15 @@ class ClusterWatch:
             )
         if self.lost is not None:
             on_loss(self.lost)
+
+
+def _resolved(address: str) -> str:
+    """Returns the address that Ray takes for ``auto``; it may be of a head that is gone.
+
+    The name is private to Ray: where it is gone, ``auto`` stays, and Ray itself waits for the head.
+    """
+    find = getattr(import_module("ray._private.services"), "canonicalize_bootstrap_address", None)
+    return (find(address) if find is not None and address == "auto" else None) or address
 
 
 def _require_listener(address: str, here: str) -> None:

@@ -47,6 +47,8 @@ from seedbed.transport.admission import Invitation
 
 _PATIENCE_SECONDS = 600.0
 _JAX_PATIENCE_SECONDS = 120
+_OF_GLOO = "make_gloo_tcp_collectives"
+"""Name of JAX's function for the connections of Gloo."""
 _FAREWELL_SECONDS = 60.0
 _LOOK_SECONDS, _DIAL_SECONDS = 0.05, 0.2
 _KEEP_SECONDS = 1.0
@@ -178,7 +180,7 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         **waiting,
     )
     if others is not None:
-        launcher.watch(rendezvous.lose)
+        others.report_losses_to(rendezvous.lose)
     hosts = Hosts(0, cluster.hosts, rendezvous)
     stack.enter_context(failing_together(hosts))
     _join_jax(hosts, for_jax, for_jax, cluster.host_timeout)
@@ -281,11 +283,14 @@ class _Others:
         self._instances: dict[int, Instance] = {}
         self._over = threading.Event()
         self._keeper: threading.Thread | None = None
+        self._lost: str | None = None
+        self._report: Callable[[str], None] | None = None
 
     def start(self, invitation: Invitation) -> None:
         """Starts all of them, which join by this invitation."""
         role = self._role
         assert role.entry is not None
+        self._launcher.watch(self._lose)
         self._launcher.meet(invitation, secrets.token_hex(16), ())
         self._launcher.reach_head([self._address])
         for index in range(1, role.count + 1):
@@ -294,11 +299,24 @@ class _Others:
 
     def look(self) -> None:
         """Does what is due until all have joined; raises :class:`RunFailed` if one has ended before."""
+        if self._lost is not None:
+            raise RunFailed(self._lost)
         for line in self._launcher.look_after():
             say(line)
         for index, instance in self._instances.items():
             if (fault := instance.ended()) is not None:
                 raise RunFailed(f"host {index} ended before it began: {fault} (log: {instance.log})")
+
+    def report_losses_to(self, report: Callable[[str], None]) -> None:
+        """Has the loss of all of them reported, from another thread or at once if they are lost already."""
+        self._report = report
+        if self._lost is not None:
+            report(self._lost)
+
+    def _lose(self, reason: str) -> None:
+        self._lost = reason
+        if self._report is not None:
+            self._report(reason)
 
     def keep(self) -> None:
         """Does what is due once all train together, in a thread; losses are the rendezvous's to notice."""
@@ -315,7 +333,7 @@ class _Others:
         over = time.monotonic()
         if self._keeper is not None:
             self._over.set()
-            self._keeper.join()
+            self._keeper.join(_FAREWELL_SECONDS)  # a launcher's call may wait for machines that are lost
             over += _FAREWELL_SECONDS  # hosts end when host 0 leaves, with a checkpoint
         for instance in self._instances.values():
             instance.finish(max(0.0, over - time.monotonic()))
@@ -391,10 +409,10 @@ def _have_gloo_listen_towards(address: str) -> None:
     other host reaches that. JAX has no setting for it. The name is private to JAX: where it is gone, nothing changes.
     """
     library: Any = getattr(import_module("jax._src.xla_bridge"), "_jax", None)
-    make = getattr(library, "make_gloo_tcp_collectives", None)
+    make = getattr(library, _OF_GLOO, None)
     with contextlib.suppress(OSError):  # the coordinator is not reached then, which is told by who dials it
         if make is not None:
-            library.make_gloo_tcp_collectives = partial(make, hostname=address_towards(address))
+            setattr(library, _OF_GLOO, partial(make, hostname=address_towards(address)))
 
 
 @contextlib.contextmanager

@@ -148,9 +148,9 @@ class Session:
         seeds = sorted({variant.seed for variant in self.variants})
         heading = title(env, config.arch, config.agent, seeds)
         with (
-            contextlib.closing(self.launcher),
             heeding_signals(self.interrupted),
             logging_to(folder.log),
+            contextlib.closing(self.launcher),
         ):
             files: list[Sink] = [
                 LiveFile(folder.live, self._instances),  # first: whoever sees a row sees the instances, too
