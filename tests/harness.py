@@ -280,6 +280,12 @@ def learned(folder: Path) -> int:
     return until(lambda: max([0, *(row["updates"] for row in rows(folder))]), f"an update in {folder}")
 
 
+def learns_on(folder: Path, what: str = "more updates") -> None:
+    """Waits until its rows tell of more updates than now."""
+    before = learned(folder)
+    until(lambda: learned(folder) > before, what)
+
+
 def summary(folder: Path) -> dict[str, Any]:
     """``summary.json``."""
     return dict(json.loads((folder / "summary.json").read_text()))

@@ -7,7 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import SEEDBED, Command, balanced, checkpoints, flags, learned, rows, summary, thorough, until
+from harness import (
+    SEEDBED,
+    Command,
+    balanced,
+    checkpoints,
+    flags,
+    learned,
+    learns_on,
+    summary,
+    thorough,
+    until,
+)
 from machines import Cable, Machine, two_machines
 from raylets import SLEEPY
 
@@ -40,8 +51,7 @@ def test_an_actor_from_elsewhere_waits_for_its_learner_and_comes_back_when_the_c
             cable.pull()
             learner.says("actor 1 left")
             actor.says("waiting for it to come back")
-            updates = rows(tmp_path / "here/run")[-1]["updates"]
-            until(lambda: learned(tmp_path / "here/run") > updates, "updates without it")
+            learns_on(tmp_path / "here/run", "updates without it")
             cable.plug()
             until(lambda: learner.output.count("actor 1 joined from elsewhere") == 2, "the actor, again")
             learner.interrupt()

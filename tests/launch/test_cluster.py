@@ -20,6 +20,7 @@ from harness import (
     checkpoints,
     flags,
     learned,
+    learns_on,
     rows,
     summary,
     thorough,
@@ -141,8 +142,7 @@ def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: 
         until(lambda: not alive(lost), "the end of the actor of a lost machine")
         waits = "actors 1 of 2 placed (1 waits for machines)"
         until(lambda: waits in driver.output[told:], "the line that says so")
-        updates = learned(tmp_path / "run")
-        until(lambda: learned(tmp_path / "run") > updates, "updates with the actor that is left")
+        learns_on(tmp_path / "run", "updates with the actor that is left")
         nodes.find_another()
         until(lambda: actor(far, lost), "the actor on another machine")
         until(lambda: "actors 2 of 2 placed" in driver.output[told:], "the line that says so")
@@ -159,8 +159,7 @@ def test_what_is_lost_is_replaced_and_the_books_balance(nodes: Nodes, tmp_path: 
     with Command(*words, cwd=tmp_path) as driver:
         driver.says("resumed from")
         driver.says("actors 2 of 2 placed")
-        updates = learned(tmp_path / "run")
-        until(lambda: learned(tmp_path / "run") > updates, "updates of the second session")
+        learns_on(tmp_path / "run", "updates of the second session")
         driver.process.kill()
         driver.wait()
         until(lambda: not ours(tmp_path), "the end of all")
@@ -189,8 +188,7 @@ def test_a_learner_whose_own_node_is_killed_saves_and_ends_and_the_same_command_
         with Command(*words, cwd=tmp_path) as driver:
             driver.says("resumed from")
             driver.says("actors 2 of 2 placed")
-            updates = learned(tmp_path / "run")
-            until(lambda: learned(tmp_path / "run") > updates, "updates of the second session")
+            learns_on(tmp_path / "run", "updates of the second session")
             driver.interrupt()
             assert driver.wait() == Status.EXECUTE_AGAIN, driver.output
         until(lambda: not ours(tmp_path), "the end of all")
@@ -353,8 +351,7 @@ def test_a_lost_host_ends_the_others_with_a_checkpoint_and_the_run_goes_on_from_
             nodes.find_another()
         driver.says("hosts 1 of 1 placed")
         driver.says("resumed from")
-        updates = learned(tmp_path / "run")
-        until(lambda: learned(tmp_path / "run") > updates, "updates of the second session")
+        learns_on(tmp_path / "run", "updates of the second session")
         driver.interrupt()
         assert driver.wait() == Status.EXECUTE_AGAIN, driver.output
     assert balanced(summary(tmp_path / "run"))
@@ -430,8 +427,7 @@ def test_guests_come_with_a_machine_and_go_with_it(
             lambda: "actors 2 of 2 and 0 of 2 guests placed (2 wait for machines)" in driver.output[told:],
             "the line that says so",
         )
-        updates = learned(run)
-        until(lambda: learned(run) > updates, "updates without guests")
+        learns_on(run, "updates without guests")
         driver.interrupt()
         assert driver.wait() == Status.OVER, driver.output
     found = summary(run)

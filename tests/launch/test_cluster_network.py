@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import SEEDBED, Command, alive, balanced, checkpoints, flags, learned, summary, until, words_of
+from harness import (
+    SEEDBED,
+    Command,
+    alive,
+    balanced,
+    checkpoints,
+    flags,
+    learned,
+    learns_on,
+    summary,
+    until,
+    words_of,
+)
 from machines import HEAD_PORT, Cable, Machine, two_machines
 from raylets import SLEEPY, Actors
 
@@ -52,8 +64,7 @@ class Scene:
 
     def learns(self) -> None:
         """Waits for further updates."""
-        updates = learned(self.run)
-        until(lambda: learned(self.run) > updates, "more updates")
+        learns_on(self.run)
 
     def balances(self) -> None:
         """The books do, and the newest checkpoint is of the last update."""
