@@ -121,7 +121,6 @@ def test_an_actor_beyond_a_pulled_cable_is_let_go_and_another_comes_when_its_mac
     scene.balances()
     found = summary(scene.run)
     assert found["actor_restarts"] == 0, "a lost machine is no fault of an actor"
-    assert found["steps_dropped"] > 0
     assert "Traceback" not in driver.output
 
 
