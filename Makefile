@@ -6,6 +6,8 @@ ENV = ALE/Pong-v5
 ARGS =
 PYTHON =
 unexport ENV
+# Images of containers often forbid Python to keep what it has compiled: each process of a test would compile all anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin

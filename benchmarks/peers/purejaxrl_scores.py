@@ -1,7 +1,7 @@
 """A peer: PureJaxRL's PPO learns a game of MinAtar by its own recipe; prints one line of JSON with its returns.
 
-What it needs stands in ``purejaxrl_ppo.py``; started by ``benchmarks/minatar.py``. Returns are of the episodes that
-ended in training: the mean of the last 100, and that of each twentieth of the steps.
+What it needs stands in ``purejaxrl_ppo.py``; started by ``benchmarks/minatar_scores.py``. Returns are of the episodes
+that ended in training: the mean of the last 100, and that of each twentieth of the steps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Games of MinAtar beside PureJaxRL: what its PPO learns by its own recipe, and what ours has learned by the same.
 
-``.venv/bin/python benchmarks/minatar.py PYTHON_OF_THE_PEER CHECKOUT [--games Asterix …]`` trains the peer for as many
-steps as our runs had, three seeds each, and appends a row for each game to ``benchmarks/results/peers.jsonl``. Ours are
-the runs of the rows ``minatar-GAME-ppo`` of ``learning.jsonl``; on both sides returns are of the last 100 episodes of
-training. What the peer needs stands in ``benchmarks/peers/purejaxrl_ppo.py``.
+``.venv/bin/python benchmarks/minatar_scores.py PYTHON_OF_THE_PEER CHECKOUT [--games Asterix …]`` trains the peer for
+as many steps as our runs had, three seeds each, and appends a row for each game to ``benchmarks/results/peers.jsonl``.
+Ours are the runs of the rows ``minatar-GAME-ppo`` of ``learning.jsonl``; on both sides returns are of the last 100
+episodes of training. What the peer needs stands in ``benchmarks/peers/purejaxrl_ppo.py``.
 """
 
 from __future__ import annotations
