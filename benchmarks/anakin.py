@@ -9,13 +9,11 @@ both sides; ``own``, a network for each, is what both have by themselves.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from side_by_side import keep, last_line, measured_on, seedbed
+from side_by_side import keep, measured_on, peers_line, seedbed
 
-HERE = Path(__file__).parent
 STEPS, EPOCHS, MINIBATCHES = 128, 4, 8
 # Environments on two cores, and updates of the peer in one call there (a few seconds of them).
 WORK = {"CartPole-v1": (512, 10), "Breakout-MinAtar": (1024, 3)}
@@ -30,9 +28,8 @@ def flags(env: str, envs: int, network: str) -> str:
 
 
 def peer(given: argparse.Namespace, env: str, envs: int, updates: int) -> dict[str, Any]:
-    command = [given.python, str(HERE / "peers" / "purejaxrl_ppo.py"), "--checkout", given.checkout]
-    command += ["--env", env, "--envs", str(envs), "--updates", str(updates)]
-    return last_line(*command, *["--shared"] * (given.network == "shared"))
+    words = ["--checkout", given.checkout, "--env", env, "--envs", str(envs), "--updates", str(updates)]
+    return peers_line(given.python, "purejaxrl_ppo.py", *words, *["--shared"] * (given.network == "shared"))
 
 
 def compared(given: argparse.Namespace, env: str, envs: int, updates: int) -> dict[str, Any]:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from side_by_side import RESULTS, keep, last_line, measured_on
+from side_by_side import RESULTS, keep, measured_on, peers_line
 
-HERE = Path(__file__).parent
 GAMES = ("Asterix", "Breakout", "Freeway", "SpaceInvaders")
 
 
@@ -31,11 +29,10 @@ def compared(given: argparse.Namespace, game: str) -> dict[str, Any]:
     """Trains the peer; returns the row."""
     machine, row = measured_on(), ours(game)
     frames = row["settings"]["frames"]
-    command = [given.python, str(HERE / "peers" / "purejaxrl_scores.py"), "--checkout", given.checkout]
-    command += ["--env", f"{game}-MinAtar", "--frames", str(frames)]
+    words = ["--checkout", given.checkout, "--env", f"{game}-MinAtar", "--frames", str(frames)]
     theirs = []
     for seed in given.seeds:
-        theirs.append(last_line(*command, "--seed", str(seed)))
+        theirs.append(peers_line(given.python, "purejaxrl_scores.py", *words, "--seed", str(seed)))
         print(f"{game}, seed {seed}: {theirs[-1]['mean_return']:.1f} by PureJaxRL", flush=True)
     returns = [run["mean_return"] for run in row["runs"]]
     print(

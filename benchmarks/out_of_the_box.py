@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from side_by_side import SEEDBED, keep, last_line, measured_on
+from side_by_side import SEEDBED, keep, last_line, measured_on, peers_line
 
 HERE = Path(__file__).resolve().parent
 TASKS = {
@@ -48,8 +48,7 @@ def ours(env: str, frames: int, seed: int) -> dict[str, Any]:
 def theirs(python: str, env: str, frames: int, seed: int) -> dict[str, Any]:
     """Trains and plays the peer."""
     words = ["--env", env, "--frames", str(frames), "--seed", str(seed), "--episodes", str(EPISODES)]
-    found: dict[str, Any] = last_line(python, str(HERE / "peers" / "sb3_ppo.py"), *words)
-    return found
+    return peers_line(python, "sb3_ppo.py", *words)
 
 
 def kept(folder: Path | None, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:

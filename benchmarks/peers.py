@@ -8,12 +8,10 @@ convolutions in bfloat16, and appends a row to ``benchmarks/results/peers.jsonl`
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from statistics import median
 
-from side_by_side import keep, last_line, measured_on, seedbed
+from side_by_side import keep, measured_on, peers_line, seedbed
 
-HERE = Path(__file__).parent
 FLAGS = "ALE/Breakout-v5 --network nature --actors 2 --envs-per-actor 32"
 
 
@@ -30,9 +28,7 @@ def main() -> None:
         for dtype, rates in ours.items():
             rates.append(seedbed(f"{FLAGS} --compute-dtype {dtype}", arguments.seconds))
             print(f"seedbed, {dtype}: {rates[-1]:.0f} steps/s", flush=True)
-        peer = last_line(
-            arguments.python, str(HERE / "peers" / "sb3_a2c.py"), "--seconds", str(arguments.seconds)
-        )
+        peer = peers_line(arguments.python, "sb3_a2c.py", "--seconds", str(arguments.seconds))
         theirs.append(peer["steps_per_second"])
         versions = peer["versions"]
         print(f"Stable-Baselines3 A2C: {theirs[-1]:.0f} steps/s", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+PEERS = Path(__file__).resolve().parent / "peers"
 SEEDBED = (sys.executable, "-m", "seedbed")
 
 
@@ -20,11 +22,17 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:end], words[end + 1 :]
 
 
-def last_line(*command: str) -> dict[str, Any]:
-    """Runs a command; the JSON object that is its last line."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+def last_line(*command: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runs a command, with these environment variables or its parent's; the JSON object that is its last line."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=env)
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def peers_line(python: str, script: str, *words: str) -> dict[str, Any]:
+    """Runs a script of ``peers/`` by the Python of another environment, which is given no package of this one."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return last_line(python, str(PEERS / script), *words, env=own)
 
 
 def seedbed(flags: str, seconds: float) -> float:
