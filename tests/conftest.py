@@ -63,3 +63,13 @@ def bounded_memory() -> Iterator[None]:
     if "jax" in sys.modules and psutil.Process().memory_info().rss > _kept[0] + _GROWTH:
         sys.modules["jax"].clear_caches()
         _kept[0] = psutil.Process().memory_info().rss
+
+
+@pytest.fixture(autouse=True)
+def no_curve(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs of this process draw no curve at their end, a quarter of a second each; with the mark ``draws`` they do."""
+    session = sys.modules.get("seedbed.launch.session")
+    with pytest.MonkeyPatch.context() as patch:
+        if session is not None and request.node.get_closest_marker("draws") is None:
+            patch.setattr(session, "draw_curve", lambda *_: None)
+        yield

@@ -83,6 +83,7 @@ def test_a_round_changes_how_much_is_explored_at_once(tmp_path: Path) -> None:
     np.testing.assert_allclose(epsilons[:, 0], bases, rtol=1e-6)  # the first one has the rank 0
 
 
+@pytest.mark.draws
 def test_the_best_one_is_what_is_played_and_all_are_compared(tmp_path: Path) -> None:
     done = run(tmp_path / "run", 20, agent="ppo", seeds=3, sweep=SWEEP).to_json()
     means = [variant["mean_return"] for variant in done["variants"]]

@@ -326,7 +326,7 @@ def test_a_flag_that_stands_beside_another_is_shown_with_it_and_always_read(
     assert f"--{flag}" not in run(capsys, *words, "--help")[1]
     assert f"--{flag}" in run(capsys, *words, *values, "--help")[1]
     # Hidden is not unknown, but it has to mean something.
-    beside = values if flag == "host-timeout" else []
+    beside = values if flag in ("max-envs", "host-timeout") else []
     found = flat(configuration([*words[1:], *beside, f"--{flag}", "7000"]))
     assert found[flag.replace("-", "_")] == 7000
 

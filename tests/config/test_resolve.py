@@ -2,6 +2,7 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from seedbed.agents.ppo import PPOSettings
@@ -26,6 +27,7 @@ from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent, build_spec
 from seedbed.registry import AGENTS, ARCHITECTURES
 
+LISTENING: dict[str, Any] = {"listen": ("127.0.0.1:0",)}
 OTHERS: dict[str, Any] = {
     "env": "CartPole-v1",
     "seed": 7,
@@ -158,27 +160,30 @@ def test_numbers_at_the_edge_are_fine() -> None:
         preset="none",
         actors=0,
         listen=["127.0.0.1:0"],
+        max_envs=1,
         prefetch=0,
         inference_wait_ms=0,
         lstm=0,
         actor_restarts=0,
     )
-    configure("toy:catch", preset="none", max_envs=32, checkpoint_minutes=0, lag=0)
+    configure("toy:catch", preset="none", checkpoint_minutes=0, lag=0)
 
 
 def test_slots_are_judged_when_all_is_known() -> None:
-    assert configure("CartPole-v1", max_envs=64).placement.slots == 64  # the preset has one actor of 64
+    place = configure("CartPole-v1", max_envs=64, **LISTENING).placement
+    assert place.slots == 64  # the preset has one actor of 64
     assert configure("toy:catch", preset="none").placement.slots == 32 + 256
-    assert configure("toy:catch", preset="none", actors=3, max_actors=9).placement.most_actors == 9
+    place = configure("toy:catch", preset="none", actors=3, max_actors=9, **LISTENING).placement
+    assert place.most_actors == 9
     assert configure("toy:catch", preset="none", actors=3).placement.most_actors == 1027
     with pytest.raises(ConfigError, match="max_actors is 2, and has to be 3 or more"):
-        _ = configure("toy:catch", preset="none", actors=3, max_actors=2).placement.most_actors
+        _ = configure("toy:catch", preset="none", actors=3, max_actors=2, **LISTENING).placement.most_actors
     with pytest.raises(ConfigError, match="max_envs is 31, and has to be 32 or more"):
-        _ = configure("toy:catch", preset="none", max_envs=31).placement.slots
+        _ = configure("toy:catch", preset="none", max_envs=31, **LISTENING).placement.slots
     with pytest.raises(ConfigError, match="max_envs is 47, and has to be 48 or more: the run's own 3 actors"):
-        _ = configure("toy:catch", preset="none", max_envs=47, guests=1).placement.slots
+        _ = configure("toy:catch", preset="none", max_envs=47, **LISTENING, guests=1).placement.slots
     with pytest.raises(ConfigError, match="max_actors is 4, and has to be 5 or more"):
-        _ = configure("toy:catch", preset="none", max_actors=4, guests=3).placement.most_actors
+        _ = configure("toy:catch", preset="none", max_actors=4, **LISTENING, guests=3).placement.most_actors
 
 
 def test_numbers_and_lists_are_converted_without_loss() -> None:
@@ -410,6 +415,10 @@ def test_settings_by_the_names_of_other_systems_lead_to_ours(given: dict[str, An
         ("opponents_by", "recent", "opponents is 0", {"opponents": 1}),
         ("host_timeout", 9.0, "hosts is 1", {"hosts": 2}),
         ("coordinator", "127.0.0.1:9", "hosts is 1", {"hosts": 2}),
+        ("max_envs", 900, "listen is empty", LISTENING),
+        ("max_actors", 900, "listen is empty", LISTENING),
+        ("insecure", True, "listen is empty, hosts is 1 and on is here", LISTENING),
+        ("insecure", True, "listen is empty, hosts is 1 and on is here", {"hosts": 2}),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused_and_an_older_record_of_it_is_read(
@@ -420,11 +429,12 @@ def test_a_setting_that_means_nothing_is_refused_and_an_older_record_of_it_is_re
     ):
         configure("CartPole-v1", preset="none", **{name: value})
     flag = f"--{name.replace('_', '-')}"
+    said = [flag] if value is True else [flag, str(value)]
     with pytest.raises(ConfigError, match=f"^{flag} means nothing where {idle}: give --"):
-        configuration(["CartPole-v1", flag, str(value)])
+        configuration(["CartPole-v1", *said])
     with_other = configure("CartPole-v1", preset="none", **other, **{name: value})
-    words = [f"--{each} {number}" for each, number in other.items()]
-    given = configuration([*["CartPole-v1", "--preset", "none"], *" ".join(words).split(), flag, str(value)])
+    words = [word for each, given in other.items() for word in (f"--{each}", *map(str, np.atleast_1d(given)))]
+    given = configuration(["CartPole-v1", "--preset", "none", *words, *said])
     assert given == with_other
     plain = to_json(configure("CartPole-v1", preset="none"))
     assert to_json(from_json({**plain, name: value}))[name] == value

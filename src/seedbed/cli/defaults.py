@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from seedbed.cli.parse import parse
-from seedbed.config.placement import BESIDE, IDLE_AT, has_meaning, is_shown, names_of
+from seedbed.config.placement import BESIDE, MEANINGLESS, has_meaning, is_shown, names_of
 from seedbed.config.resolve import defaults, of_others, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -186,15 +186,10 @@ def _require_meaning(config: RunConfig, words: Iterable[str]) -> None:
     """Raises :class:`ConfigError` at a flag that means nothing for the run's agent, or without another flag."""
     words = list(words)
     for flag, names in _flags(words):
-        for other, (idle, idling) in IDLE_AT.items():
-            # Among the words: as a flag, or as an axis of a sweep.
-            given = any(other in each for _, each in _flags(words)) or any(
-                word.startswith(f"{other}=") for word in words
-            )
-            if names & {*idling} and not given and getattr(config.placement, other, idle) == idle:
-                raise ConfigError(
-                    f"{flag} means nothing where {other} is {idle}: give --{other}, or leave it out"
-                )
+        for idle in MEANINGLESS:
+            if names & {*idle.names} and idle.at(config.placement) and not _mentioned(idle.where, words):
+                others = ", ".join(f"--{other}" for other in idle.where)
+                raise ConfigError(f"{flag} means nothing where {idle}: give {others}, or leave it out")
         for part in fields(config.placement):
             if part.name in names and not has_meaning(part, type(config.settings)):
                 raise ConfigError(f"{flag} is given, but {config.agent} has no use for it: leave it out")
@@ -207,6 +202,14 @@ def _require_meaning(config: RunConfig, words: Iterable[str]) -> None:
                 raise ConfigError(
                     f"{flag} is given, and means nothing without {needed}: add that, or leave it out"
                 )
+
+
+def _mentioned(settings: Iterable[str], words: Sequence[str]) -> bool:
+    """Whether one of the settings is among the words: as a flag, or as an axis of a sweep."""
+    axes = tuple(f"{name}=" for name in settings)
+    return any(not names.isdisjoint(settings) for _, names in _flags(words)) or any(
+        word.startswith(axes) for word in words
+    )
 
 
 def _flags(words: Iterable[str]) -> Iterator[tuple[str, set[str]]]:

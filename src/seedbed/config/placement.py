@@ -42,11 +42,35 @@ def at_least(settings: object, least: float, *names: str, above: bool = False) -
             )
 
 
-IDLE_AT: Mapping[str, tuple[int, tuple[str, ...]]] = {
-    "opponents": (0, ("opponents_every", "opponents_share", "opponents_by")),
-    "hosts": (1, ("coordinator", "host_timeout")),
-}
-"""For some settings, the value at which others mean nothing, and those."""
+@dataclass(frozen=True)
+class Idle:
+    """Settings that mean nothing where all of certain others have certain values.
+
+    Attributes:
+      names: the settings that mean nothing.
+      where: the other settings, with the value of each at which that is so.
+    """
+
+    names: tuple[str, ...]
+    where: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """Returns the values in words."""
+        said = [f"{name} is {'empty' if value == () else value}" for name, value in self.where.items()]
+        return " and ".join([", ".join(said[:-1]), said[-1]] if said[1:] else said)
+
+    def at(self, section: Any) -> bool:
+        """Returns whether the others have these values in a section; one that it lacks has."""
+        return all(getattr(section, name, value) == value for name, value in self.where.items())
+
+
+MEANINGLESS: tuple[Idle, ...] = (
+    Idle(("opponents_every", "opponents_share", "opponents_by"), {"opponents": 0}),
+    Idle(("coordinator", "host_timeout"), {"hosts": 1}),
+    Idle(("max_envs", "max_actors"), {"listen": ()}),
+    Idle(("tls_cert", "insecure"), {"listen": (), "hosts": 1, "on": "here"}),
+)
+"""Settings that mean nothing without others."""
 
 
 BESIDE = "beside"

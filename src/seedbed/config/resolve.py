@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.config.names_elsewhere import COMING_FROM, ELSEWHERE
-from seedbed.config.placement import IDLE_AT, names_of
+from seedbed.config.placement import MEANINGLESS, names_of
 from seedbed.config.settings import RunConfig
 from seedbed.envs.options import split, written
 from seedbed.envs.reading import Written, is_union, plain, words
@@ -157,13 +157,15 @@ def configure(
 
 
 def idle_beside(name: str, config: RunConfig) -> str | None:
-    """Returns the setting and value that make another setting mean nothing; None if it means something, or is unset."""
+    """Returns the settings and values that make another one mean nothing; None if it means something, or is unset."""
     defaults = {part.name: part.default for part in dataclasses.fields(config.placement)}
-    for other, (idle, names) in IDLE_AT.items():
-        if name not in names or getattr(config.placement, name) == defaults[name]:
-            continue
-        if getattr(config.placement, other) == idle:
-            return f"{other} is {idle}"
+    for idle in MEANINGLESS:
+        if (
+            name in idle.names
+            and getattr(config.placement, name) != defaults[name]
+            and idle.at(config.placement)
+        ):
+            return str(idle)
     return None
 
 
