@@ -17,7 +17,6 @@ head computes nothing: it watches, counts and writes checkpoints.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -243,7 +242,7 @@ def _begin(
     """
     index, epoch = context.task.index, job["epoch"]
     mine = GorilaWorker(context.config, context.agent, context.spec, server=shards, index=index, epoch=epoch)
-    [address] = mine.loop.open([f"inproc:worker-{os.getpid()}-{index}-{epoch}"])
+    [address] = mine.loop.open([f"inproc:worker-{secrets.token_hex(8)}"])
 
     def step() -> None:
         with contextlib.closing(connect(address, timeout=0.0)) as client:
