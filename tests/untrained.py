@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from harness import tiny
 
 from seedbed.envs.make import spec_of
@@ -14,7 +15,9 @@ from seedbed.launch.build import build_agent
 from seedbed.launch.folder import RunFolder
 from seedbed.learning.checkpoint import Contents, save
 from seedbed.learning.learner import Learner
+from seedbed.nets.normalizer import add_observations
 from seedbed.seeding import key
+from seedbed.types import map_leaves
 
 
 def untrained(env: str, folder: Path, *, like: str = "", **settings: Any) -> Path:
@@ -34,5 +37,20 @@ def untrained(env: str, folder: Path, *, like: str = "", **settings: Any) -> Pat
     kept = RunFolder.create(config)
     kept.keep_spec(spec)
     learner = Learner(build_agent(config, spec), jax.local_devices()[:1], key(1, "untrained"))
-    save(kept.checkpoints, 0, Contents({"train": learner.state}, {"version": 0}))
+    save(kept.checkpoints, 0, Contents({"train": _having_seen(learner.state, spec)}, {"version": 0}))
     return folder
+
+
+def _having_seen(state: Any, spec: Any) -> Any:
+    """The state of a learner whose statistics of observations, if it has any, are not those of its beginning.
+
+    With those, to normalize an observation changes nothing, and to forget it would go unnoticed.
+    """
+    if (statistics := state.params.get("observations")) is None:
+        return state
+    random = np.random.default_rng(0)
+    seen = map_leaves(
+        lambda leaf: random.normal(0.5, 3.0, (20, 2, *leaf.shape)).astype(leaf.dtype), spec.observation
+    )
+    moved = add_observations(statistics, spec.observation, seen)
+    return state._replace(params={**state.params, "observations": moved})

@@ -19,12 +19,16 @@ import seedbed
 from seedbed.cli.main import main
 from seedbed.errors import ConfigError
 from seedbed.evaluation.export import FORMATS, function_of
+from seedbed.nets.build import NETWORKS
 from seedbed.types import ACTION_MASK, ArraySpec, leaves, rebuild
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("toy:catch", {"agent": "vtrace"}),
     "pictures": ("toy:catch", {"agent": "vtrace", "env_options": ("cell_pixels=8",), "network": "nature"}),
     "deep": ("toy:catch", {"agent": "a2c", "env_options": ("cell_pixels=8",), "network": "deep", "lstm": 8}),
+    "shallow": ("toy:catch", {"agent": "vtrace", "env_options": ("cell_pixels=8",), "network": "shallow"}),
+    "small": ("toy:catch", {"agent": "a2c", "env_options": ("cell_pixels=8",), "network": "small"}),
+    "pooled": ("toy:catch", {"agent": "ppo", "env_options": ("cell_pixels=8",), "network": "pooled"}),
     "tiny": ("toy:catch", {"agent": "dqn", "env_options": ("cell_pixels=2",), "network": "tiny"}),
     "memory": ("toy:memory", {"agent": "ppo", "lstm": 8, "previous_action": True, "previous_reward": True}),
     "continuous": ("Pendulum-v1", {"agent": "ppo", "normalize_observations": True}),
@@ -80,6 +84,10 @@ TURNS = [(name, FORMATS[number % 2] if name != "search" else "stablehlo") for nu
 # The deep network takes long to compile.
 FIRST = [turn for turn in TURNS if turn[0] != "deep"]
 OTHERS = [(name, FORMATS[(number + 1) % 2]) for number, name in enumerate(RUNS) if name != "search"]
+
+
+def test_every_network_is_among_the_runs() -> None:
+    assert {settings.get("network", "mlp") for _, settings in RUNS.values()} == {*NETWORKS} - {"auto"}
 
 
 @pytest.mark.parametrize(("name", "form"), [*shortened(TURNS, FIRST), *thorough(*OTHERS)])

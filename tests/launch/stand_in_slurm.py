@@ -6,6 +6,7 @@ Each command is this file under another name. Jobs begin at once, as processes o
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -27,7 +28,13 @@ def sbatch(words: list[str]) -> int:
         output = options["output"].replace("%a", str(index))
         process = subprocess.Popen(
             [sys.executable, __file__, "task", str(script), output],
-            env={**os.environ, "SLURM_JOB_ID": f"{job}{index:03}", "SLURM_JOB_NODELIST": "localhost", **task},
+            env={
+                **os.environ,
+                "SLURM_JOB_ID": f"{job}{index:03}",
+                "SLURM_JOB_NODELIST": "localhost",
+                "SLURM_NTASKS": str(int(options.get("nodes", 1)) * int(options.get("ntasks-per-node", 1))),
+                **task,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -60,9 +67,11 @@ def task(words: list[str]) -> int:
 
 
 def srun(words: list[str]) -> int:
-    """Runs a command as often as there are tasks, at the same time; returns the highest exit status."""
-    command = [word for word in words if not word.startswith("--")] if words[0].startswith("--") else words
-    count = next((int(word.partition("=")[2]) for word in words if word.startswith("--ntasks=")), 1)
+    """Runs a command once for each task of the job, at the same time; returns the highest exit status."""
+    own = list(itertools.takewhile(lambda word: word.startswith("--"), words))
+    command = words[len(own) :]
+    asked = [word.partition("=")[2] for word in own if word.startswith("--ntasks=")]
+    count = int((asked or [os.environ["SLURM_NTASKS"]])[0])
     started = [
         subprocess.Popen(command, env={**os.environ, "SLURM_PROCID": str(index)}) for index in range(count)
     ]

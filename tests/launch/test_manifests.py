@@ -89,6 +89,7 @@ def test_files_are_the_expected_ones_and_of_their_language(case: str, tmp_path: 
             "agent": "sac",
             "arch": "apex",
             "replay_size": 7_000,
+            "listen": ("0.0.0.0:7700",),
             "tls_cert": ("a.pem", "b.pem"),
         },
     ],
@@ -402,6 +403,31 @@ def test_slurm_scripts_train_and_go_on_after_an_interruption_and_a_lost_actor(tm
     found = summary(run)
     assert found["env_frames"] >= frames and balanced(found)
     assert not processes(run, "actor") + processes(run, "train")
+
+
+@pytest.mark.slow
+def test_a_gang_of_slurm_trains_as_one_and_goes_on_after_its_time_was_up(tmp_path: Path) -> None:
+    run, frames = tmp_path / "run", 1_500
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    asked = [*GANG, "--frames", str(frames), "--run-dir", str(run), "--port", port, "--accelerators", "0"]
+    files_of(["slurm", *asked], tmp_path / "out")
+    with slurm(tmp_path) as surroundings:
+        subprocess.run([tmp_path / "out" / "submit.sh"], env=surroundings, cwd=tmp_path, check=True)
+        learned(run)
+        hosts = until(lambda: len(found := processes(run, "train")) == 2 and found, "two hosts")
+        for host in hosts:  # as Slurm does to each task when the time is nearly up
+            host.terminate()
+        ended = tmp_path / "state" / "ended-1000"
+        until(ended.exists, "the end of both")
+        said = (run / "logs" / "learner.slurm").read_text()
+        assert ended.read_text() == "0", said
+    assert said.count("resumed from") == said.count(f"{frames} frames spent") == 2, said
+    for host in (run, run / "hosts" / "1"):
+        found = summary(host)
+        assert found["env_frames"] >= frames and balanced(found)
+    assert not processes(run, "train")
 
 
 @pytest.mark.slow
