@@ -217,6 +217,12 @@ def test_actors_that_only_step_may_step_aside(arch: str, tmp_path: Path) -> None
         tiny("toy:catch", tmp_path / "run", arch=arch, actor_niceness=21)
 
 
+@pytest.mark.parametrize("case", ["impala", "apex", "gorila"])
+def test_who_decides_does_not_step_aside(case: str, tmp_path: Path) -> None:
+    program = declared(tiny(folder=tmp_path / "run", **settings_of(case, tmp_path)))
+    assert {role.niceness for role in program.roles} == {0}
+
+
 def test_without_processes_actors_are_threads(tmp_path: Path) -> None:
     config = tiny("toy:catch", tmp_path / "run", transport="inproc")
     shown = list(lines(declared(config), carrier_of(config)))
