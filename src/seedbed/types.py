@@ -521,6 +521,7 @@ class Agent:
         step T, for which the unroll has none, and recorded values need not be computed again. None: nothing.
       explore: ``(state [B], Exploration [B]) -> state [B]``, says how much each environment explores. None: the policy
         explores by itself.
+      sample: ``act`` without the noise that it adds to its policy in training alone. None: it adds none.
       priorities: ``unroll -> float32 [items, B]``, priorities of the items that an unroll brings to a replay, by the
         records of acting; it does not look at observations. None: all alike.
       clip: ``gradient -> gradient``, the step that needs the whole gradient before the optimizer has it. None: none.
@@ -540,6 +541,7 @@ class Agent:
     mode: Callable[..., tuple[Any, Tree]]
     prepare: Callable[..., tuple[Tree, Unroll]] | None = None
     explore: Callable[[Tree, Exploration], Tree] | None = None
+    sample: Callable[..., tuple[ActOutput, Tree]] | None = None
     priorities: Callable[[Unroll], Any] | None = None
     clip: Callable[[Tree], Tree] | None = None
     row_means: frozenset[str] = frozenset()

@@ -10,6 +10,7 @@ import pytest
 from seedbed.agents import muzero
 from seedbed.agents.muzero import MuZeroSettings, make_agent
 from seedbed.errors import ConfigError
+from seedbed.evaluation.policy import deciding
 from seedbed.nets.latent_model import scale_gradient, unit
 from seedbed.nets.network import Network
 from seedbed.testing.agents import SPECS, Subject, at, experience
@@ -211,6 +212,20 @@ def test_the_greedy_decision_needs_no_chance_and_is_the_search_s_own():
     np.testing.assert_array_equal(actions, one.mode(one.params, step, {})[0])
     outputs = [one.act(one.params, jax.random.split(jax.random.key(s), 4), step, {})[0] for s in range(20)]
     assert any((output.action != actions).any() for output in outputs), "acting explores"
+
+
+def test_outside_of_training_nothing_is_added_to_the_policy_at_the_root():
+    noisy, plain = (subject(simulations=16, search="puct", noise=noise) for noise in (0.9, 0.0))
+    step, keys = at(experience(noisy.spec, 1, 64), 0), jax.random.split(jax.random.key(3), 64)
+    outside = deciding(noisy.agent, greedy=False)
+    drawn, expected, trained = (
+        jax.jit(act)(noisy.params, keys, step, {})[0]
+        for act in (outside.act, plain.agent.act, noisy.agent.act)
+    )
+    np.testing.assert_array_equal(drawn.action, expected.action)
+    np.testing.assert_array_equal(drawn.record["policy"], expected.record["policy"])
+    assert (trained.record["policy"] != expected.record["policy"]).any()
+    assert len({*np.asarray(drawn.action).tolist()}) > 1, "it draws"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import jax
@@ -116,6 +117,10 @@ class MuZeroSettings(ReplaySettings):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
 
 
+Act = Callable[..., tuple[ActOutput, Tree]]
+"""The type of ``act``, see :class:`~seedbed.types.Agent`."""
+
+
 @dataclass(frozen=True)
 class _Model:
     """The networks, the scale of their numbers, and the search in them."""
@@ -149,7 +154,9 @@ class _Model:
         states = self.networks.represent(params, inputs)
         return self.support.decode(self.networks.predict(params, states).value)
 
-    def searched(self, params: Tree, keys: jax.Array, inputs: Inputs, *, greedy: bool = False) -> Found:
+    def searched(
+        self, params: Tree, keys: jax.Array, inputs: Inputs, *, greedy: bool = False, explores: bool = True
+    ) -> Found:
         """Searches from each of the inputs ``[T, B, ...]`` with a key ``[T, B]`` of its own; leaves ``[T, B, ...]``."""
         networks, shape = self.networks, keys.shape
         states = networks.represent(params, inputs)
@@ -162,7 +169,7 @@ class _Model:
             return self.support.decode(reward), Node(said.policy, self.support.decode(said.value), after)
 
         flat = Node(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in root))
-        found = self.search.run(keys.reshape(-1), flat, step, greedy=greedy)
+        found = self.search.run(keys.reshape(-1), flat, step, greedy=greedy, explores=explores)
         return Found(*(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in found))
 
 
@@ -190,7 +197,7 @@ def make_agent(
             "--agent r2d2"
         )
     model = _make_model(settings, env_spec, network)
-    act, mode = _acting(model)
+    act, sample, mode = _acting(model)
     return Agent(
         name="muzero",
         init=model.init,
@@ -206,6 +213,7 @@ def make_agent(
             ahead=settings.unroll_steps + settings.n_step + 1,
         ),
         mode=mode,
+        sample=sample,
         priorities=_make_priorities(model) if settings.priority_exponent else None,
         row_means=frozenset({"td_error"}),
     )
@@ -237,15 +245,16 @@ def _make_model(settings: MuZeroSettings, env_spec: EnvSpec, network: Network) -
     )
 
 
-def _acting(
-    model: _Model,
-) -> tuple[Callable[..., tuple[ActOutput, Tree]], Callable[..., tuple[jax.Array, Tree]]]:
-    """Makes ``act`` and ``mode`` of :class:`~seedbed.types.Agent`."""
+def _acting(model: _Model) -> tuple[Act, Act, Callable[..., tuple[jax.Array, Tree]]]:
+    """Makes ``act``, ``sample`` and ``mode`` of :class:`~seedbed.types.Agent`."""
     dtype = model.networks.representation.spec.action.dtype
 
-    def act(params: Tree, key: jax.Array, timestep: TimeStep, state: Tree) -> tuple[ActOutput, Tree]:
+    def act(
+        params: Tree, key: jax.Array, timestep: TimeStep, state: Tree, *, explores: bool = True
+    ) -> tuple[ActOutput, Tree]:
         inputs, state = model.inputs(add_time(timestep), state)
-        action, policy, value = (leaf[0] for leaf in model.searched(params, key[None], inputs))
+        found = model.searched(params, key[None], inputs, explores=explores)
+        action, policy, value = (leaf[0] for leaf in found)
         return ActOutput(action.astype(dtype), {"policy": policy, "value": value}), state
 
     def mode(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
@@ -254,7 +263,7 @@ def _acting(
         keys = jax.random.split(jax.random.key(0), inputs.first.shape)
         return model.searched(params, keys, inputs, greedy=True).action[0].astype(dtype), state
 
-    return act, mode
+    return act, partial(act, explores=False), mode
 
 
 def _make_loss(

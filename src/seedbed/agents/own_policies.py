@@ -56,6 +56,7 @@ def with_own_policies(agent: Agent, owners: Sequence[int]) -> Agent:
         init=policies.init,
         act=policies.act,
         mode=policies.mode,
+        sample=policies.sample if agent.sample else None,
         loss=policies.loss,
         prepare=policies.prepare if agent.prepare else None,
         clip=policies.clip if agent.clip else None,
@@ -93,8 +94,18 @@ class _Policies:
 
     def act(self, params: Tree, key: jax.Array, timestep: TimeStep, state: Tree) -> tuple[ActOutput, Tree]:
         """See :class:`~seedbed.types.Agent`."""
+        return self._decided(self._agent.act, params, key, timestep, state)
+
+    def sample(self, params: Tree, key: jax.Array, timestep: TimeStep, state: Tree) -> tuple[ActOutput, Tree]:
+        """See :class:`~seedbed.types.Agent`."""
+        assert self._agent.sample is not None
+        return self._decided(self._agent.sample, params, key, timestep, state)
+
+    def _decided(
+        self, decide: Callable[..., Any], params: Tree, key: jax.Array, timestep: TimeStep, state: Tree
+    ) -> tuple[ActOutput, Tree]:
         agents, seen = _told(timestep)
-        decided = self._each(lambda k, own: self._agent.act(own, key, seen, state), params)
+        decided = self._each(lambda k, own: decide(own, key, seen, state), params)
         output, after = _of_owners(decided, self._owner(agents), 0)
         return output, after
 

@@ -179,12 +179,14 @@ def _agent_of(config: RunConfig, spec: EnvSpec) -> Agent:
 def deciding(agent: Agent, *, greedy: bool) -> Agent:
     """Returns the agent whose ``act`` is the decision outside of training: it explores by its policy alone.
 
+    What only training adds to that policy, for exploration, is left out.
+
     Args:
       agent: the agent.
       greedy: whether its ``act`` takes the most likely action, and records nothing.
     """
     if not greedy:
-        return replace(agent, explore=None)
+        return replace(agent, act=agent.sample or agent.act, explore=None)
 
     def act(params: Tree, keys: Any, timestep: Any, state: Tree) -> tuple[ActOutput, Tree]:
         del keys

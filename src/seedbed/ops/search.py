@@ -80,7 +80,9 @@ class Search:
     noise: float = 0.25
     noise_alpha: float = 0.3
 
-    def run(self, keys: jax.Array, root: Node, model: Model, *, greedy: bool = False) -> Found:
+    def run(
+        self, keys: jax.Array, root: Node, model: Model, *, greedy: bool = False, explores: bool = True
+    ) -> Found:
         """Searches from each root.
 
         Args:
@@ -88,6 +90,7 @@ class Search:
           root: the roots.
           model: the model.
           greedy: leave out all noise, and take the best action instead of drawing one.
+          explores: add noise to the policy at the root (``puct``; with ``gumbel``, noise is how actions are drawn).
         """
         mctx = library()
 
@@ -112,7 +115,7 @@ class Search:
                 "num_simulations": self.simulations,
                 "invalid_actions": is_forbidden(logits),
             }
-            found = self._policy(mctx, greedy)(**given)
+            found = self._policy(mctx, greedy, explores)(**given)
             tree = found.search_tree.summary()
             # Values are only known of what was tried.
             weights = jnp.where(tree.visit_counts > 0, found.action_weights, 0.0)
@@ -122,7 +125,7 @@ class Search:
 
         return jax.vmap(one)(keys, root)
 
-    def _policy(self, mctx: ModuleType, greedy: bool) -> Callable[..., Any]:
+    def _policy(self, mctx: ModuleType, greedy: bool, explores: bool) -> Callable[..., Any]:
         if self.kind == "gumbel":
             return partial(
                 mctx.gumbel_muzero_policy,
@@ -136,7 +139,7 @@ class Search:
             )
         return partial(
             mctx.muzero_policy,
-            dirichlet_fraction=0.0 if greedy else self.noise,
+            dirichlet_fraction=self.noise if explores and not greedy else 0.0,
             dirichlet_alpha=self.noise_alpha,
             temperature=0.0 if greedy else 1.0,
         )
