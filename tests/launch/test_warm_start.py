@@ -16,7 +16,7 @@ from seedbed.envs.make import spec_of
 from seedbed.errors import ConfigError
 from seedbed.launch.build import build_agent
 from seedbed.launch.train import resume, train
-from seedbed.launch.warm_start import require_same_policies, warm_started
+from seedbed.launch.warm_start import begun_alike, require_same_policies, warm_started
 from seedbed.learning.checkpoint import flatten, load_latest
 from seedbed.types import Agent
 
@@ -72,6 +72,25 @@ def test_what_a_setting_begins_is_begun_by_this_runs_setting(
     root = jax.random.key(5)
     assert warm.init(root)[entry] == fresh.init(root)[entry]
     assert f"these begin anew: {entry} float32[]" in line
+
+
+def test_an_agent_of_a_population_begins_alike_but_for_what_its_own_setting_begins(tmp_path: Path) -> None:
+    def agent(folder: str, **more: Any) -> Agent:
+        return agent_of("toy:catch", tmp_path / folder, target_entropy=0.5, **more)
+
+    warm, _ = warm_started(agent("run"), untrained("toy:catch", tmp_path / "source"))
+    other = agent("other", entropy_cost=0.7)
+    begun, root = begun_alike(other, warm).init(jax.random.key(5)), jax.random.key(5)
+    assert begun["entropy"] == other.init(root)["entropy"] != warm.init(root)["entropy"]
+    flat, first = flatten(begun), flatten(warm.init(root))
+    assert [*flat] == [*first]
+    assert same(first, flat) == [name for name in flat if name != "entropy"]
+
+
+def test_what_has_no_place_in_the_new_run_is_named(tmp_path: Path) -> None:
+    source = untrained("Pendulum-v1", tmp_path / "source", agent="ppo", normalize_observations=True)
+    _, line = warm_started(agent_of("Pendulum-v1", tmp_path / "run", agent="ppo"), source)
+    assert "; these have no place in this run: observations/observation/" in line
 
 
 def test_a_run_of_which_nothing_fits_and_no_run_are_refused(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from seedbed.launch.software import commit
 from seedbed.launch.stopping import Stopping
 from seedbed.launch.store import Store, patiently
 from seedbed.launch.supervisor import Supervisor
+from seedbed.launch.warm_start import begun_alike
 from seedbed.learning.checkpoint import Checkpoint, Contents
 from seedbed.learning.run import Run
 from seedbed.metrics.console import display
@@ -382,7 +383,7 @@ class Session:
     def _agent_with(self, values: Mapping[str, Any]) -> Agent:
         """Returns the agent with other values of some settings; with ``init_from`` it begins as this one does."""
         agent = build_agent(self.config, self.spec, values)
-        return agent if self.config.init_from is None else replace(agent, init=self.agent.init)
+        return agent if self.config.init_from is None else begun_alike(agent, self.agent)
 
     @property
     def _restarts(self) -> int:

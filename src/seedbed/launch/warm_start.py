@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,26 @@ def warm_started(agent: Agent, path: str | Path) -> tuple[Agent, str]:
 
     line = f"begins with {len(fit)} of {len(wanted)} arrays of parameters of {checkpoint.path}"
     if rest:
-        more = f", and {len(rest) - _MOST_NAMES} more" if len(rest) > _MOST_NAMES else ""
-        line += f"; these begin anew: {', '.join(rest[:_MOST_NAMES])}{more}"
+        line += f"; these begin anew: {_some(rest)}"
+    # What it had to normalize observations with, for one: what was learned behind that sees other numbers now.
+    if left := [f"{name} {_form(leaf)}" for name, leaf in kept.items() if name not in wanted]:
+        line += f"; these have no place in this run: {_some(left)}"
     return replace(agent, init=init), line
+
+
+def begun_alike(agent: Agent, first: Agent) -> Agent:
+    """Returns an agent that begins with another one's parameters, but for the entries that its own settings begin.
+
+    Args:
+      agent: the agent, which has other values of some settings than ``first``.
+      first: the agent of the run, see :func:`warm_started`.
+    """
+
+    def init(root: Any) -> Tree:
+        own = agent.init(root) if agent.own_begin else {}
+        return {**first.init(root), **{name: own[name] for name in agent.own_begin if name in own}}
+
+    return replace(agent, init=init)
 
 
 def require_same_policies(config: RunConfig, spec: EnvSpec, path: str | Path) -> None:
@@ -82,6 +100,12 @@ def require_same_policies(config: RunConfig, spec: EnvSpec, path: str | Path) ->
             f"init_from is {path}, whose policies {told[0]}, and those of this run {told[1]}: give a run of the same "
             "--policies and agents"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _form(array: Any) -> str:
