@@ -8,6 +8,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from harness import MUZERO
+from untrained import untrained
 
 import seedbed
 from seedbed.agents.bc import BCSettings, make_agent
@@ -87,6 +89,11 @@ def test_a_greedy_one_keeps_no_policy(trained: Path, tmp_path: Path) -> None:
     dataset = collect(trained, frames=100, out=tmp_path / "data", greedy=True)
     assert dataset.unroll([(0, 0)], 5, {}).record == {}
     assert dataset.about["greedy"] is True
+
+
+def test_what_a_search_has_found_is_no_policy_to_be_cloned(tmp_path: Path) -> None:
+    dataset = collect(untrained("toy:catch", tmp_path / "run", **MUZERO), frames=20, out=tmp_path / "data")
+    assert dataset.unroll([(0, 0)], 5, {}).record == {}
 
 
 def test_what_cannot_be_collected_is_refused_before_anything_is_played(

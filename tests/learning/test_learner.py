@@ -12,7 +12,7 @@ from harness import on_four_devices, thorough
 
 from seedbed.errors import ConfigError, SpecError
 from seedbed.learning.learner import Learner
-from seedbed.learning.update import Update
+from seedbed.learning.update import Update, too_far
 from seedbed.ops.optimizers import OptimizerSettings, make_optimizer
 from seedbed.replay.queue import rows_of, select
 from seedbed.types import ActOutput, Agent, DataPlan, ReplayPlan, TimeStep, Tree, Unroll
@@ -249,6 +249,13 @@ def test_passes_end_when_the_policy_has_gone_too_far_and_the_version_does_not_no
     assert int(learner.state.updates) == 10
     patient = Learner(in_parts(reuse=5, minibatches=2, most_kl=1e9), jax.devices()[:1], jax.random.key(0))
     assert len(list(patient.updates(patient.put(batch())))) == 10
+
+
+def test_absent_places_do_not_hide_how_far_the_policy_has_gone() -> None:
+    assert not too_far({"loss/kl": jnp.float32(0.3)}, 0.3)
+    assert too_far({"loss/kl": jnp.float32(0.31)}, 0.3)
+    assert too_far({"loss/kl": jnp.float32(0.07), "loss/valid": jnp.float32(0.2)}, 0.3)
+    assert not too_far({"loss/kl": jnp.float32(0.05), "loss/valid": jnp.float32(0.2)}, 0.3)
 
 
 @pytest.mark.parametrize("at_once", [False, True])

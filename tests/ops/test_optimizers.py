@@ -80,11 +80,17 @@ def test_an_annealed_rate_moves_on_by_what_was_carried_out(optimizer):
         assert float(annealed - params) == pytest.approx(left * float(changed - params), rel=1e-6, abs=1e-7)
 
 
-def test_what_was_skipped_lowers_no_rate():
+def test_what_was_skipped_changes_nothing_but_the_rate():
+    """It counts towards the run's length: else the rate of a run that skips would not have come to 0 at its end."""
     rule = make_optimizer(OptimizerSettings(learning_rate=1.0, anneal_to_zero=True), 4)
     state = rule.init(jnp.array(1.0))
-    _, after, _ = apply_gradient(rule, jnp.array(1.0), state, jnp.array(1.0), finite=False, carried=0.5)
-    assert optax.tree.get(after, "count", filtering=lambda path, value: value.dtype == jnp.float32) == 0
+    same, after, _ = apply_gradient(rule, jnp.array(1.0), state, jnp.array(1.0), finite=False, carried=0.5)
+    assert same == 1.0
+    assert optax.tree.get(after, "count", filtering=lambda path, value: value.dtype == jnp.float32) == 0.5
+    changed = [
+        bool((one != other).any()) for one, other in zip(*map(jax.tree.leaves, (state, after)), strict=True)
+    ]
+    assert sum(changed) == 1
 
 
 @pytest.mark.parametrize("start", [0.0, 1.0])

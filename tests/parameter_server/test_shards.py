@@ -83,6 +83,18 @@ def test_shards_compute_what_the_optimizer_does(rule: optax.GradientTransformati
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), whole.opt_state, state)
 
 
+def test_a_gradient_that_is_dropped_lowers_an_annealed_rate_and_changes_nothing_else() -> None:
+    ours = server(RULES["annealed"], 2, Bound(most=0))
+    first = ours.fetch().versions
+    assert all(receipt.taken for receipt in ours.push(tree(1), first))
+    before = ours.whole()
+    assert not any(receipt.taken for receipt in ours.push(tree(2), first))
+    after = ours.whole()
+    same(before.params, after.params)
+    assert (before.version, after.version) == (1, 1)
+    assert [int(count) for part in (before, after) for count in jax.tree.leaves(part.opt_state)] == [1, 2]
+
+
 def agent_of(name: str, **settings: Any) -> Agent:
     config = seedbed.configure("toy:catch", agent=name, preset="none", frames=10_000, **settings)
     return build_agent(config, spec_of("toy:catch"))

@@ -95,9 +95,12 @@ def collect_for_minari(path: str | Path, *, name: str, **how: Any) -> dict[str, 
 
 
 def _steps(player: Player, environment: Environment, seed: int) -> Iterator[Decided]:
+    assert player.policy is not None, "it was made with the environment"
+    of_policy = player.policy.agent.sample is None
     for timestep, output in player.play(environment, seed):
-        # Of what was recorded, only what the actions were drawn from says anything to another agent.
-        record = {name: np.asarray(x) for name, x in output.record.items() if name == "policy"}
+        # Of what was recorded, only the parameters of the distribution that actions were drawn from say anything to
+        # another agent; what a search has found are shares.
+        record = {name: np.asarray(x) for name, x in output.record.items() if name == "policy" and of_policy}
         yield Decided(timestep, np.asarray(output.action, environment.spec.action.dtype), record)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from seedbed.learning.update import DEVICES, TrainState, Update
+from seedbed.learning.update import DEVICES, TrainState, Update, too_far
 from seedbed.replay.queue import join, rows_of, select
 from seedbed.types import Agent, TimeStep, Tree, Unroll
 
@@ -149,7 +149,7 @@ class Learner:
 
     def _too_far(self, metrics: dict[str, Any]) -> bool:
         most = self._plan.most_kl
-        return most is not None and float(metrics["loss/kl"]) > most
+        return most is not None and bool(too_far(metrics, most))
 
     def _parts(self, batch: Unroll) -> Iterator[Unroll]:
         """Yields the minibatches of one pass, whose rows are shuffled anew for each pass."""

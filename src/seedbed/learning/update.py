@@ -6,7 +6,7 @@ passes and minibatches in Python; Anakin compiles the whole, together with actin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -254,7 +254,7 @@ class Update:
             state, metrics, over = carry
             left_out = self.left_out(state, batch)
             state, metrics = jax.lax.cond(over, lambda: (left_out, metrics), lambda: one_pass(state, batch))
-            over = over if plan.most_kl is None else over | (metrics["loss/kl"] > plan.most_kl)
+            over = over if plan.most_kl is None else over | too_far(metrics, plan.most_kl)
             return (state, metrics, over), None
 
         carry = (state, metrics, jnp.zeros((), bool))
@@ -304,6 +304,14 @@ def _require_equal_shares(agent: Agent, devices: int) -> None:
             f"{parts} minibatches of {rows // parts} {noun} cannot be shared equally by {devices} training "
             f"devices: give batches of a multiple of {parts * devices}"
         )
+
+
+def too_far(metrics: Mapping[str, Any], most_kl: float) -> Any:
+    """Returns whether the KL divergence of an update is above ``most_kl``, as the mean of what was trained on.
+
+    The metric is a mean over all places of the batch, since that of equal parts is that of the whole.
+    """
+    return metrics["loss/kl"] > most_kl * metrics.get("loss/valid", 1.0)
 
 
 def require_finite(skipped_in_row: Any, most_skipped: int, *, cause: str | None = None) -> None:

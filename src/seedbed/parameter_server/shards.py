@@ -22,7 +22,7 @@ import numpy as np
 import optax
 
 from seedbed.errors import SpecError
-from seedbed.ops.optimizers import apply_gradient
+from seedbed.ops.optimizers import apply_gradient, passed_over
 from seedbed.types import Tree, leaves
 
 _ATTEMPTS = 10
@@ -134,6 +134,7 @@ class Shard:
         self._part = part
         self._lock = threading.Lock()
         self._apply = jax.jit(partial(apply_gradient, optimizer))
+        self._pass_over = jax.jit(passed_over)
 
     def __repr__(self) -> str:
         numbers = sum(leaf.size for leaf in jax.tree.leaves(self._part.params))
@@ -170,6 +171,9 @@ class Shard:
                 )
             weight = self._bound.weight(staleness)
             if weight == 0.0:
+                # It counts towards the run's length, over which a rate is annealed.
+                passed = self._pass_over(before.opt_state, np.float32(carried))
+                self._part = before._replace(opt_state=passed)
                 return Receipt(before.version, staleness, taken=False)
             params, opt_state, finite = self._apply(
                 before.params,
