@@ -244,3 +244,13 @@ def test_one_that_is_too_small_is_refused() -> None:
     plan = plan_of("transitions", length=T, overlap=2, capacity=100, min_size=97)
     with pytest.raises(ConfigError, match=r"4 environments have 8 unrolls of 3 .* use --replay-size"):
         Ring.of(plan, example(plan), 4)
+
+
+def test_one_of_more_items_than_random_numbers_can_choose_among_is_refused() -> None:
+    plan = plan_of("transitions", length=T, overlap=2, capacity=5_000_000, min_size=97)
+    with pytest.raises(
+        ConfigError, match=r"has 4,194,304 items at most, .* has 4,999,992: use --replay-size 4194310"
+    ):
+        Ring.of(plan, example(plan), 4)
+    plan = plan_of("sequences", length=T, overlap=2, capacity=5_000_000, min_size=97)
+    assert Ring.of(plan, example(plan), 4).geometry.chunks == 5_000_000 // 12, "one item for each unroll"

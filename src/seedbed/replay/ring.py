@@ -29,6 +29,7 @@ from seedbed.replay.chunks import Geometry
 from seedbed.types import DataPlan, TimeStep, Tree, Unroll
 
 _LEAST, _MOST = 1e-12, 1e30
+_MOST_ITEMS = 2**22  # uniform numbers in float32 are multiples of 2**-23
 """Bounds of a live item's leaf, as on the host."""
 
 
@@ -98,7 +99,7 @@ class Ring:
         """Returns the ring of a plan, whose capacity ``envs`` environments share.
 
         Raises:
-          ConfigError: it is too small for the plan's smallest size.
+          ConfigError: it is too small for the plan's smallest size, or has more items than can be told apart.
         """
         whole, replay = Geometry.of(plan), plan.replay
         assert replay is not None
@@ -111,6 +112,12 @@ class Ring:
                 f"a replay of {replay.capacity} transitions is too small: {envs} environments have {chunks} unrolls of "
                 f"{whole.length} transitions each, and need {least}: use --replay-size "
                 f"{least * envs * whole.length} or more"
+            )
+        if (items := chunks * envs * whole.items) > _MOST_ITEMS:
+            raise ConfigError(
+                f"a replay on a device has {_MOST_ITEMS:,} items at most, among which random numbers of 23 bits can "
+                f"choose, and one of {replay.capacity:,} transitions has {items:,}: use --replay-size "
+                f"{replay.capacity * _MOST_ITEMS // items} or less, or an architecture whose replay is on the host"
             )
         return Ring(
             geometry, replay.start, replay.priority_exponent, replay.importance_exponent, example, priorities
