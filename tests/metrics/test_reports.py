@@ -111,6 +111,34 @@ def test_several_runs_meet_where_all_of_them_are() -> None:
     np.testing.assert_allclose(ys[1], 2 * grid)
 
 
+def test_a_run_that_has_reached_the_goal_stays_there() -> None:
+    xs = [np.array([0.0, 10.0]), np.array([2.0, 20.0]), np.array([0.0, 15.0])]
+    ys = [np.array([0.0, 50.0]), np.array([4.0, 40.0]), np.array([0.0, 30.0])]
+    grid, found = together(xs, ys, goal=40)
+    assert (grid[0], grid[-1]) == (2.0, 15.0), "the third one never came there"
+    assert found[0][-1] == 50 and found[2][-1] == 30
+    grid, found = together(xs[:2], ys[:2], goal=40)
+    assert grid[-1] == 20.0 and (found[0][-1], found[1][-1]) == (50, 40)
+
+
+def test_of_few_runs_the_range_is_shown_and_of_more_an_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    files = [
+        metrics(tmp_path / f"{seed}.jsonl", [(100 * n, n, n + seed) for n in range(1, 9)])
+        for seed in range(5)
+    ]
+    for count, band in ((3, "range"), (5, "95% interval")):
+        draw_curve({"": files[:count]}, tmp_path / "curve.png", "a curve")
+        legend = drawn[-1].axes[0].get_legend()
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts()] == ["interquartile mean", band]
+
+
 def test_curves_are_pictures(tmp_path: Path) -> None:
     files = [
         metrics(tmp_path / f"{seed}.jsonl", [(100 * n, n, n + seed) for n in range(1, 40)])

@@ -18,6 +18,7 @@ from seedbed.metrics.sinks import read_rows
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
 
 _GRID_POINTS = 200
+_RUNS_OF_AN_INTERVAL = 5  # of three, it would be their range under another name
 _COLOURS = 10
 """Colours of Matplotlib's own cycle."""
 _NAMES_INSIDE, _MOST_NAMES = 5, 18
@@ -192,10 +193,15 @@ def curve_of(rows: Iterable[Mapping[str, float]]) -> Curve:
 
 
 def together(
-    xs: Sequence[NDArray[np.float64]], ys: Sequence[NDArray[np.float64]]
+    xs: Sequence[NDArray[np.float64]], ys: Sequence[NDArray[np.float64]], goal: float | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Several curves on one grid, ``(x [P], y [runs, P])``, over the stretch of x that all of them cover."""
-    grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), _GRID_POINTS)
+    """Several curves on one grid, ``(x [P], y [runs, P])``, over the stretch of x that all of them cover.
+
+    A curve that ends at the goal stays there: it ended since it was reached, and without it the slower ones would be
+    left out of the rest.
+    """
+    ends = [x[-1] for x, y in zip(xs, ys, strict=True) if goal is None or y[-1] < goal]
+    grid = np.linspace(max(x[0] for x in xs), min(ends, default=max(x[-1] for x in xs)), _GRID_POINTS)
     return grid, np.stack([np.interp(grid, x, y) for x, y in zip(xs, ys, strict=True)])
 
 
@@ -204,7 +210,8 @@ def draw_curve(
 ) -> None:
     """Draws mean return over agent steps and over time, from ``metrics.jsonl`` files.
 
-    One run is a line. Several of one name are thin lines, with their interquartile mean and its 95% bootstrap interval.
+    One run is a line. Several of one name are thin lines, with their interquartile mean and its 95% bootstrap interval,
+    or, of fewer than five, their range.
 
     Args:
       metrics: files, one a run, by the name of a group of runs, which gets a colour; "" for no name.
@@ -270,7 +277,7 @@ def _panel(
         return
     for colour, (name, curves) in zip(_colours(len(groups)), groups.items(), strict=True):
         if curves:
-            _group(axes, x_of, curves, name, colour)
+            _group(axes, x_of, curves, name, colour, goal)
 
 
 def _colours(count: int) -> list[Any]:
@@ -302,7 +309,9 @@ def _explain(figure: Any, groups: Mapping[str, Sequence[Curve]]) -> None:
     )
 
 
-def _group(axes: Any, x_of: Axis, curves: Sequence[Curve], name: str, colour: str) -> None:
+def _group(
+    axes: Any, x_of: Axis, curves: Sequence[Curve], name: str, colour: str, goal: float | None
+) -> None:
     xs = [x_of(curve) for curve in curves]
     several = len(curves) > 1
     for x, curve in zip(xs, curves, strict=True):
@@ -315,17 +324,27 @@ def _group(axes: Any, x_of: Axis, curves: Sequence[Curve], name: str, colour: st
             label=None if several else name or None,
         )
     if several:
-        _middle(axes, xs, curves, name, colour)
+        _middle(axes, xs, curves, name, colour, goal)
 
 
 def _middle(
-    axes: Any, xs: Sequence[NDArray[np.float64]], curves: Sequence[Curve], name: str, colour: str
+    axes: Any,
+    xs: Sequence[NDArray[np.float64]],
+    curves: Sequence[Curve],
+    name: str,
+    colour: str,
+    goal: float | None,
 ) -> None:
-    grid, returns = together(xs, [curve.mean_return for curve in curves])
-    low, high = bootstrap_interval(returns, resamples=500, strata=[curve.task for curve in curves])
-    middle, interval = name or "interquartile mean", None if name else "95% interval"
-    axes.plot(grid, interquartile_mean(returns), color=colour, linewidth=2, label=middle)
-    axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0, label=interval)
+    grid, returns = together(xs, [curve.mean_return for curve in curves], goal)
+    if len(curves) < _RUNS_OF_AN_INTERVAL:
+        (low, high), band = (returns.min(axis=0), returns.max(axis=0)), "range"
+    else:
+        low, high = bootstrap_interval(returns, resamples=500, strata=[curve.task for curve in curves])
+        band = "95% interval"
+    axes.plot(
+        grid, interquartile_mean(returns), color=colour, linewidth=2, label=name or "interquartile mean"
+    )
+    axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0, label=None if name else band)
 
 
 def _unit_of(seconds: float) -> tuple[str, int]:
