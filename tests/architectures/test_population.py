@@ -90,6 +90,8 @@ def test_the_best_one_is_what_is_played_and_all_are_compared(tmp_path: Path) -> 
     best = done["best_variant"]
     assert means[best] == max(means)
     assert done["mean_return"] == pytest.approx(np.mean(means))
+    swept = load_latest(tmp_path / "run/checkpoints").meta["best_values"]
+    assert swept == {"learning_rate": pytest.approx(0.01 if best < 3 else 0.003)}
     assert [variant["agent"] for variant in done["variants"]][3] == "learning_rate 0.003, seed 0"
     assert list(done["compared"]) == ["learning_rate 0.01", "learning_rate 0.003"]
     assert done["compared"]["learning_rate 0.01"]["mean"] == pytest.approx(np.mean(means[:3]))

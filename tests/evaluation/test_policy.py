@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,15 @@ from untrained import untrained
 
 import seedbed
 from seedbed.acting.unrolls import step_arrays
+from seedbed.config.resolve import replace
+from seedbed.config.variants import VALUES_OF_BEST
+from seedbed.envs.make import spec_of
 from seedbed.errors import CheckpointError, ConfigError, SpecError
 from seedbed.evaluation.observations import batch_of
 from seedbed.evaluation.player import Player
-from seedbed.evaluation.policy import PolicyState
+from seedbed.evaluation.policy import Policy, PolicyState
+from seedbed.launch.folder import RunFolder
+from seedbed.learning.checkpoint import Checkpoint
 from seedbed.types import ArraySpec, map_leaves
 
 PICTURES = {"env_options": ("cell_pixels=8",), "network": "nature"}
@@ -211,3 +217,21 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (folder / "spec.json").unlink()
     with pytest.raises(CheckpointError, match=r"no checkpoint .* is intact"):
         seedbed.load(folder)
+
+
+def test_the_best_of_several_agents_decides_with_its_own_values(tmp_path: Path) -> None:
+    """A search reads its discount: what another agent of the sweep has learned is decided by that one's number."""
+    settings: dict[str, Any] = {**MUZERO, "simulations": 16}
+    folder = RunFolder.open(untrained("toy:catch", tmp_path / "run", **settings))
+    checkpoint, spec = folder.newest(), spec_of("toy:catch")
+    swept = dataclasses.replace(checkpoint, meta={**checkpoint.meta, VALUES_OF_BEST: {"discount": 0.1}})
+    config = folder.config(None)
+    shown = np.random.default_rng(0).normal(size=(256, *spec.observation.shape)).astype(np.float32)
+
+    def actions(discount: float, checkpoint: Checkpoint) -> Any:
+        policy = Policy(replace(config, discount=discount), spec, checkpoint, greedy=True)
+        return policy.act(shown)[0]
+
+    own, base = actions(0.1, checkpoint), actions(0.99, checkpoint)
+    assert (own != base).any(), "the discount decides"
+    np.testing.assert_array_equal(actions(0.99, swept), own)

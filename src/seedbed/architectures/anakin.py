@@ -47,7 +47,7 @@ from seedbed.config.placement import (
     at_least,
 )
 from seedbed.config.settings import RunConfig
-from seedbed.config.variants import Variant, variants
+from seedbed.config.variants import VALUES_OF_BEST, Variant, variants
 from seedbed.envs.make import require_whole
 from seedbed.envs.on_device.episodes import LastEpisodes, OpenEpisodes, finish, go_on, no_episodes
 from seedbed.envs.on_device.interface import EnvState, advance, begin
@@ -761,9 +761,12 @@ class Anakin:
             del carry["kept"]
         if not self._several:
             return Contents(carry, meta)
-        # Programs that play with the agent read the tree "train", which holds the best one.
+        # Programs that play with the agent read the tree "train", which holds the best one, and its values.
         variants = {f"{_TREES_OF_VARIANTS}{name}": part for name, part in carry.items()}
-        return Contents({"train": self.train_state, **variants}, meta)
+        assert isinstance(self.books.episodes, EpisodesOfSeveral)
+        best = self.books.episodes.best
+        of_best = {name: float(each[best]) for name, each in self._rounds.values.items()}
+        return Contents({"train": self.train_state, **variants}, {**meta, VALUES_OF_BEST: of_best})
 
     def _everywhere(self, carry: Carry) -> Carry:
         """Returns the carry as host arrays; on every one of several hosts, with the environments of all."""

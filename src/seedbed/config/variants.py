@@ -20,6 +20,9 @@ from seedbed.seeding import generator
 Values = list[float] | Range
 """Values that a swept setting may have."""
 
+VALUES_OF_BEST = "best_values"
+"""Entry of a checkpoint: swept settings of the best agent, by name, as they were then."""
+
 _MOST = 10_000
 """Most agents of a run, and numbers of all of them; a record that says more is not this project's."""
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from seedbed.acting.inference import row_keys
 from seedbed.acting.unrolls import step_arrays, timestep_of
 from seedbed.config.settings import RunConfig
+from seedbed.config.variants import VALUES_OF_BEST, with_values
 from seedbed.errors import SpecError
 from seedbed.evaluation.observations import batch_of, step_of
 from seedbed.launch.build import build_spec, make_agent
@@ -76,7 +77,7 @@ class Policy:
         self, config: RunConfig, spec: EnvSpec, checkpoint: Checkpoint, *, greedy: bool = False, seed: int = 0
     ) -> None:
         self.spec = spec
-        self.agent = _agent_of(config, spec)
+        self.agent = _agent_of(config, spec, checkpoint.meta.get(VALUES_OF_BEST, {}))
         like = jax.eval_shape(self.agent.init, key(0, "template"))
         self.params: Tree = checkpoint.subtree("train", "params", like)
         self.version = int(checkpoint.meta["version"])
@@ -171,9 +172,10 @@ def load(
     return Policy(config, folder.spec() or build_spec(config), checkpoint, greedy=greedy, seed=seed)
 
 
-def _agent_of(config: RunConfig, spec: EnvSpec) -> Agent:
-    """The agent without the annealing of its optimizer, for which a learner would be needed."""
-    return make_agent(config, config.settings, spec, 1)
+def _agent_of(config: RunConfig, spec: EnvSpec, values: Mapping[str, float]) -> Agent:
+    """The agent, of several the best one, without the annealing of its optimizer, for which a learner is needed."""
+    settings = with_values(config.settings, values) if values else config.settings
+    return make_agent(config, settings, spec, 1)
 
 
 def deciding(agent: Agent, *, greedy: bool) -> Agent:
