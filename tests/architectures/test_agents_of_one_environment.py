@@ -114,12 +114,14 @@ def test_a_device_has_whole_games(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policies", ["own", *thorough("shared")])
-def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path, policies: str) -> None:
+@pytest.mark.parametrize(
+    ("policies", "agent"), [("own", "dqn"), ("shared", "r2d2"), *thorough(("shared", "dqn"), ("own", "r2d2"))]
+)
+def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path, policies: str, agent: str) -> None:
     replay = {
         "policies": policies,
-        "agent": "dqn",
-        "lstm": 0,
+        "agent": agent,
+        **({"lstm": 0} if agent == "dqn" else {"burn_in": 0}),
         "replay_min_size": 36,
         "replay_size": 600,
         "replay_ratio": 1.0,
@@ -131,8 +133,10 @@ def test_a_replay_is_earned_by_the_agents_that_are_there(tmp_path: Path, policie
     for leaf, array in ours.items():
         np.testing.assert_allclose(array, theirs[leaf], rtol=1e-4, atol=1e-5, err_msg=leaf)
     assert ape.agent_steps == seed.agent_steps
-    # Half of what was decided is of agents that were not there, and was never trained on.
-    assert 0 < seed.more["steps_trained"] <= seed.agent_steps < 0.6 * seed.more["steps_received"]
+    # Half of what was decided is of agents that were not there; no item begins with it, but sequences may hold it.
+    received = seed.more["steps_received"]
+    assert 0 < seed.more["steps_trained"] <= (seed.agent_steps if agent == "dqn" else received)
+    assert seed.agent_steps < 0.6 * received
 
 
 @pytest.mark.parametrize("policies", ["own", *thorough("shared")])
