@@ -432,7 +432,8 @@ class DataPlan:
       transitions: whether ``prepare`` turns a batch of B unrolls into T * B rows of one transition each, in C order of
         ``[T, B]`` (``timestep`` ``[2, T * B]``, but its observation is for the loss alone); the rows are whole unrolls
         otherwise.
-      most_kl: the passes over a batch end when the metric ``kl`` of an update is above this; None: never.
+      most_kl: the passes over a batch end when the metric ``kl`` of an update, divided by ``valid`` if there is such a
+        metric, is above this; None: never.
       on_policy: whether the weights that act have to be the trained ones (a lag of 0).
       overlap: transitions at the beginning of an unroll that were the end of the one before; at most T.
       replay: memory that batches are sampled from; None: they are the unrolls as they come.
@@ -521,7 +522,8 @@ class Agent:
         step T, for which the unroll has none, and recorded values need not be computed again. None: nothing.
       explore: ``(state [B], Exploration [B]) -> state [B]``, says how much each environment explores. None: the policy
         explores by itself.
-      sample: ``act`` without the noise that it adds to its policy in training alone. None: it adds none.
+      sample: ``act`` without the noise that a search adds to its policy in training alone; its record ``policy`` has
+        shares, no parameters of a distribution. None: the record ``policy``, if there is one, has those.
       priorities: ``unroll -> float32 [items, B]``, priorities of the items that an unroll brings to a replay, by the
         records of acting; it does not look at observations. None: all alike.
       clip: ``gradient -> gradient``, the step that needs the whole gradient before the optimizer has it. None: none.

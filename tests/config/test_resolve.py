@@ -439,3 +439,20 @@ def test_a_setting_that_means_nothing_is_refused_and_an_older_record_of_it_is_re
     plain = to_json(configure("CartPole-v1", preset="none"))
     assert to_json(from_json({**plain, name: value}))[name] == value
     assert to_json(configure(**plain)) == plain, "with its default it is no matter"
+
+
+@pytest.mark.parametrize(
+    ("arch", "said"),
+    [
+        (
+            "seed",
+            "where listen is empty, hosts is 1 and on is here: give --listen, --hosts or --on, or leave it out",
+        ),
+        ("sebulba", "where hosts is 1 and on is here: give --hosts or --on, or leave it out"),
+        ("gorila", "where on is here: give --on, or leave it out"),
+    ],
+)
+def test_what_would_give_a_setting_a_meaning_is_what_the_architecture_has(arch: str, said: str) -> None:
+    agent = ["--agent", "dqn"] if arch == "gorila" else []
+    with pytest.raises(ConfigError, match=f"^--insecure means nothing {said}$"):
+        configuration(["CartPole-v1", "--arch", arch, *agent, "--insecure"])

@@ -10,7 +10,10 @@ import pytest
 from untrained import untrained
 
 import seedbed
+from seedbed.config.variants import VALUES_OF_BEST
 from seedbed.errors import CheckpointError, ConfigError
+from seedbed.launch.folder import RunFolder
+from seedbed.learning.checkpoint import Contents, save
 from seedbed.types import leaves
 
 
@@ -68,6 +71,15 @@ def test_it_names_no_place_and_plays_without_them(tmp_path: Path) -> None:
     assert "secret" not in (played / "config.json").read_text()
     action, _ = seedbed.load(played).act(np.zeros(seedbed.load(played).observation_spec.shape, np.float32))
     assert action.shape == ()
+
+
+def test_values_of_the_best_agent_of_a_sweep_go_along(tmp_path: Path) -> None:
+    run = untrained("toy:catch", tmp_path / "run")
+    swept = {VALUES_OF_BEST: {"discount": 0.5}}
+    contents = Contents({"train": {"params": seedbed.load(run).params}}, {"version": 1, **swept})
+    save(RunFolder.open(run).checkpoints, 1, contents)
+    meta = RunFolder.open(seedbed.export(run, format="run", out=tmp_path / "played")).newest().meta
+    assert meta[VALUES_OF_BEST] == swept[VALUES_OF_BEST]
 
 
 def test_it_is_not_written_over_a_run_nor_over_a_file(run: Path, played: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ ROOT = Path(__file__).parents[2]
             "a divisor of the transitions of a batch",
         ),
         (["train", "toy:catch", "--agent", "ppo", "--clip-rho", "3"], "--clip-rho"),
-        (["train", "toy:catch", "--max-envs", "15"], "has to be 16 or more"),
+        (["train", "toy:catch", "--listen", "127.0.0.1:0", "--max-envs", "15"], "has to be 16 or more"),
         (["train", "toy:catch", "--training-devices", "99"], "does not exist"),
         (["train", "toy:catch", "--listen", "nowhere"], "not an address"),
         (["train", "CartPole-v1", "--arch", "anakin"], "no JAX-native environment"),
@@ -420,6 +420,7 @@ def test_a_resumed_run_keeps_what_was_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.draws
 def test_what_a_run_leaves_and_what_can_be_done_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,6 +133,12 @@ def test_the_learner_is_told_what_was_asked_for_and_has_room_for_all_actors(
     assert told.begin_or_resume and not told.video and told.run_dir == "/scratch/catch"
 
 
+def test_what_only_a_learner_that_listens_reads_is_taken(tmp_path: Path) -> None:
+    words = ["--max-actors", "70", "--tls-cert", "c.pem", "k.pem"]
+    found = files_of(["slurm", *ACTORS, *words], tmp_path / "out")["learner.sh"]
+    assert "--max-actors 70" in found and "--tls-cert c.pem k.pem" in found
+
+
 def test_slurm_starts_as_many_actors_as_were_asked_for(tmp_path: Path) -> None:
     script = files_of(["slurm", *ACTORS, "--actors-per-job", "8"], tmp_path / "out")["actor.sh"]
     assert "#SBATCH --array=0-2\n" in script and "#SBATCH --ntasks=8\n" in script
@@ -407,7 +413,7 @@ def test_slurm_scripts_train_and_go_on_after_an_interruption_and_a_lost_actor(tm
 
 @pytest.mark.slow
 def test_a_gang_of_slurm_trains_as_one_and_goes_on_after_its_time_was_up(tmp_path: Path) -> None:
-    run, frames = tmp_path / "run", 1_500
+    run, frames = tmp_path / "run", 5_000
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -247,10 +247,14 @@ def test_one_that_is_too_small_is_refused() -> None:
 
 
 def test_one_of_more_items_than_random_numbers_can_choose_among_is_refused() -> None:
-    plan = plan_of("transitions", length=T, overlap=2, capacity=5_000_000, min_size=97)
-    with pytest.raises(
-        ConfigError, match=r"has 4,194,304 items at most, .* has 4,999,992: use --replay-size 4194310"
-    ):
-        Ring.of(plan, example(plan), 4)
-    plan = plan_of("sequences", length=T, overlap=2, capacity=5_000_000, min_size=97)
-    assert Ring.of(plan, example(plan), 4).geometry.chunks == 5_000_000 // 12, "one item for each unroll"
+    def ring(kind: str, capacity: int, envs: int) -> Ring:
+        plan = plan_of(kind, length=T, overlap=2, capacity=capacity, min_size=97)
+        return Ring.of(plan, example(plan), envs)
+
+    for envs in (1, 4, 7, 64):
+        with pytest.raises(
+            ConfigError, match=r"has 4,194,304 items at most, .* --replay-size 4194303 or less"
+        ):
+            ring("transitions", 5_000_000, envs)
+        assert ring("transitions", 4_194_303, envs).geometry.items == T, "what is advised is taken"
+    assert ring("sequences", 5_000_000, 4).geometry.items == 1, "fewer items than transitions"

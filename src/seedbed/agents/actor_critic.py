@@ -151,6 +151,8 @@ def with_scaled_rewards(settings: ActorCriticSettings, agent: Agent) -> Agent:
         output, after = agent.act(params, key, timestep, state)
         return output, {**after, _RETURNS: following(state, timestep)}
 
+    assert agent.sample is None, "no agent that searches scales its rewards"
+
     def mode(params: Tree, timestep: TimeStep, state: Tree) -> tuple[jax.Array, Tree]:
         action, after = agent.mode(params, timestep, state)
         return action, {**after, _RETURNS: following(state, timestep)}

@@ -50,7 +50,7 @@ def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) ->
         for registry, chosen in ((AGENTS, found.agent), (ARCHITECTURES, found.arch)):
             _require_own(registry, chosen, words)
         found = _as_chosen(found, first, words)
-        _require_meaning(found, words)
+        _require_meaning(verb, found, words)
     except ConfigError:
         if len(words) == len(arguments):
             raise
@@ -182,14 +182,18 @@ def _as_chosen(config: RunConfig, given: Any, words: Sequence[str]) -> RunConfig
     return replace(config, **chosen) if chosen else config
 
 
-def _require_meaning(config: RunConfig, words: Iterable[str]) -> None:
+def _require_meaning(verb: str, config: RunConfig, words: Iterable[str]) -> None:
     """Raises :class:`ConfigError` at a flag that means nothing for the run's agent, or without another flag."""
     words = list(words)
     for flag, names in _flags(words):
         for idle in MEANINGLESS:
-            if names & {*idle.names} and idle.at(config.placement) and not _mentioned(idle.where, words):
-                others = ", ".join(f"--{other}" for other in idle.where)
-                raise ConfigError(f"{flag} means nothing where {idle}: give {others}, or leave it out")
+            if verb == "manifest" and "listen" in idle.where:
+                continue  # the learners of a manifest listen
+            place = config.placement
+            if names & {*idle.names} and idle.at(place) and not _mentioned(idle.where, words):
+                raise ConfigError(
+                    f"{flag} means nothing where {idle.said(place)}: give {idle.remedy(place)}, or leave it out"
+                )
         for part in fields(config.placement):
             if part.name in names and not has_meaning(part, type(config.settings)):
                 raise ConfigError(f"{flag} is given, but {config.agent} has no use for it: leave it out")

@@ -15,7 +15,7 @@ import tyro
 
 from seedbed.acting.assignment import lanes_of
 from seedbed.config.launchers import LauncherName
-from seedbed.errors import ConfigError
+from seedbed.errors import ConfigError, listed
 from seedbed.priority import IDLE
 
 FOR_QUEUES = {"memory": "queue"}
@@ -54,10 +54,14 @@ class Idle:
     names: tuple[str, ...]
     where: Mapping[str, Any]
 
-    def __str__(self) -> str:
-        """Returns the values in words."""
-        said = [f"{name} is {'empty' if value == () else value}" for name, value in self.where.items()]
-        return " and ".join([", ".join(said[:-1]), said[-1]] if said[1:] else said)
+    def said(self, section: Any) -> str:
+        """Returns in words what a section has of the values."""
+        found = {name: value for name, value in self.where.items() if hasattr(section, name)}
+        return listed([f"{name} is {'empty' if value == () else value}" for name, value in found.items()])
+
+    def remedy(self, section: Any) -> str:
+        """Returns the flags that would give the settings a meaning."""
+        return listed([f"--{name}" for name in self.where if hasattr(section, name)], "or")
 
     def at(self, section: Any) -> bool:
         """Returns whether the others have these values in a section; one that it lacks has."""

@@ -165,7 +165,7 @@ def idle_beside(name: str, config: RunConfig) -> str | None:
             and getattr(config.placement, name) != defaults[name]
             and idle.at(config.placement)
         ):
-            return str(idle)
+            return idle.said(config.placement)
     return None
 
 

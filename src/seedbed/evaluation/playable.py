@@ -19,6 +19,7 @@ from pathlib import Path
 
 from seedbed import regular_files
 from seedbed.config.resolve import to_json
+from seedbed.config.variants import VALUES_OF_BEST
 from seedbed.errors import ConfigError
 from seedbed.evaluation.policy import Policy
 from seedbed.launch.build import build_spec
@@ -58,7 +59,8 @@ def write_playable(path: str | Path, out: str | Path, *, trust: Collection[str] 
     try:
         target.path.mkdir(parents=True, exist_ok=True)
         target.keep_spec(spec)
-        contents = Contents({"train": {"params": policy.params}}, {"version": policy.version})
+        of_best = {name: checkpoint.meta[name] for name in (VALUES_OF_BEST,) if name in checkpoint.meta}
+        contents = Contents({"train": {"params": policy.params}}, {"version": policy.version, **of_best})
         save(target.checkpoints, checkpoint.step, contents, keep=1)
         # Last: without it the folder is no run.
         settings = {name: value for name, value in to_json(config).items() if name not in LEFT_OUT}

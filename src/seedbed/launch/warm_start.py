@@ -73,10 +73,10 @@ def begun_alike(agent: Agent, first: Agent) -> Agent:
     """
 
     def init(root: Any) -> Tree:
-        own = agent.init(root) if agent.own_begin else {}
+        own = agent.init(root)
         return {**first.init(root), **{name: own[name] for name in agent.own_begin if name in own}}
 
-    return replace(agent, init=init)
+    return replace(agent, init=init if agent.own_begin else first.init)
 
 
 def require_same_policies(config: RunConfig, spec: EnvSpec, path: str | Path) -> None:

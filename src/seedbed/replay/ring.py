@@ -29,8 +29,9 @@ from seedbed.replay.chunks import Geometry
 from seedbed.types import DataPlan, TimeStep, Tree, Unroll
 
 _LEAST, _MOST = 1e-12, 1e30
-_MOST_ITEMS = 2**22  # uniform numbers in float32 are multiples of 2**-23
 """Bounds of a live item's leaf, as on the host."""
+_MOST_ITEMS = 2**22
+"""Most items: uniform numbers in float32, which choose among them, are multiples of 2**-23."""
 
 
 class Held(NamedTuple):
@@ -117,7 +118,8 @@ class Ring:
             raise ConfigError(
                 f"a replay on a device has {_MOST_ITEMS:,} items at most, among which random numbers of 23 bits can "
                 f"choose, and one of {replay.capacity:,} transitions has {items:,}: use --replay-size "
-                f"{replay.capacity * _MOST_ITEMS // items} or less, or an architecture whose replay is on the host"
+                f"{_MOST_ITEMS // whole.items * whole.length} or less, or keep it on the host (--replay-on "
+                "host, where there is this setting)"
             )
         return Ring(
             geometry, replay.start, replay.priority_exponent, replay.importance_exponent, example, priorities
