@@ -188,6 +188,8 @@ def _number(name: str, word: str) -> float:
 
 def with_values(settings: Any, values: Mapping[str, Any]) -> Any:
     """``settings`` with other numbers, which may be traced: unlike :func:`dataclasses.replace` it looks at none."""
+    if not values:
+        return settings
     copy = object.__new__(type(settings))
     for part in dataclasses.fields(settings):
         object.__setattr__(copy, part.name, values.get(part.name, getattr(settings, part.name)))

@@ -59,8 +59,8 @@ def write_playable(path: str | Path, out: str | Path, *, trust: Collection[str] 
     try:
         target.path.mkdir(parents=True, exist_ok=True)
         target.keep_spec(spec)
-        of_best = {name: checkpoint.meta[name] for name in (VALUES_OF_BEST,) if name in checkpoint.meta}
-        contents = Contents({"train": {"params": policy.params}}, {"version": policy.version, **of_best})
+        meta = {name: kept for name, kept in checkpoint.meta.items() if name in ("version", VALUES_OF_BEST)}
+        contents = Contents({"train": {"params": policy.params}}, meta)
         save(target.checkpoints, checkpoint.step, contents, keep=1)
         # Last: without it the folder is no run.
         settings = {name: value for name, value in to_json(config).items() if name not in LEFT_OUT}

@@ -174,8 +174,7 @@ def load(
 
 def _agent_of(config: RunConfig, spec: EnvSpec, values: Mapping[str, float]) -> Agent:
     """The agent, of several the best one, without the annealing of its optimizer, for which a learner is needed."""
-    settings = with_values(config.settings, values) if values else config.settings
-    return make_agent(config, settings, spec, 1)
+    return make_agent(config, with_values(config.settings, values), spec, 1)
 
 
 def deciding(agent: Agent, *, greedy: bool) -> Agent:

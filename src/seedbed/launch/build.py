@@ -83,7 +83,7 @@ def build_agent(config: RunConfig, spec: EnvSpec, values: Mapping[str, Any] | No
     Raises:
       ConfigError: a setting does not fit the environment, or JAX has no device.
     """
-    settings = with_values(config.settings, values) if values else config.settings
+    settings = with_values(config.settings, values or {})
     return make_agent(config, settings, spec, _total_updates(config, spec))
 
 

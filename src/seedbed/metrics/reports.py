@@ -197,7 +197,7 @@ def together(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Several curves on one grid, ``(x [P], y [runs, P])``, over the stretch of x that all of them cover.
 
-    A curve that ends at the goal stays there: it ended since it was reached, and without it the slower ones would be
+    A curve that ends at the goal stays there: it ended because it was reached, and without it the slower ones would be
     left out of the rest.
     """
     ends = [x[-1] for x, y in zip(xs, ys, strict=True) if goal is None or y[-1] < goal]
