@@ -49,6 +49,22 @@ MUZERO: dict[str, Any] = {
     "replay_ratio": 1.0,
 }
 """A model and a search that are made in a moment, and windows that short unrolls have room for."""
+GATED = """
+import pathlib, time, gymnasium, numpy
+class World(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 20
+        return self.observation_space.sample(), {}
+    def step(self, action):
+        if not pathlib.Path("open").exists():
+            time.sleep(0.1)
+        self.left -= 1
+        return self.observation_space.sample(), 1.0, self.left == 0, False, {}
+"""
+"""A world so slow that no run ends before the file ``open`` is in its folder, however late a test looks; then fast."""
 Found = TypeVar("Found")
 
 
