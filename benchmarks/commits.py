@@ -18,15 +18,17 @@ from statistics import median
 from side_by_side import keep, last_line, measured_on, split
 
 HERE = Path(__file__).parent.parent
-PROGRAM = "import sys; from seedbed.cli.main import main; main(sys.argv[1:])"
+PROGRAM = "import sys; from {package}.cli.main import main; main(sys.argv[1:])"
 
 
 def rate(checkout: Path, flags: list[str], seconds: float) -> float:
-    """Agent steps a second, in steady state, of ``seedbed train`` with these flags and a checkout's source."""
+    """Agent steps a second, in steady state, of ``train`` with these flags by a checkout's package of any name."""
     os.environ["PYTHONPATH"] = str(checkout / "src")
+    (command,) = checkout.glob("src/*/cli/main.py")
+    program = PROGRAM.format(package=command.parent.parent.name)
     with tempfile.TemporaryDirectory(prefix="seedbed-commits-") as scratch:
         more = ["--no-video", "--json", "--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run"]
-        summary = last_line(sys.executable, "-c", PROGRAM, "train", *flags, *more)
+        summary = last_line(sys.executable, "-c", program, "train", *flags, *more)
     return round(float(summary["agent_steps_per_second"]))
 
 

@@ -12,11 +12,11 @@ import optax
 import seedbed
 from seedbed import ops
 from seedbed.agents import AgentDefinition, make_model
-from seedbed.agents.vtrace import VTRACE, VTraceSettings
+from seedbed.agents.vtrace import VTRACE
 
 
 @dataclasses.dataclass(frozen=True)
-class RobustSettings(VTraceSettings):
+class RobustSettings(VTRACE.Settings):
     huber_delta: float = 1.0
     """Error of the value from which its loss grows linearly (Huber 1964)."""
 

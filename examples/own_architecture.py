@@ -7,11 +7,7 @@ import sys
 from dataclasses import dataclass
 
 import seedbed
-from seedbed.architectures import Architecture
-from seedbed.architectures.checks import acts
-from seedbed.architectures.seed import SEED
-from seedbed.config.placement import TrainingDeviceSettings
-from seedbed.config.resolve import replace
+from seedbed.architectures import SEED, Architecture, TrainingDeviceSettings
 
 
 @dataclass(frozen=True)
@@ -23,11 +19,13 @@ class TogetherSettings(TrainingDeviceSettings):
 def place(config):
     threads = 2 * config.placement.pairs
     envs = max(1, config.settings.batch_size // threads)
-    return replace(config, arch="seed", transport="inproc", actors=threads, envs_per_actor=envs, lag=1)
+    return seedbed.replace(
+        config, arch="seed", transport="inproc", actors=threads, envs_per_actor=envs, lag=1
+    )
 
 
 TOGETHER = Architecture(
-    "together", TogetherSettings, SEED.build, SEED.program, acts, place=place, policy="server"
+    "together", TogetherSettings, SEED.build, SEED.program, SEED.refuses, place=place, policy="server"
 )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from seedbed.public import lazily
 
 if TYPE_CHECKING:
-    from seedbed.config.resolve import configure
+    from seedbed.config.resolve import configure, replace
     from seedbed.evaluation.collect import collect
     from seedbed.evaluation.export import export
     from seedbed.evaluation.player import evaluate, record
@@ -35,6 +35,7 @@ __all__ = [
     "findings",
     "load",
     "record",
+    "replace",
     "resume",
     "train",
 ]
@@ -52,6 +53,7 @@ __getattr__, __dir__ = lazily(
         "findings": "seedbed.launch.machine:findings",
         "load": "seedbed.evaluation.policy:load",
         "record": "seedbed.evaluation.player:record",
+        "replace": "seedbed.config.resolve:replace",
         "resume": "seedbed.launch.train:resume",
         "train": "seedbed.launch.train:train",
     },

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from seedbed.registry import AGENTS
+
 ROOT = Path(__file__).parents[2]
 SURFACE = (
     "seedbed",
@@ -94,3 +96,9 @@ def test_python_runs_the_package_as_the_command(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout.split()[0]) == (0, "seedbed"), done.stderr
     assert subprocess.run([sys.executable, "-m", "seedbed", "nosuch"], check=False).returncode == 2
+
+
+@pytest.mark.parametrize("name", AGENTS.names)
+def test_the_module_of_each_agent_has_its_definition(name: str) -> None:
+    module = importlib.import_module(f"seedbed.agents.{name}")
+    assert getattr(module, name.upper()) is AGENTS.load(name)

@@ -32,7 +32,7 @@ from seedbed.learning.memory import (
 from seedbed.learning.source import Source
 from seedbed.nets.build import is_mlp
 from seedbed.replay.device import DeviceReplay
-from seedbed.replay.queue import UnrollQueue, join
+from seedbed.replay.queue import UnrollQueue
 from seedbed.replay.replay import Replay
 from seedbed.seeding import integer, key
 from seedbed.serving.actor_registry import ActorRegistry
@@ -143,7 +143,7 @@ class Parts:
             memory=self.memory,
             store=self.store,
             source=source,
-            assemble=assemble or (lambda unrolls: self.learner.put(join(unrolls))),
+            assemble=assemble or self.learner.assemble,
             books=self.books,
             failure=self.failure,
             beginning=self.beginning,

@@ -221,9 +221,7 @@ class ForwardServer:
         else:
             control = Newest(BatchRule(full, place.inference_wait_ms / 1e3), fetch)
             sizes = buckets(min(rows, full), full)
-        # An in-process optimizer listens before its servers start.
-        patience = 0.0 if optimizer.startswith("inproc:") else _CONNECT_SECONDS
-        self._connect = partial(connect, optimizer, timeout=patience)
+        self._connect = partial(connect, optimizer, timeout=_CONNECT_SECONDS)
         inference = Inference(agent, spec, capacity, sizes, device, key(config.seed, "acting"))
         inference.warm_up(jax.device_put(agent.init(key(config.seed, "example")), device))
         self._meters = Meters()

@@ -76,6 +76,10 @@ class Learner:
             *(_put(part, s) for part, s in zip(unroll[1:], shares[1:], strict=True)),
         )
 
+    def assemble(self, unrolls: Sequence[Unroll]) -> Unroll:
+        """Makes a batch ``[T+1, B, ...]`` on the training devices of unrolls that are host arrays."""
+        return self.put(join(unrolls))
+
     def gather(self, unrolls: Sequence[Unroll]) -> Unroll:
         """Makes a batch ``[T+1, B, ...]`` whose share of this host consists of ``unrolls`` on other devices.
 
