@@ -31,8 +31,8 @@ HERE = {
     "a2c lstm continuous": {"agent": "a2c", "env": "gymnax:Pendulum-v1", "lstm": 8},
 }
 
-
-FIRST = ("vtrace lstm",)
+FIRST = ("vtrace lstm", "ppo lstm", "pqn lstm", "a2c lstm continuous")
+"""One for each agent."""
 
 
 @pytest.mark.parametrize("name", shortened(HERE, FIRST))
@@ -97,7 +97,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["r2d2", *thorough("dqn", "sac", "muzero")])
+@pytest.mark.parametrize("name", SAMPLING)
 def test_an_agent_with_a_replay_computes_the_same_wherever_unrolls_come_from(
     name: str, tmp_path: Path
 ) -> None:

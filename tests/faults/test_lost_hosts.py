@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,14 +23,29 @@ ARCHS: dict[str, dict[str, Any]] = {
 }
 
 
-def two_hosts(cwd: Path, arch: str, **settings: Any) -> Command:
+INTERRUPTED = """
+import os, signal, sys, time
+from seedbed.cli.main import main
+from seedbed.launch import train
+
+def interrupted(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+train._with_others = interrupted
+main(sys.argv[1:])
+"""
+"""``seedbed`` whose host 0 is interrupted as soon as all have joined, before any has looked for its devices."""
+
+
+def two_hosts(cwd: Path, arch: str, command: list[str] | None = None, **settings: Any) -> Command:
     settings = {
         **{"agent": "vtrace", "arch": arch, "hosts": 2, "batch_size": 16, "seed": 3},
         **ARCHS[arch],
         **settings,
     }
     env = "gymnax:CartPole-v1" if arch == "anakin" else "CartPole-v1"
-    return Command(*flags(env, "run", **settings), cwd=cwd)
+    return Command(*flags(env, "run", **settings), cwd=cwd, command=command)
 
 
 def hosts_of(learner: Command) -> list[psutil.Process]:
@@ -120,6 +136,16 @@ def test_ctrl_c_ends_all_hosts_after_the_same_update(arch: str, tmp_path: Path) 
     assert [each["stopped_because"] for each in told] == ["interrupted"] * 2
     assert told[0]["params_sha256"] == told[1]["params_sha256"]
     resumed(tmp_path, told[0]["agent_steps"] + 500)
+
+
+def test_ctrl_c_just_after_all_have_joined_is_heard_by_all(tmp_path: Path) -> None:
+    with two_hosts(tmp_path, "sebulba", [sys.executable, "-c", INTERRUPTED]) as learner:
+        other = until(lambda: next(iter(hosts_of(learner)), None), "the other host")
+        assert learner.wait() == 130, learner.output
+        assert not alive(other)
+    # Killed after its minute it would have said nothing, and its end is told where host 0 has seen it.
+    log = (tmp_path / "run/logs/host-1.log").read_text()
+    assert log.rstrip().endswith("host 0 failed: KeyboardInterrupt"), log
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.registry import ARCHITECTURES
+from seedbed.registry import AGENTS, ARCHITECTURES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seedbed"
@@ -226,6 +226,31 @@ def test_the_registry_alone_names_architectures() -> None:
         str(path.relative_to(SOURCE)) for path in EVERY_MODULE if any(map(named.search, spoken(path)))
     } - {str(path.relative_to(SOURCE)) for path in own}
     assert naming == {"registry.py"}
+
+
+@pytest.mark.parametrize("path", EVERY_MODULE, ids=dotted)
+def test_nothing_compares_an_architecture_or_an_agent_with_a_name(path: Path) -> None:
+    names = {*ARCHITECTURES.names, *AGENTS.names}
+    for node in ast.walk(ast.parse(path.read_text())):
+        # "seed" is the number of random draws too.
+        if isinstance(node, ast.Compare) and re.search(r"\b(arch|agent)", ast.unparse(node)):
+            said = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)} & names
+            assert not said, f"{dotted(path)}:{node.lineno}: {ast.unparse(node)}"
+
+
+def test_only_the_parsing_of_a_lag_and_its_check_know_the_word() -> None:
+    """Everything else asks a :class:`seedbed.acting.lag.Lag`."""
+    compared = [
+        f"{dotted(path)}: {ast.unparse(node)}"
+        for path in EVERY_MODULE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare) and "'free'" in ast.unparse(node)
+    ]
+    assert len(compared) <= 5, compared
+
+
+def test_the_session_stays_small() -> None:
+    assert len((SOURCE / "launch" / "session.py").read_text().splitlines()) <= 430
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES.names)

@@ -355,7 +355,7 @@ def _role(config: RunConfig) -> Role:
 
 
 def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None:
-    """Initializes distributed JAX.
+    """Initializes distributed JAX and its devices.
 
     Args:
       hosts: the hosts of the run.
@@ -386,10 +386,13 @@ def _join_jax(hosts: Hosts, address: str, known_as: str, timeout: float) -> None
                 heartbeat_timeout_seconds=max(100, int(10 * timeout)),
                 shutdown_timeout_seconds=int(_FAREWELL_SECONDS),
             )
+            # Hosts tell each other their devices here, and wait for all. Whether there are any is asked for later.
+            with contextlib.suppress(Exception):
+                jax.local_devices()
         except Exception as error:
             failed.append(error)
 
-    # In a thread of its own, since the call cannot be cancelled when a host is lost.
+    # In a thread of its own, since neither call can be cancelled when a host is lost.
     joining = threading.Thread(target=join, name="join", daemon=True)
     joining.start()
     while joining.is_alive():
