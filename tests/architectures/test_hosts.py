@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, flags, simulated, summary, thorough
+from harness import MUZERO, Command, flags, simulated, summary, thorough
 from small_runs import AGENTS, ENVS, STEPS, params
 
 from seedbed.acting.assignment import number_of
@@ -42,7 +42,7 @@ PLACES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def words(folder: str, **settings: Any) -> list[str]:
     settings = {**WORLD, **settings}
-    env = "gymnax:CartPole-v1" if settings["arch"] == "anakin" else "CartPole-v1"
+    env = settings.pop("env", "gymnax:CartPole-v1" if settings["arch"] == "anakin" else "CartPole-v1")
     return flags(env, folder, **settings)
 
 
@@ -63,19 +63,19 @@ def command(cwd: Path, *words: str, devices: int = 2) -> Command:
     return Command(*words, cwd=cwd, **simulated(devices))
 
 
-REPLAY: dict[str, Any] = {
+SAMPLED: dict[str, Any] = {
     "replay_min_size": 2 * ENVS * STEPS,
     "replay_size": 8 * ENVS * STEPS,
-    "replay_ratio": 2.0,
     # Of one host; two have one each without it.
     "replay_parts": 2,
-    "head_size": 8,
-    "target_period": 5,
 }
+REPLAY: dict[str, Any] = {**SAMPLED, "replay_ratio": 2.0, "head_size": 8, "target_period": 5}
 AGENTS_HERE = {
     **AGENTS,
     "dqn": {**REPLAY, "agent": "dqn"},
     "r2d2": {**REPLAY, "agent": "r2d2", "lstm": 8, "burn_in": 3},
+    "sac": {**SAMPLED, "agent": "sac", "env": "Pendulum-v1", "replay_ratio": 1.0},
+    "muzero": {**SAMPLED, **MUZERO, "reanalyse": 0.5},
 }
 
 
@@ -87,6 +87,8 @@ AGENTS_HERE = {
             ("ppo", "rapid", 1),
             ("dqn", "seed", 1),
             ("r2d2", "sebulba", 1),
+            ("sac", "seed", 1),
+            ("muzero", "sebulba", 1),
             ("vtrace lstm", "impala", 1),
             ("ppo", "anakin", 1),
             ("vtrace lstm", "seed", 1),
