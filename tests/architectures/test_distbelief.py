@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+import psutil
 import pytest
 from harness import Command, alive, balanced, flags, refusal, rows, summary, thorough, tiny, until
 from small_runs import params, write_catch
@@ -122,8 +124,11 @@ def test_at_first_one_replica_learns_alone(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_replica_that_is_killed_is_replaced_and_goes_on(data: Path, tmp_path: Path) -> None:
-    words = flags("toy:catch", "run", **settings(data), frames=10**9)
+@pytest.mark.parametrize("fault", [psutil.Process.kill, *thorough(psutil.Process.suspend)])
+def test_a_replica_that_dies_or_stands_still_is_replaced(
+    fault: Callable[[psutil.Process], None], data: Path, tmp_path: Path
+) -> None:
+    words = flags("toy:catch", "run", **settings(data), frames=10**9, env_timeout=5)
     with Command(*words, cwd=tmp_path) as command:
 
         def updates() -> float:
@@ -131,7 +136,7 @@ def test_a_replica_that_is_killed_is_replaced_and_goes_on(data: Path, tmp_path: 
             return found[-1].get("updates", 0) if found else 0
 
         until(lambda: updates() > 100, "the replicas to learn")
-        next(iter(command.actors())).kill()
+        fault(next(iter(command.actors())))
         until(lambda: "restart 1 of 3" in command.output, "the replica to be replaced")
         before = updates()
         until(lambda: updates() > before + 100, "the run to go on")

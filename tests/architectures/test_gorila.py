@@ -143,7 +143,6 @@ def test_a_worker_and_a_shard_are_killed_and_the_run_goes_on(tmp_path: Path) -> 
     assert versions[0] != versions[1]
 
 
-@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_worker_and_a_shard_that_stand_still_are_replaced(tmp_path: Path) -> None:
     """Stopped processes do not die, and give no sign of life."""

@@ -183,6 +183,23 @@ def test_a_server_and_a_worker_are_killed_and_the_run_goes_on(tmp_path: Path) ->
     assert all(np.isfinite(leaf).all() for leaf in params(tmp_path / "run").values())
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_server_that_stands_still_is_replaced(tmp_path: Path) -> None:
+    """A stopped process does not die, and gives no sign of life."""
+    words = flags("toy:catch", "run", **RAPID, frames=10**9, env_timeout=5)
+    with Command(*words, cwd=tmp_path) as command:
+        before = learned(tmp_path / "run")
+        servers(command)[0].suspend()
+        until(lambda: "its process was stopped by a signal" in command.output, "the server to be missed")
+        until(lambda: "restart 1 of 3" in command.output, "the server to be replaced")
+        until(lambda: learned(tmp_path / "run") > before + 50, "the run to go on")
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        assert not [p for p in command.family() if alive(p)]
+    assert balanced(summary(tmp_path / "run"))
+
+
 @pytest.mark.slow
 def test_without_a_server_an_exact_lag_ends_the_run_with_its_cause(tmp_path: Path) -> None:
     words = flags("toy:catch", "run", **{**RAPID, "lag": 1}, frames=10**9)
