@@ -2,7 +2,8 @@
 
 ``.venv/bin/python benchmarks/commits.py OTHER [--rounds 5] [--seconds 30] [--here FLAGS] -- FLAGS`` runs ``seedbed
 train FLAGS`` out of the folder OTHER (a checkout of the other commit, by ``git worktree add``) and out of this one,
-prints agent steps a second, medians and their ratio, and appends a row to ``benchmarks/results/commits.jsonl``.
+prints places of unrolls a second (steps and resets), medians and their ratio, and appends a row to
+``benchmarks/results/commits.jsonl``.
 ``--here`` are flags for this commit alone: settings that the other one does not have.
 """
 
@@ -22,14 +23,18 @@ PROGRAM = "import sys; from {package}.cli.main import main; main(sys.argv[1:])"
 
 
 def rate(checkout: Path, flags: list[str], seconds: float) -> float:
-    """Agent steps a second, in steady state, of ``train`` with these flags by a checkout's package of any name."""
+    """Places of unrolls a second, in steady state, of ``train`` with these flags by a checkout's package of any name.
+
+    They are steps, and the decisions that only reset an environment: older commits count these as steps.
+    """
     os.environ["PYTHONPATH"] = str(checkout / "src")
     (command,) = checkout.glob("src/*/cli/main.py")
     program = PROGRAM.format(package=command.parent.parent.name)
     with tempfile.TemporaryDirectory(prefix="seedbed-commits-") as scratch:
         more = ["--no-video", "--json", "--minutes", str(seconds / 60), "--run-dir", f"{scratch}/run"]
         summary = last_line(sys.executable, "-c", program, "train", *flags, *more)
-    return round(float(summary["agent_steps_per_second"]))
+    steps_per_second = float(summary["agent_steps_per_second"])
+    return round(steps_per_second * summary["steps_received"] / summary["agent_steps"])
 
 
 def main() -> None:
