@@ -11,6 +11,7 @@ import pytest
 from harness import PATIENCE
 
 from seedbed.cli import main as cli
+from seedbed.cli.defaults import FIRST
 from seedbed.cli.main import VERBS, main
 from seedbed.cli.parse import one_line, parse
 from seedbed.cli.resume import Resume
@@ -331,6 +332,25 @@ def test_a_flag_that_stands_beside_another_is_shown_with_it_and_always_read(
     assert found[flag.replace("-", "_")] == 7000
 
 
+@pytest.mark.parametrize("verb", ["train", "bench", "sweep", "plan", "program", "manifest"])
+def test_help_alone_is_short_and_all_is_a_flag_away(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for asked in (["--help"], ["-h"], ["--help-all"], ["ALE/Pong-v5", "--help"]):
+        status, out, error = run(capsys, verb, *asked)
+        assert (status, error) == (0, "")
+        assert ("--help-all shows all" in " ".join(out.split())) == (asked in (["--help"], ["-h"]))
+        heads = [line for line in out.splitlines() if re.match(r"\W*--", line)]
+        shown[asked[-1]] = set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", " ".join(heads)))
+    assert shown["--help"] == shown["--help-all"], "beside an environment it shows all"
+    assert {"arch", "agent", "frames", "learning-rate", "envs-per-actor"} <= shown["-h"]
+    short = {flag.replace("-", "_") for flag in shown["-h"]} & {*flat(configure())}
+    assert len(short) <= 25 < len(shown["--help-all"])
+
+
+def test_what_most_runs_need_is_in_the_settings() -> None:
+    assert {*flat(configure())} >= FIRST
+
+
 def test_policies_are_shown_with_environments_of_several_agents(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--policies" not in run(capsys, "train", "--help")[1]
     assert "--policies" in run(capsys, "train", "pettingzoo:parallel_worlds:Meeting", "--help")[1]
@@ -474,7 +494,7 @@ def test_parse_takes_a_default_and_exits_for_help(capsys: pytest.CaptureFixture[
     ids=["utf-8", "ascii"],
 )
 def test_a_box_becomes_one_line(box: str) -> None:
-    assert one_line(box, "x") == "--size is wrong. (seedbed x --help shows all settings)"
+    assert one_line(box, "x") == "--size is wrong. (seedbed x --help-all shows all settings)"
 
 
 def test_flags_of_an_optimizer_are_there_with_that_optimizer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -407,6 +407,16 @@ def test_settings_by_the_names_of_other_systems_lead_to_ours(given: dict[str, An
     assert says in str(error.value)
 
 
+def test_a_setting_that_the_agent_does_not_read_is_refused_from_python_too() -> None:
+    with pytest.raises(ConfigError, match="rmsprop_decay means nothing where optimizer is adam: change that"):
+        configure("toy:catch", optimizer="adam", rmsprop_decay=0.5)
+    with pytest.raises(ConfigError, match="queue_size means nothing where agent is dqn"):
+        configure("toy:catch", agent="dqn", queue_size=9)
+    assert configure("toy:catch", optimizer="rmsprop", rmsprop_decay=0.5).settings.rmsprop_decay == 0.5
+    # At its default it says nothing, as in settings that a program passes on whole.
+    assert configure("toy:catch", optimizer="adam", rmsprop_decay=0.99).settings.rmsprop_decay == 0.99
+
+
 @pytest.mark.parametrize(
     ("name", "value", "idle", "other"),
     [

@@ -18,7 +18,7 @@ from seedbed.testing.environments import check_environment
 
 CONFIGS = {
     "Screen-v5": {"num_envs": 1, "batch_size": 0, "num_threads": 0, "seed": 42, "max_num_players": 1,
-                  "stack_num": 4, "frame_skip": 4, "max_episode_steps": 6},
+                  "stack_num": 4, "reward_clip": False, "frame_skip": 4, "max_episode_steps": 6},
     "Doom-v1": {"num_envs": 1, "seed": 42, "num_threads": 0, "max_num_players": 1, "stack_num": 4,
                 "use_combined_action": False, "max_episode_steps": 6,
                 "reward_config": {"KILLS": (1.0, 0.0), "AMMO": (0.1, -0.1)}, "weapon_reward": {0: 0.0, 1: 0.5}},
@@ -258,6 +258,7 @@ def test_tables_are_changed_in_part(fake):
             "unknown option of envpool:Screen-v5 'frame_skp': did you mean frame_skip",
         ),
         ("Screen-v5", {"stack_num": 1}, "did you mean frame_stack"),
+        ("Screen-v5", {"reward_clip": True}, "give --reward-clip 1, which clips in the loss alone"),
         ("Screen-v5", {"seed": 1}, "unknown option of envpool:Screen-v5 'seed'"),
         ("Party-v1", {}, "has several players"),
         ("Doom-v1", {"frame_stack": 0}, "frame_stack is 0"),

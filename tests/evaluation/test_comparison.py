@@ -101,23 +101,49 @@ def test_runs_that_cannot_be_compared_are_named(runs: Path) -> None:
     by_env = compare([runs], ["env"])
     assert {group.name for group in by_env.groups} == {"toy:catch", "toy:bandit"}
     assert by_env.env == ""
+    assert not any(group.better_than for group in by_env.groups), "their returns are of different kinds"
+    a_run(runs / "a third", 1.0, env="toy:memory", agent="a2c")
+    with pytest.raises(ConfigError, match=r"no environment is common to all groups: .*a2c has toy:memory"):
+        compare([runs], scales=["toy:catch=0..1", "toy:memory=0..1"])
 
 
 def test_several_environments_are_scaled_and_resampled_by_task(runs: Path) -> None:
     for seed in range(4):
         a_run(runs / f"bandit-{seed}", (1.0 + seed) / 1e4, env="toy:bandit", seed=seed)
     scales = ["toy:catch=0..5000", "toy:bandit=0..0.5"]
+    alone = compare([runs], scales=scales)
+    # dqn has no run of the bandit: it would be ranked by the other task, beside both of ppo.
+    assert {curve.task for group in alone.groups for curve in group.curves} == {"toy:catch"}
+    assert sum("bandit, in which not every group has a run" in note for note in alone.notes) == 4
+    for seed in range(4):
+        a_run(runs / f"dqn-bandit-{seed}", (2.5 + seed) / 1e4, env="toy:bandit", seed=seed, agent="dqn")
     found = compare([runs], scales=scales)
+    assert not found.notes
     ppo = next(group for group in found.groups if group.name == "ppo")
     # Both tasks have 0.2, 0.4, 0.6, 0.8: the middle four of eight are 0.4 and 0.6, twice each.
     assert ppo.at_frames.value == pytest.approx(0.5)
     assert {curve.task for curve in ppo.curves} == {"toy:catch", "toy:bandit"}
-    assert ppo.better_than["dqn"].value == pytest.approx(3 / 16), "over the task that both have"
+    assert ppo.better_than["dqn"].value == pytest.approx(3 / 16), "over both tasks"
+    by_env = compare([runs], ["env"], scales)
+    assert len(by_env.groups) == 2 and not by_env.groups[0].better_than, (
+        "no run of one is better than of another"
+    )
     with pytest.raises(ConfigError, match=r"no run is left.*no --scale is given for it"):
         compare([runs], scales=["toy:other=0..1"])
     for bad in ("toy:catch", "toy:catch=3..1", "=0..1", "toy:catch=0..x"):
         with pytest.raises(ConfigError, match=r"write ENV=LOW\.\.HIGH"):
             compare([runs], scales=[bad])
+
+
+def test_values_that_differ_in_their_last_digit_are_different_groups(tmp_path: Path) -> None:
+    for seed in (20240101, 20240102):
+        a_run(tmp_path / str(seed), float(seed - 20240100), seed=seed, learning_rate=0.1 + seed * 1e-12)
+    assert {group.name for group in compare([tmp_path], ["seed"]).groups} == {
+        "seed 20240101",
+        "seed 20240102",
+    }
+    (note,) = compare([tmp_path]).notes
+    assert "learning_rate (0.100020240101, 0.100020240102)" in note
 
 
 def test_a_return_is_read_between_rows(runs: Path) -> None:

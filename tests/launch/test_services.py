@@ -53,6 +53,29 @@ def told(folder: Path) -> list[list[object]]:
     return [json.loads(line) for line in (folder / "told.jsonl").read_text().splitlines()]
 
 
+def test_a_function_gets_every_row_and_what_it_does_costs_no_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    taken: list[dict[str, float]] = []
+
+    def take(row: dict[str, float]) -> None:
+        taken.append(dict(row))
+        row.clear()  # it has one of its own
+        raise ValueError("my own mistake")
+
+    folder = tmp_path / "run"
+    alone = {"transport": "inproc", "actors": 1, "begin_or_resume": True}
+    train(tiny("toy:catch", folder, **alone, frames=300), on_row=take)
+    assert taken and [row["agent_steps"] for row in taken] == [row["agent_steps"] for row in rows(folder)]
+    assert taken[-1].keys() == rows(folder)[-1].keys()
+    assert capfd.readouterr().out.count("metrics: ValueError: my own mistake") == 1
+    # It is told of the rows of later sessions too, whichever way the run goes on.
+    resume(str(folder), frames=600, on_row=take)
+    train(tiny("toy:catch", folder, **alone, frames=900), on_row=take)
+    assert [row["session"] for row in taken] == [row["session"] for row in rows(folder)]
+    assert {row["session"] for row in taken} == {0, 1, 2}
+
+
 def test_a_run_goes_to_a_service_and_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wandb.py").write_text(WANDB)
     monkeypatch.syspath_prepend(tmp_path)

@@ -51,11 +51,20 @@ def test_an_axis_is_read(config: RunConfig, item: str, axis: Axis) -> None:
         (["entropy_cost=0.01"], "two or more different values"),
         (["hidden=[64],[128]"], "over numbers and words, not over lists"),
         (["entropy_cost=0,0"], "two or more different values"),
+        (["frames=1000,4000"], "frames is the same in all runs"),
+        (["until_return=1,2"], "until_return is the same in all runs"),
+        (["rmsprop_decay=0.9,0.99"], "over rmsprop_decay: it means nothing where optimizer is adam"),
+        (["opponents_share=0.1..0.5"], "over opponents_share: it means nothing where opponents is 0"),
     ],
 )
 def test_what_is_impossible_is_refused(config: RunConfig, items: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         axes(config, items)
+
+
+def test_a_setting_may_mean_something_by_another_one_of_the_sweep(config: RunConfig) -> None:
+    assert len(axes(config, ["rmsprop_decay=0.9,0.99", "optimizer=adam,rmsprop"])) == 2
+    assert len(axes(config, ["opponents=0,4", "opponents_share=0.1,0.5"])) == 2
 
 
 def test_values_in_words() -> None:

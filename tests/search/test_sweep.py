@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -267,6 +268,14 @@ def test_another_sweep_or_run_in_the_folder_is_refused(fake: Path, tmp_path: Pat
         sweep(plan(tiny("toy:catch", fake, frames=16_000), ["learning_rate=0.01..0.7"]), print)
     with pytest.raises(ConfigError, match=r"holds another sweep, with other frames"):
         sweep(plan(tiny("toy:catch", fake, frames=1), ["learning_rate=0.01..0.7"]), print)
+    # What another rule has stopped early would count as tried.
+    with pytest.raises(ConfigError, match=r"holds another sweep, with other --by: give those of that one"):
+        sweep(planned(fake, trials=2, by="halving"), print)
+    record = json.loads((fake / "sweep.json").read_text())
+    (fake / "sweep.json").write_text(json.dumps({name: record[name] for name in record if name != "by"}))
+    assert len(sweep(planned(fake, trials=2, by="halving"), lambda line: None).tried) == 2, (
+        "of an earlier version"
+    )
     run = RunFolder.create(tiny("toy:catch", tmp_path / "run"))
     with pytest.raises(ConfigError, match="holds a run"):
         sweep(planned(run.path), print)

@@ -143,7 +143,9 @@ def test_returns_of_several_environments_are_not_folded(tmp_path: Path) -> None:
     names = {Path(run["name"]).name: run["id"] for run in answers.runs()["runs"]}
     found = answers.curves("agent", names["other"])
     assert found["env"] == "toy:catch size=9" and len(found["groups"][0]["frames"]["lines"]) == 1
-    assert answers.curves("env", names["other"])["env"] is None
+    by_env = answers.curves("env", names["other"])
+    assert by_env["env"] is None
+    assert {group["name"] for group in by_env["groups"]} == {"toy:catch", "toy:catch size=9"}
     with pytest.raises(KeyError):
         answers.curves("agent", "nothing")
 

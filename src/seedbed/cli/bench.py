@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seedbed import regular_files
-from seedbed.cli.defaults import defaults_of, plain, typed
+from seedbed.cli.defaults import defaults_of, more_for, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, RunFailed
@@ -125,10 +125,10 @@ def _results(flags: BenchFlags, name: str) -> Path | None:
 
 
 def _read(arguments: list[str]) -> BenchFlags:
-    default = typed(defaults_of("bench", arguments, BenchFlags))
+    default = typed(defaults_of("bench", arguments, BenchFlags), arguments)
     kind = make_dataclass("BenchFlags", [("run", type(default), default)], bases=(BenchFlags,), frozen=True)
     kind.__doc__ = BenchFlags.__doc__
-    given: BenchFlags = parse("bench", kind, arguments, kind(run=default), ABOUT)
+    given: BenchFlags = parse("bench", kind, arguments, kind(run=default), ABOUT + more_for(arguments))
     return replace(given, run=plain(given.run))
 
 

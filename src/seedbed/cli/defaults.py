@@ -7,18 +7,30 @@ the agent and the architecture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from seedbed.cli.parse import parse
+from seedbed.cli.parse import HELP, HELP_ALL, parse
 from seedbed.config.placement import BESIDE, MEANINGLESS, has_meaning, is_shown, names_of
 from seedbed.config.resolve import defaults, of_others, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
+from seedbed.nets.network import Network
 from seedbed.registry import AGENTS, ARCHITECTURES, Registry
+
+FIRST = frozenset(
+    {
+        *("env", "env_options", "arch", "agent", "preset", "init_from", "seed", "run_dir", "video"),
+        *("frames", "minutes", "until_return"),
+        *("network", "hidden"),
+        *("actors", "envs_per_actor", "lag", "listen", "hosts", "on"),
+        *("batch_size", "unroll_length", "learning_rate", "discount"),
+    }
+)
+"""Settings that help shows if nothing stands beside it: those that most runs need."""
 
 
 def read_config(verb: str, arguments: Sequence[str], about: str) -> RunConfig:
@@ -28,7 +40,22 @@ def read_config(verb: str, arguments: Sequence[str], about: str) -> RunConfig:
       ConfigError: they do not fit.
     """
     default = typed(defaults_of(verb, arguments), arguments)
-    return plain(parse(verb, type(default), arguments, default, about))
+    return plain(parse(verb, type(default), arguments, default, about + more_for(arguments)))
+
+
+def is_short(words: Sequence[str]) -> bool:
+    """Returns whether help is asked for and nothing else, so that it shows :data:`FIRST` alone."""
+    return len(words) == 1 and words[0] in HELP
+
+
+def more_for(words: Sequence[str]) -> str:
+    """Returns what is added to the description of a command whose help is short; nothing for others."""
+    if not is_short(words):
+        return ""
+    return (
+        f" These are the settings that most runs need: {HELP_ALL} shows all, and {HELP[0]} beside an environment, "
+        "--arch or --agent all that such a run reads."
+    )
 
 
 def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) -> RunConfig:
@@ -43,7 +70,7 @@ def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) ->
       ConfigError: the flags cannot be read, there is no such agent, architecture or preset, or one of them is for
         others only.
     """
-    words = [word for word in arguments if word not in ("--help", "-h")]
+    words = [word for word in arguments if word not in (*HELP, HELP_ALL)]
     try:
         first: Any = parse(verb, _side_by_side(flags, words), words)
         found = defaults(first.env, first.preset, first.agent or None, first.arch)
@@ -64,33 +91,43 @@ def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) ->
 def typed(config: RunConfig, words: Sequence[str] = ()) -> RunConfig:
     """Returns ``config`` as an instance of a class that has the flags of its agent and its architecture.
 
-    Flags that stand beside another one are shown if that is among the ``words``, or not at its default.
+    Flags that stand beside another one are shown if that is among the ``words``, or not at its default; of a short
+    help, those of :data:`FIRST` alone.
     """
     given = {name for _, names in _flags(words) for name in names}
-    placement, settings = (
-        _meaningful(part, config.settings, given) for part in (config.placement, config.settings)
+    short = is_short(words)
+
+    def shows(part: Any, section: Any) -> bool:
+        value = getattr(section, part.name)
+        names = {each.name for each in fields(value)} if is_dataclass(value) else {part.name}
+        return not (short and names.isdisjoint(FIRST)) and is_shown(part, section, given)
+
+    net, placement, settings = (
+        _meaningful(part, config.settings, shows) for part in (config.net, config.placement, config.settings)
     )
     made = make_dataclass(
         "RunConfig",
         [
             ("arch", _choice(ARCHITECTURES, "Where the parts run"), field(default=config.arch)),
             ("agent", _choice(AGENTS, "What is computed"), field(default=config.agent)),
+            ("net", type(net), field(default=net)),
             ("placement", type(placement), field(default=placement)),
             ("settings", type(settings), field(default=settings)),
-            *_hidden(config, lambda part: is_shown(part, config, given)),
+            *_hidden(config, lambda part: shows(part, config)),
         ],
         bases=(RunConfig,),
         frozen=True,
     )
     made.__doc__ = RunConfig.__doc__
     values = {part.name: getattr(config, part.name) for part in fields(RunConfig)}
-    found: RunConfig = made(**{**values, "placement": placement, "settings": settings})
+    found: RunConfig = made(**{**values, "net": net, "placement": placement, "settings": settings})
     return found
 
 
 def plain(config: RunConfig) -> RunConfig:
     """Undoes :func:`typed`: returns a plain configuration with the values of ``config``."""
     values = {part.name: getattr(config, part.name) for part in fields(RunConfig)}
+    values["net"] = Network(**{part.name: getattr(config.net, part.name) for part in fields(Network)})
     for section, registry, name in (
         ("placement", ARCHITECTURES, config.arch),
         ("settings", AGENTS, config.agent),
@@ -105,12 +142,10 @@ def _choice(registry: Registry, about: str) -> Any:
     return Annotated[str, tyro.conf.arg(metavar=names, help=f"{about}; MODULE:NAME for one of your own.")]
 
 
-def _meaningful(section: Any, agent_settings: Any, given: Container[str]) -> Any:
-    """Returns a section as an instance of a class that hides settings without meaning beside the given ones."""
+def _meaningful(section: Any, agent_settings: Any, shows: Callable[[Any, Any], bool]) -> Any:
+    """Returns a section as an instance of a class that hides settings without meaning, and those not to be shown."""
     kind = type(section)
-    hidden = _hidden(
-        section, lambda part: has_meaning(part, agent_settings) and is_shown(part, section, given)
-    )
+    hidden = _hidden(section, lambda part: has_meaning(part, agent_settings) and shows(part, section))
     values = {part.name: getattr(section, part.name) for part in fields(kind)}
     made = make_dataclass(kind.__name__, hidden, bases=(kind,), frozen=True)
     made.__doc__ = kind.__doc__
@@ -124,7 +159,7 @@ def _hidden(section: Any, shows: Callable[[Any], bool]) -> list[tuple[str, Any, 
         (
             part.name,
             Annotated[hints[part.name], tyro.conf.Suppress],
-            field(default=part.default, metadata=part.metadata),
+            field(default=part.default, default_factory=part.default_factory, metadata=part.metadata),
         )
         for part in fields(section)
         if not shows(part)

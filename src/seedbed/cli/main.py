@@ -115,7 +115,7 @@ def _help() -> str:
         "",
         *(f"  {verb:<{width}}  {about}" for verb, about in VERBS.items()),
         "",
-        "seedbed COMMAND --help shows the settings of each.",
+        "seedbed COMMAND --help shows the settings of each, --help-all every one.",
     ]
     return "\n".join(lines if not sys.stdout.isatty() else map(_folded, lines))
 

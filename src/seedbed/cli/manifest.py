@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from seedbed.cli.defaults import defaults_of, plain, typed
+from seedbed.cli.defaults import defaults_of, more_for, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
@@ -77,5 +77,5 @@ def _read(arguments: list[str]) -> ManifestFlags:
         "ManifestFlags", [("run", type(default), default)], bases=(ManifestFlags,), frozen=True
     )
     kind.__doc__ = ManifestFlags.__doc__
-    given: ManifestFlags = parse("manifest", kind, arguments, kind(run=default), ABOUT)
+    given: ManifestFlags = parse("manifest", kind, arguments, kind(run=default), ABOUT + more_for(arguments))
     return replace(given, run=plain(given.run))

@@ -23,7 +23,8 @@ _SHORT = re.compile(r"(\d+(?:\.\d+)?)([kmgb])", re.IGNORECASE)
 """Numbers as people speak of them: ``10M``, ``500k``."""
 _POWERS = {"k": 3, "m": 6, "g": 9, "b": 9}
 _SWITCHED = ("true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "none", "0", "1")
-_HELP = {"--help", "-h"}
+HELP, HELP_ALL = ("--help", "-h"), "--help-all"
+"""Flags for help: with the settings that most runs need where nothing stands beside it, and with all."""
 _POWER = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}", re.IGNORECASE)
 _BOX = re.compile(r"[│╭╮╰╯─┃┏┓┗┛━]+|-{3,}")
 """Signs of which tyro draws boxes, on terminals with and without UTF-8."""
@@ -44,10 +45,11 @@ def parse(
 ) -> Settings:
     """Reads ``arguments`` into a ``kind``; raises :class:`ConfigError` in one line if they do not fit.
 
-    ``--help`` prints and exits.
+    ``--help`` and ``--help-all`` print and exit; which flags they show is up to ``kind``.
     """
+    arguments = [HELP[0] if argument == HELP_ALL else argument for argument in arguments]
     complaint, hints = io.StringIO(), _hints_of_flags(kind)
-    if not _HELP & {*arguments}:
+    if not {*HELP} & {*arguments}:
         _refuse_values_of_switches(arguments, hints)
     try:
         with contextlib.redirect_stderr(complaint):
@@ -188,7 +190,7 @@ def one_line(complaint: str, verb: str) -> str:
     elif suggested:
         flags = dict.fromkeys(re.findall(r"(?<!\S)--[\w-]+", suggested))
         words = f"{words}; did you mean {' or '.join(flags)}?"
-    return f"{words} (seedbed {verb} --help shows all settings)"
+    return f"{words} (seedbed {verb} --help-all shows all settings)"
 
 
 def print_line(text: str) -> None:

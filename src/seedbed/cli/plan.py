@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seedbed.cli.defaults import defaults_of, plain, typed
+from seedbed.cli.defaults import defaults_of, more_for, plain, typed
 from seedbed.cli.parse import parse, print_line
 from seedbed.cli.program import declared
 from seedbed.config.resolve import replace
@@ -63,7 +63,7 @@ def _read(arguments: list[str]) -> PlanFlags:
     default = typed(defaults_of("plan", arguments, PlanFlags), arguments)
     kind = make_dataclass("PlanFlags", [("run", type(default), default)], bases=(PlanFlags,), frozen=True)
     kind.__doc__ = PlanFlags.__doc__
-    given: PlanFlags = parse("plan", kind, arguments, kind(run=default), ABOUT)
+    given: PlanFlags = parse("plan", kind, arguments, kind(run=default), ABOUT + more_for(arguments))
     return with_changes(given, run=plain(given.run))
 
 

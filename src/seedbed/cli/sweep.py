@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from seedbed.cli.defaults import defaults_of, plain, typed
+from seedbed.cli.defaults import defaults_of, more_for, plain, typed
 from seedbed.cli.parse import parse
 from seedbed.cli.status import Status
 from seedbed.config.settings import RunConfig
@@ -74,5 +74,7 @@ def _read(arguments: list[str]) -> SweepFlags:
         "SweepFlags", [("run", type(default), default)], bases=(SweepFlags,), frozen=True
     )
     kind.__doc__ = SweepFlags.__doc__
-    given: SweepFlags = parse("sweep", kind, arguments, kind(run=default), ABOUT)
+    given: SweepFlags = parse("sweep", kind, arguments, kind(run=default), ABOUT + more_for(arguments))
+    if given.run.json:
+        raise ConfigError("--json prints the summary of one run, and a sweep has many: leave it out")
     return replace(given, run=plain(given.run))

@@ -90,11 +90,17 @@ def has_meaning(part: Any, agent_settings: Any) -> bool:
 
     Its metadata has the values, one or a tuple of them, that other settings must have.
     """
-    return all(
-        getattr(agent_settings, name, None) in (needed if isinstance(needed, tuple) else (needed,))
+    return not unmet(part, agent_settings)
+
+
+def unmet(part: Any, agent_settings: Any) -> list[str]:
+    """Returns the names of the settings whose values make another one mean nothing, see :func:`has_meaning`."""
+    return [
+        name
         for name, needed in part.metadata.items()
         if name != BESIDE
-    )
+        and getattr(agent_settings, name, None) not in (needed if isinstance(needed, tuple) else (needed,))
+    ]
 
 
 def is_shown(part: Any, section: Any, given: Container[str] = ()) -> bool:

@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.config.names_elsewhere import COMING_FROM, ELSEWHERE
-from seedbed.config.placement import MEANINGLESS, names_of
+from seedbed.config.placement import MEANINGLESS, names_of, unmet
 from seedbed.config.settings import RunConfig
 from seedbed.envs.options import split, written
 from seedbed.envs.reading import Written, is_union, plain, words
@@ -156,16 +156,26 @@ def configure(
     return config
 
 
-def idle_beside(name: str, config: RunConfig) -> str | None:
-    """Returns the settings and values that make another one mean nothing; None if it means something, or is unset."""
-    defaults = {part.name: part.default for part in dataclasses.fields(config.placement)}
-    for idle in MEANINGLESS:
-        if (
-            name in idle.names
-            and getattr(config.placement, name) != defaults[name]
-            and idle.at(config.placement)
-        ):
-            return idle.said(config.placement)
+def idle_beside(name: str, config: RunConfig, changing: Collection[str] = ()) -> str | None:
+    """Returns in words why a setting means nothing beside the others; None if it means something, or is unset.
+
+    Args:
+      name: the setting.
+      config: all settings.
+      changing: settings that get other values too, and so are no reason.
+    """
+    place, settings = config.placement, config.settings
+    for section in (place, settings):
+        part = next((part for part in dataclasses.fields(section) if part.name == name), None)
+        if part is None or getattr(section, name) == part.default:
+            continue
+        if section is place and unmet(part, type(settings)):
+            return f"agent is {config.agent}"
+        if section is settings and (others := set(unmet(part, settings)).difference(changing)):
+            return listed([f"{other} is {getattr(settings, other)}" for other in sorted(others)])
+        for idle in MEANINGLESS if section is place else ():
+            if name in idle.names and idle.at(place) and not idle.where.keys() & {*changing}:
+                return idle.said(place)
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.config.ranges import Range, read
-from seedbed.config.resolve import replace
+from seedbed.config.resolve import idle_beside, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.seeding import generator
@@ -25,6 +25,13 @@ VALUES_OF_BEST = "best_values"
 
 _MOST = 10_000
 """Most agents of a run, and numbers of all of them; a record that says more is not this project's."""
+
+
+def number_in_words(value: float) -> str:
+    """Returns a number with six digits if these are all that it has, and with all of its digits otherwise."""
+    if isinstance(value, int):
+        return str(value)
+    return short if float(short := f"{value:g}") == value or math.isnan(value) else repr(float(value))
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Variant:
     @property
     def swept(self) -> str:
         """:attr:`values` in words; empty if there are none."""
-        words = ", ".join(f"{name} {value:g}" for name, value in self.values.items())
+        words = ", ".join(f"{name} {number_in_words(value)}" for name, value in self.values.items())
         return f"begun with {words}" if self.changing and words else words
 
     def __str__(self) -> str:
@@ -78,6 +85,17 @@ def variants(config: RunConfig) -> list[Variant]:
         )
     except ValueError as error:
         raise ConfigError(f"agents side by side: {error}") from None
+
+
+def require_meaning(config: RunConfig) -> None:
+    """Raises :class:`ConfigError` if the agents of a run differ in a setting that means nothing beside the others."""
+    swept = dict(_axis(config, item) for item in config.population.sweep)
+    for name, values in swept.items():
+        for value in [values.low, values.high] if isinstance(values, Range) else values:
+            if (idle := idle_beside(name, replace(config, **{name: value}), swept)) is not None:
+                raise ConfigError(
+                    f"sweep of {name}: it means nothing where {idle}: change that, or leave it out"
+                )
 
 
 def recorded_variants(record: Mapping[str, Any]) -> list[Variant]:

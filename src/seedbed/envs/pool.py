@@ -78,6 +78,11 @@ class Pool:
         own["frame_stack"] = defaults.get("stack_num", 1)
         takes = Takes({name: Parameter.of(default) for name, default in own.items()})
         settings = arguments(env_id, options, takes)
+        if settings.get("reward_clip"):
+            raise ConfigError(
+                f"{env_id}: with reward_clip of EnvPool's own all returns would be sums of clipped rewards: give "
+                "--reward-clip 1, which clips in the loss alone"
+            )
         if defaults.get("max_num_players", 1) > 1:
             raise ConfigError(f"{env_id} has several players; Seedbed takes tasks of one")
         if _RESETS_ITSELF in self._task:

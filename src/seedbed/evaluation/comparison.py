@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from seedbed.config.variants import recorded_variants
+from seedbed.config.variants import number_in_words, recorded_variants
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.listing import run_folders
@@ -144,6 +144,9 @@ def compare(
     groups: dict[str, list[_Run]] = {}
     for run in runs:
         groups.setdefault(_label(run.settings, by), []).append(run)
+    if limits and "env" not in by:
+        groups = _of_common_environments(groups, notes)
+        runs = [run for members in groups.values() for run in members]
     for name, members in groups.items():
         notes += _differences(name, [run.settings for run in members], by)
     frames = min(run.frames for run in runs)
@@ -175,7 +178,8 @@ def _read(folder: RunFolder, notes: list[str]) -> Iterator[_Run]:
             name = f"{folder.given} ({agent})" if several else str(folder.given)
             curve = read_curve(folder.metrics_of(index) if several else folder.metrics)
             if len(curve.frames):
-                yield _Run(name, own, curve)
+                run = _Run(name, own, curve)
+                yield replace(run, curve=replace(curve, task=run.env))
             else:
                 notes.append(f"left out: {name}, in which no episode has ended")
     except ConfigError as error:
@@ -221,13 +225,35 @@ def _of_one_scale(
     return [run for run in runs if run.env == most]
 
 
+def _of_common_environments(
+    groups: Mapping[str, Sequence[_Run]], notes: list[str]
+) -> dict[str, Sequence[_Run]]:
+    """Returns the groups with the runs of those environments alone in which every group has one.
+
+    Raises:
+      ConfigError: there is no such environment.
+    """
+    of_each = {name: {run.env for run in members} for name, members in groups.items()}
+    common = set.intersection(*of_each.values())
+    if not common:
+        told = "; ".join(f"{name} has {', '.join(sorted(envs))}" for name, envs in of_each.items())
+        raise ConfigError(f"no environment is common to all groups: {told}")
+    notes += [
+        _left_out(run, "in which not every group has a run")
+        for members in groups.values()
+        for run in members
+        if run.env not in common
+    ]
+    return {name: [run for run in members if run.env in common] for name, members in groups.items()}
+
+
 def _left_out(run: _Run, why: str) -> str:
     return f"left out: {run.name}: its environment is {run.env}, {why}"
 
 
 def _scaled(run: _Run, low: float, high: float) -> _Run:
     returns = (run.curve.mean_return - low) / (high - low)
-    return replace(run, curve=replace(run.curve, mean_return=returns, task=run.env))
+    return replace(run, curve=replace(run.curve, mean_return=returns))
 
 
 def _long_enough(runs: Sequence[_Run], notes: list[str]) -> list[_Run]:
@@ -258,7 +284,7 @@ def _shown(value: Any) -> str:
         return " ".join(map(_shown, value)) or "none"
     if isinstance(value, bool) or value is None:
         return json.dumps(value) if value is not None else "none"
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    return number_in_words(value) if isinstance(value, int | float) else str(value)
 
 
 def _differences(name: str, members: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Iterator[str]:

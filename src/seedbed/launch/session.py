@@ -51,7 +51,7 @@ from seedbed.learning.run import Run
 from seedbed.metrics.console import display
 from seedbed.metrics.reports import Summary, draw_curve, title
 from seedbed.metrics.services import Recorded
-from seedbed.metrics.sinks import JsonLines, Record, Sink, TensorBoard
+from seedbed.metrics.sinks import Handed, JsonLines, OnRow, Record, Sink, TensorBoard
 from seedbed.types import Agent, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Session:
       hosts: the hosts of the run, as this one sees them; None if it is alone.
       launch: function that makes the launcher of the run's instances; None for the one in the settings.
       store: store that the run's state is copied to; None for none.
+      on_row: function that is called with each row of metrics; None for none.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class Session:
         hosts: Hosts | None = None,
         launch: Launch | None = None,
         store: Store | None = None,
+        on_row: OnRow | None = None,
     ) -> None:
         self.config = config
+        self.on_row = on_row
         self.hosts = hosts or Hosts()
         # The placement of the parts.
         self.architecture = load_architecture(config.arch)
@@ -158,6 +161,7 @@ class Session:
                 JsonLines(folder.metrics),
                 TensorBoard(folder.events, resumed=self.resumed, settings=to_json(config)),
                 *sinks(self.services, Recorded(folder.path, to_json(config), heading, folder.run_id())),
+                *([Handed(self.on_row)] if self.on_row else []),
             ]
             self.display = display(heading, self.stopping.budget)
             with (

@@ -14,6 +14,7 @@ from seedbed.architectures.compatibility import load_architecture, require_fit
 from seedbed.architectures.shares import require_equal_shares
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
+from seedbed.config.variants import require_meaning
 from seedbed.errors import ConfigError, RunFailed, StoreUnreachable
 from seedbed.launch.build import build_agent, build_spec, outlook, told_preset
 from seedbed.launch.folder import GOING_ON, RunFolder
@@ -29,12 +30,13 @@ from seedbed.launch.warm_start import require_same_policies, warm_started
 from seedbed.learning.checkpoint import any_saved
 from seedbed.metrics.reports import Summary, read_summary, summary_from
 from seedbed.metrics.say import say
+from seedbed.metrics.sinks import OnRow
 from seedbed.transport.admission import Invitation
 from seedbed.types import Agent, EnvSpec
 
 
 @held()
-def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
+def train(config: RunConfig, *, launch: Launch | None = None, on_row: OnRow | None = None) -> Summary:
     """Trains an agent in a new run folder and returns the summary, which is also written there.
 
     With ``begin_or_resume`` a run that is in the folder, or in the store, already is resumed, with the limits of
@@ -43,6 +45,8 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
     Args:
       config: settings of the run.
       launch: function that makes the launcher of the run's instances; None for the one in the settings.
+      on_row: function that is called with each row of metrics, names to numbers, in the thread that trains; what it
+        raises is told once, and training goes on.
 
     Raises:
       ConfigError: a setting does not fit; nothing was started.
@@ -50,6 +54,7 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
       RunFailed: the run failed; the message names the component, the cause and the log.
     """
     require_files()
+    require_meaning(config)
     if config.cluster.hosts > 1:  # before any of them is waited for
         require_equal_shares(config)
     if config.cluster.host:
@@ -60,13 +65,13 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
     store = _opened(config.store)
     if config.begin_or_resume:
         if (again := _begun(config, store)) is not None:
-            return _again(again, config, store)
+            return _again(again, config, store, on_row)
     elif store is not None:
         patiently(store.require_empty)
     if config.cluster.hosts > 1:
         folder = RunFolder.create(config)
         try:
-            return _lead(config, folder, resumed=False)
+            return _lead(config, folder, resumed=False, on_row=on_row)
         except ConfigError:
             folder.discard()
             raise
@@ -74,7 +79,7 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
     folder = RunFolder.create(config)
     try:
         with folder.held():
-            return Session(config, spec, agent, folder, launch=launch, store=store).run()
+            return Session(config, spec, agent, folder, launch=launch, store=store, on_row=on_row).run()
     except (ConfigError, StoreUnreachable):
         folder.discard()
         if store is not None and not folder.begun:
@@ -84,7 +89,12 @@ def train(config: RunConfig, *, launch: Launch | None = None) -> Summary:
 
 @held()
 def resume(
-    path: str, *, rotate_token: bool = False, trust: Collection[str] | None = (), **changes: Any
+    path: str,
+    *,
+    rotate_token: bool = False,
+    trust: Collection[str] | None = (),
+    on_row: OnRow | None = None,
+    **changes: Any,
 ) -> Summary:
     """Resumes a run from its newest intact checkpoint, or begins it anew if it stopped before the first one.
 
@@ -94,6 +104,7 @@ def resume(
       path: run folder.
       rotate_token: whether the run gets a new token, so that remote actors and hosts need the new one to join.
       trust: names ``module:name`` that the run may have imported, if this user did not begin it here; None for any.
+      on_row: function that is called with each row of metrics, as by :func:`train`.
       **changes: settings with other values than before, by name (``frames=…``); the run keeps them.
 
     Raises:
@@ -107,7 +118,7 @@ def resume(
         address, insecure = _coordinator(path, changes, trust)
         return take_part(address, changes["host"], path=Path(path), insecure=insecure, trust=trust)
     folder, store = _at_hand(path, changes)
-    return _go_on(folder, store, trust, changes, rotate_token=rotate_token)
+    return _go_on(folder, store, trust, changes, rotate_token=rotate_token, on_row=on_row)
 
 
 def _go_on(
@@ -117,6 +128,7 @@ def _go_on(
     changes: Mapping[str, Any],
     *,
     rotate_token: bool = False,
+    on_row: OnRow | None = None,
 ) -> Summary:
     """Goes on with the run in a folder, as :func:`resume` does."""
     before = folder.config(trust)
@@ -136,12 +148,14 @@ def _go_on(
     if rotate_token:
         folder.rotate_token()
     if config.cluster.hosts > 1:
-        return _lead(config, folder, resumed=True)
+        return _lead(config, folder, resumed=True, on_row=on_row)
     # Locked before checkpoints are read: a run that is ending writes one more.
     with folder.held():
         checkpoint = folder.newest(*GOING_ON) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config, resumed=checkpoint is not None)
-        return Session(config, spec, agent, folder, checkpoint, resumed=True, store=store).run()
+        return Session(
+            config, spec, agent, folder, checkpoint, resumed=True, store=store, on_row=on_row
+        ).run()
 
 
 CHANGEABLE = frozenset(
@@ -187,7 +201,7 @@ def _at_hand(path: str, changes: Mapping[str, Any]) -> tuple[RunFolder, Store | 
     return RunFolder.open(path), store
 
 
-def _again(folder: RunFolder, config: RunConfig, store: Store | None) -> Summary:
+def _again(folder: RunFolder, config: RunConfig, store: Store | None, on_row: OnRow | None) -> Summary:
     """Goes on with a run whose command is executed again; returns the summary of one that is over.
 
     Raises:
@@ -210,7 +224,7 @@ def _again(folder: RunFolder, config: RunConfig, store: Store | None) -> Summary
         return summary
     if config.store is not None:
         changes["store"] = config.store  # also one that the folder names: this command means it
-    return _go_on(folder, store, trust, changes)
+    return _go_on(folder, store, trust, changes, on_row=on_row)
 
 
 def _of_one_that_is_over(folder: RunFolder) -> Summary | None:
@@ -237,7 +251,7 @@ def _built(config: RunConfig, *, resumed: bool) -> tuple[EnvSpec, Agent]:
     return spec, agent
 
 
-def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
+def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool, on_row: OnRow | None) -> Summary:
     """Runs host 0's part of a run of several hosts."""
     keep_no_programs()
     begun = resumed
@@ -253,7 +267,7 @@ def _lead(config: RunConfig, folder: RunFolder, *, resumed: bool) -> Summary:
                 with ending_as_by_ctrl_c():
                     hosts = lead(config, folder, stack, resumed=resumed)
                 begun = True
-                return _with_others(hosts, config, folder, resumed)
+                return _with_others(hosts, config, folder, resumed, on_row)
         except BaseException:
             if not begun:  # the other hosts have ended by now, and their logs stay
                 folder.discard()
@@ -351,9 +365,11 @@ def _coordinator(path: str, changes: Mapping[str, Any], trust: Collection[str] |
     return str(address), bool(insecure)
 
 
-def _with_others(hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool) -> Summary:
+def _with_others(
+    hosts: Hosts, config: RunConfig, folder: RunFolder, resumed: bool, on_row: OnRow | None = None
+) -> Summary:
     """Runs one host's part of a run of several, once all hosts have joined."""
     exact = config.deterministic and not load_architecture(config.arch).always_exact
     checkpoint = common_checkpoint(hosts, folder.checkpoints, own=exact) if resumed else None
     spec, agent = _built(config, resumed=checkpoint is not None)
-    return Session(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts).run()
+    return Session(config, spec, agent, folder, checkpoint, resumed=resumed, hosts=hosts, on_row=on_row).run()

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 Row = Mapping[str, float]
 """Registered names to numbers, all measured at one moment."""
+OnRow = Callable[[dict[str, float]], object]
+"""A user's function that is called with each row; what it returns is of no account."""
 
 
 class Sink(Protocol):
@@ -32,6 +34,27 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Brings everything to where it belongs; safe to call twice."""
+
+
+class Handed:
+    """A sink that calls a function with each row, as a dict of its own.
+
+    Args:
+      take: function that is called, in the thread that trains: training waits for it.
+    """
+
+    def __init__(self, take: OnRow) -> None:
+        self._take = take
+
+    def __str__(self) -> str:
+        return "on_row"
+
+    def write(self, row: Row) -> None:
+        """Calls the function."""
+        self._take(dict(row))
+
+    def close(self) -> None:
+        """Does nothing: nobody is told."""
 
 
 class Record:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from seedbed.config.ranges import read
-from seedbed.config.resolve import flat, is_whole, replace
+from seedbed.config.resolve import flat, idle_beside, is_whole, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 FIXED = frozenset(
-    {"env", "arch", "agent", "preset", "run_dir", "json", "video", "begin_or_resume", "store", "host"}
+    {
+        *("env", "arch", "agent", "preset", "run_dir", "json", "video", "begin_or_resume", "store", "host"),
+        # Each run is scored over the same budget.
+        *("frames", "minutes", "until_return"),
+    }
 )
 """Settings that are the same in all runs of a sweep."""
 _MOST = 1000
@@ -82,7 +86,11 @@ def axes(config: RunConfig, items: Sequence[str]) -> tuple[Axis, ...]:
         )
     for axis in found:
         for value in axis.ends:
-            replace(config, **{axis.name: value})  # refused here if the run would refuse it
+            case = replace(config, **{axis.name: value})  # refused here if the run would refuse it
+            if (idle := idle_beside(axis.name, case, names)) is not None:
+                raise ConfigError(
+                    f"over {axis.name}: it means nothing where {idle}: change that, or leave it out"
+                )
     return found
 
 

@@ -69,8 +69,9 @@ class Plan:
       axes: settings that differ, and their values.
       trials: number of runs.
       by: rule by which runs are stopped early: ``halving`` (of the runs that came as far, the better half goes on,
-        after 1, 2, 4 and 8 sixteenths of the budget), ``median`` (worse than the median there, after each sixteenth
-        from a quarter on), ``none``, or ``all``: every combination of the values once, each to its end.
+        after 1, 2, 4 and 8 sixteenths of the budget), ``median`` (its best score so far is below the median, at that
+        part, of the runs that came to their end; after each sixteenth from a quarter on), ``none``, or ``all``: every
+        combination of the values once, each to its end.
       at_once: number of runs at a time.
       folder: folder of the sweep.
     """
@@ -224,7 +225,7 @@ def sweep(planned: Plan, say: Callable[[str], object]) -> Result:
 @contextlib.contextmanager
 def _held(planned: Plan) -> Iterator[None]:
     """Locks the folder, in which the plan is written, or is the one that stands there."""
-    folder, record = planned.folder, _record(planned.config, planned.axes)
+    folder, written = planned.folder, {**_record(planned.config, planned.axes), "by": planned.by}
     try:
         if RunFolder(folder).begun:
             raise ConfigError(f"{folder} holds a run: give another --run-dir for a sweep")
@@ -236,8 +237,8 @@ def _held(planned: Plan) -> Iterator[None]:
                 raise ConfigError(f"another process sweeps in {folder}: wait for it or stop it") from error
             file = folder / "sweep.json"
             if not os.path.lexists(file):
-                regular_files.write_whole(file, json.dumps(record, indent=2) + "\n")
-            elif changed := _changed(regular_files.read_object(file), json.loads(json.dumps(record))):
+                regular_files.write_whole(file, json.dumps(written, indent=2) + "\n")
+            elif changed := _changed(regular_files.read_object(file), json.loads(json.dumps(written))):
                 raise ConfigError(
                     f"{folder} holds another sweep, with other {', '.join(changed)}: give those of that one, or "
                     "another --run-dir"
@@ -251,7 +252,9 @@ def _held(planned: Plan) -> Iterator[None]:
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     old, new = before.get("settings", {}), now["settings"]
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return names + (["--over"] if before.get("axes") != now["axes"] else [])
+    # A trial that another rule has stopped early would count as tried. Earlier versions did not write the rule down.
+    rule = ["--by"] if before.get("by", now["by"]) != now["by"] else []
+    return names + (["--over"] if before.get("axes") != now["axes"] else []) + rule
 
 
 def _study(planned: Plan) -> Study:

@@ -131,7 +131,8 @@ class Answers:
             curves = watched.curves() if watched and env in (None, _env(standing)) else []
             for settings, curve in zip(_settings_of_agents(standing), curves, strict=False):
                 if len(curve.frames):
-                    groups.setdefault(_text(settings.get(by)), []).append(curve)
+                    value = _env(standing) if by == "env" else _text(settings.get(by))
+                    groups.setdefault(value, []).append(curve)
         folded = {}
         for value, curves in groups.items():
             key = (env, by, value, *(len(curve.frames) for curve in curves))
