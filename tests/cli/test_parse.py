@@ -335,7 +335,8 @@ def test_a_flag_that_stands_beside_another_is_shown_with_it_and_always_read(
 @pytest.mark.parametrize("verb", ["train", "bench", "sweep", "plan", "program", "manifest"])
 def test_help_alone_is_short_and_all_is_a_flag_away(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
-    for asked in (["--help"], ["-h"], ["--help-all"], ["ALE/Pong-v5", "--help"]):
+    engine = ["slurm"] if verb == "manifest" else []
+    for asked in (["--help"], ["-h"], ["--help-all"], [*engine, "ALE/Pong-v5", "--help"]):
         status, out, error = run(capsys, verb, *asked)
         assert (status, error) == (0, "")
         assert ("--help-all shows all" in " ".join(out.split())) == (asked in (["--help"], ["-h"]))

@@ -190,9 +190,11 @@ def test_the_same_command_again_names_what_is_imported(
     before = own(tmp_path / "run").config()
     (tmp_path / "run/signature").unlink()  # the machine that began it is gone, and its key with it
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(
-        training, "_go_on", lambda folder, store, trust, changes: asked.update(trust=trust, **changes)
-    )
+
+    def go_on(folder: RunFolder, store: Any, trust: Any, changes: dict[str, Any], **_: Any) -> None:
+        asked.update(trust=trust, **changes)
+
+    monkeypatch.setattr(training, "_go_on", go_on)
     training._again(RunFolder(tmp_path / "run"), replace(before, frames=9, begin_or_resume=True), None)
     assert asked == {"trust": {"mine:World", MINE}, "frames": 9}
     with pytest.raises(ConfigError, match="add --trust mine:World"):

@@ -30,7 +30,7 @@ FIRST = frozenset(
         *("batch_size", "unroll_length", "learning_rate", "discount"),
     }
 )
-"""Settings that help shows if nothing stands beside it: those that most runs need."""
+"""Settings that most runs need: help shows them alone if nothing stands beside it."""
 
 
 def read_config(verb: str, arguments: Sequence[str], about: str) -> RunConfig:
@@ -49,7 +49,7 @@ def is_short(words: Sequence[str]) -> bool:
 
 
 def more_for(words: Sequence[str]) -> str:
-    """Returns what is added to the description of a command whose help is short; nothing for others."""
+    """Returns an addition to the description of a command whose help is short; an empty text for others."""
     if not is_short(words):
         return ""
     return (
@@ -91,8 +91,8 @@ def defaults_of(verb: str, arguments: Sequence[str], flags: type = RunConfig) ->
 def typed(config: RunConfig, words: Sequence[str] = ()) -> RunConfig:
     """Returns ``config`` as an instance of a class that has the flags of its agent and its architecture.
 
-    Flags that stand beside another one are shown if that is among the ``words``, or not at its default; of a short
-    help, those of :data:`FIRST` alone.
+    Flags that stand beside another one are shown if that is among the ``words``, or not at its default; a short
+    help shows :data:`FIRST` alone.
     """
     given = {name for _, names in _flags(words) for name in names}
     short = is_short(words)
@@ -143,7 +143,7 @@ def _choice(registry: Registry, about: str) -> Any:
 
 
 def _meaningful(section: Any, agent_settings: Any, shows: Callable[[Any, Any], bool]) -> Any:
-    """Returns a section as an instance of a class that hides settings without meaning, and those not to be shown."""
+    """Returns a section as an instance of a class that hides settings without meaning, and others."""
     kind = type(section)
     hidden = _hidden(section, lambda part: has_meaning(part, agent_settings) and shows(part, section))
     values = {part.name: getattr(section, part.name) for part in fields(kind)}
@@ -244,7 +244,7 @@ def _require_meaning(verb: str, config: RunConfig, words: Iterable[str]) -> None
 
 
 def _mentioned(settings: Iterable[str], words: Sequence[str]) -> bool:
-    """Whether one of the settings is among the words: as a flag, or as an axis of a sweep."""
+    """Returns whether one of the settings is among the words: as a flag, or as an axis of a sweep."""
     axes = tuple(f"{name}=" for name in settings)
     return any(not names.isdisjoint(settings) for _, names in _flags(words)) or any(
         word.startswith(axes) for word in words

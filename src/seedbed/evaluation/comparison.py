@@ -225,9 +225,7 @@ def _of_one_scale(
     return [run for run in runs if run.env == most]
 
 
-def _of_common_environments(
-    groups: Mapping[str, Sequence[_Run]], notes: list[str]
-) -> dict[str, Sequence[_Run]]:
+def _of_common_environments(groups: Mapping[str, Sequence[_Run]], notes: list[str]) -> dict[str, list[_Run]]:
     """Returns the groups with the runs of those environments alone in which every group has one.
 
     Raises:

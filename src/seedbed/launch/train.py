@@ -201,7 +201,7 @@ def _at_hand(path: str, changes: Mapping[str, Any]) -> tuple[RunFolder, Store | 
     return RunFolder.open(path), store
 
 
-def _again(folder: RunFolder, config: RunConfig, store: Store | None, on_row: OnRow | None) -> Summary:
+def _again(folder: RunFolder, config: RunConfig, store: Store | None, on_row: OnRow | None = None) -> Summary:
     """Goes on with a run whose command is executed again; returns the summary of one that is over.
 
     Raises:
