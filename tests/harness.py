@@ -60,11 +60,11 @@ class World(gymnasium.Env):
         return self.observation_space.sample(), {}
     def step(self, action):
         if not pathlib.Path("open").exists():
-            time.sleep(0.1)
+            time.sleep(0.2)
         self.left -= 1
         return self.observation_space.sample(), 1.0, self.left == 0, False, {}
 """
-"""A world so slow that no run ends before the file ``open`` is in its folder, however late a test looks; then fast."""
+"""A world in which 4,000 steps of two actors take longer than PATIENCE until the file ``open`` is there; then fast."""
 Found = TypeVar("Found")
 
 

@@ -124,11 +124,14 @@ def test_at_first_one_replica_learns_alone(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [psutil.Process.kill, *thorough(psutil.Process.suspend)])
+@pytest.mark.parametrize(
+    ("fault", "patience"),
+    [(psutil.Process.kill, {}), *thorough((psutil.Process.suspend, {"env_timeout": 5}))],
+)
 def test_a_replica_that_dies_or_stands_still_is_replaced(
-    fault: Callable[[psutil.Process], None], data: Path, tmp_path: Path
+    fault: Callable[[psutil.Process], None], patience: dict[str, int], data: Path, tmp_path: Path
 ) -> None:
-    words = flags("toy:catch", "run", **settings(data), frames=10**9, env_timeout=5)
+    words = flags("toy:catch", "run", **settings(data), frames=10**9, **patience)
     with Command(*words, cwd=tmp_path) as command:
 
         def updates() -> float:

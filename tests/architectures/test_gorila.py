@@ -147,7 +147,7 @@ def test_a_worker_and_a_shard_are_killed_and_the_run_goes_on(tmp_path: Path) -> 
 def test_a_worker_and_a_shard_that_stand_still_are_replaced(tmp_path: Path) -> None:
     """Stopped processes do not die, and give no sign of life."""
     words = flags(
-        "toy:catch", "run", **GORILA, shards=2, frames=10**9, env_timeout=5, shard_snapshot_seconds=0.2
+        "toy:catch", "run", **GORILA, shards=2, frames=10**9, env_timeout=15, shard_snapshot_seconds=0.2
     )
     with Command(*words, cwd=tmp_path) as command:
         until(lambda: updates(tmp_path) > 50, "the workers to learn")

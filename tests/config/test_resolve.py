@@ -7,6 +7,7 @@ import pytest
 
 from seedbed.agents.ppo import PPOSettings
 from seedbed.agents.vtrace import VTraceSettings
+from seedbed.architectures.checks import meaningless
 from seedbed.architectures.compatibility import why_not
 from seedbed.cli.train import configuration
 from seedbed.config import resolve
@@ -407,11 +408,16 @@ def test_settings_by_the_names_of_other_systems_lead_to_ours(given: dict[str, An
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize("preset", presets())
+def test_no_preset_has_a_setting_that_an_agent_under_an_architecture_has_no_use_for(preset: str) -> None:
+    for agent in AGENTS.names:
+        for arch in ARCHITECTURES.names:
+            assert meaningless(defaults("CartPole-v1", preset, agent, arch)) is None, (agent, arch)
+
+
 def test_a_setting_that_the_agent_does_not_read_is_refused_from_python_too() -> None:
     with pytest.raises(ConfigError, match="rmsprop_decay means nothing where optimizer is adam: change that"):
         configure("toy:catch", optimizer="adam", rmsprop_decay=0.5)
-    with pytest.raises(ConfigError, match="queue_size means nothing where agent is dqn"):
-        configure("toy:catch", agent="dqn", queue_size=9)
     assert configure("toy:catch", optimizer="rmsprop", rmsprop_decay=0.5).settings.rmsprop_decay == 0.5
     # At its default it says nothing, as in settings that a program passes on whole.
     assert configure("toy:catch", optimizer="adam", rmsprop_decay=0.99).settings.rmsprop_decay == 0.99

@@ -236,8 +236,6 @@ def test_the_board_is_drawn_and_not_the_mask() -> None:
             {"opponent": "lookahead", "depth": 0},
             "depth is 0; it must be a whole number of at least 1",
         ),
-        (TIC_TAC_TOE, {"depth": 4}, "give opponent=lookahead, or leave depth out"),
-        (TIC_TAC_TOE, {"opponent": "random", "depth": 3}, "depth is 3, .* and opponent is random"),
         (TIC_TAC_TOE, {"max_steps": -1}, "max_steps is -1"),
         ("pgx:2048", {"opponent": "random"}, "has one player"),
     ],

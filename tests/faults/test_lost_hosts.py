@@ -35,7 +35,7 @@ def interrupted(*_):
 train._with_others = interrupted
 main(sys.argv[1:])
 """
-"""``seedbed`` whose host 0 is interrupted as soon as all have joined, before any has looked for its devices."""
+"""``seedbed`` whose host 0 is interrupted as soon as it has brought the hosts together."""
 
 
 def two_hosts(cwd: Path, arch: str, command: list[str] | None = None, **settings: Any) -> Command:

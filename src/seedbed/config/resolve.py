@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.config.names_elsewhere import COMING_FROM, ELSEWHERE
-from seedbed.config.placement import MEANINGLESS, names_of, unmet
+from seedbed.config.placement import MEANINGLESS, has_meaning, names_of, unmet
 from seedbed.config.settings import RunConfig
 from seedbed.envs.options import split, written
 from seedbed.envs.reading import Written, is_union, plain, words
@@ -67,7 +67,14 @@ class Preset:
         of_arch = self.archs.get(arch, {})
         for_all = {name: value for name, value in of_arch.items() if name not in AGENTS.names}
         chosen = {**self.settings, **for_all, **self.agents.get(agent, {}), **of_arch.get(agent, {})}
-        return {name: value for name, value in chosen.items() if not _is_of_others(name, agent, arch)}
+        kind = AGENTS.load(agent).Settings
+        place = dataclasses.fields(ARCHITECTURES.load(arch).Settings)
+        idle = {part.name for part in place if not has_meaning(part, kind)}
+        return {
+            name: value
+            for name, value in chosen.items()
+            if name not in idle and not _is_of_others(name, agent, arch)
+        }
 
 
 @cache
@@ -169,10 +176,10 @@ def idle_beside(name: str, config: RunConfig, changing: Collection[str] = ()) ->
         part = next((part for part in dataclasses.fields(section) if part.name == name), None)
         if part is None or getattr(section, name) == part.default:
             continue
-        if section is place and unmet(part, type(settings)):
-            return f"agent is {config.agent}"
-        if section is settings and (others := set(unmet(part, settings)).difference(changing)):
-            return listed([f"{other} is {getattr(settings, other)}" for other in sorted(others)])
+        # Metadata of one's own may name no setting.
+        others = [other for other in unmet(part, settings) if hasattr(settings, other)]
+        if section is settings and others and not {*others} & {*changing}:
+            return listed([f"{other} is {getattr(settings, other)}" for other in others])
         for idle in MEANINGLESS if section is place else ():
             if name in idle.names and idle.at(place) and not idle.where.keys() & {*changing}:
                 return idle.said(place)

@@ -27,13 +27,6 @@ _MOST = 10_000
 """Most agents of a run, and numbers of all of them; a record that says more is not this project's."""
 
 
-def number_in_words(value: float) -> str:
-    """Returns a number with six digits if these are all that it has, and with all of its digits otherwise."""
-    if isinstance(value, int):
-        return str(value)
-    return short if float(short := f"{value:g}") == value or math.isnan(value) else repr(float(value))
-
-
 @dataclass(frozen=True)
 class Variant:
     """One of the agents of a run.
@@ -51,7 +44,7 @@ class Variant:
     @property
     def swept(self) -> str:
         """:attr:`values` in words; empty if there are none."""
-        words = ", ".join(f"{name} {number_in_words(value)}" for name, value in self.values.items())
+        words = ", ".join(f"{name} {value:g}" for name, value in self.values.items())
         return f"begun with {words}" if self.changing and words else words
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from seedbed.config.variants import number_in_words, recorded_variants
+from seedbed.config.variants import recorded_variants
 from seedbed.errors import ConfigError, unknown_name
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.listing import run_folders
@@ -144,7 +144,7 @@ def compare(
     groups: dict[str, list[_Run]] = {}
     for run in runs:
         groups.setdefault(_label(run.settings, by), []).append(run)
-    if limits and "env" not in by:
+    if limits and not {"env", "env_options"} & {*by}:
         groups = _of_common_environments(groups, notes)
         runs = [run for members in groups.values() for run in members]
     for name, members in groups.items():
@@ -231,7 +231,7 @@ def _of_common_environments(groups: Mapping[str, Sequence[_Run]], notes: list[st
     Raises:
       ConfigError: there is no such environment.
     """
-    of_each = {name: {run.env for run in members} for name, members in groups.items()}
+    of_each = {name: {str(run.settings["env"]) for run in members} for name, members in groups.items()}
     common = set.intersection(*of_each.values())
     if not common:
         told = "; ".join(f"{name} has {', '.join(sorted(envs))}" for name, envs in of_each.items())
@@ -240,9 +240,11 @@ def _of_common_environments(groups: Mapping[str, Sequence[_Run]], notes: list[st
         _left_out(run, "in which not every group has a run")
         for members in groups.values()
         for run in members
-        if run.env not in common
+        if run.settings["env"] not in common
     ]
-    return {name: [run for run in members if run.env in common] for name, members in groups.items()}
+    return {
+        name: [run for run in members if run.settings["env"] in common] for name, members in groups.items()
+    }
 
 
 def _left_out(run: _Run, why: str) -> str:
@@ -282,7 +284,7 @@ def _shown(value: Any) -> str:
         return " ".join(map(_shown, value)) or "none"
     if isinstance(value, bool) or value is None:
         return json.dumps(value) if value is not None else "none"
-    return number_in_words(value) if isinstance(value, int | float) else str(value)
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _differences(name: str, members: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Iterator[str]:

@@ -45,8 +45,8 @@ def train(config: RunConfig, *, launch: Launch | None = None, on_row: OnRow | No
     Args:
       config: settings of the run.
       launch: function that makes the launcher of the run's instances; None for the one in the settings.
-      on_row: function that is called with each row of metrics, names to numbers, in the thread that trains; what it
-        raises is told once, and training goes on.
+      on_row: function that is called with each row of metrics, names to numbers, in the thread that trains; when it
+        begins to raise errors that is told, and training goes on.
 
     Raises:
       ConfigError: a setting does not fit; nothing was started.
@@ -54,20 +54,20 @@ def train(config: RunConfig, *, launch: Launch | None = None, on_row: OnRow | No
       RunFailed: the run failed; the message names the component, the cause and the log.
     """
     require_files()
-    require_meaning(config)
     if config.cluster.hosts > 1:  # before any of them is waited for
         require_equal_shares(config)
     if config.cluster.host:
         assert config.cluster.coordinator is not None, (
             "a host that is not the first has to be told where that is"
         )
-        return take_part(config.cluster.coordinator, config.cluster.host, config)
+        return take_part(config.cluster.coordinator, config.cluster.host, config, on_row=on_row)
     store = _opened(config.store)
     if config.begin_or_resume:
         if (again := _begun(config, store)) is not None:
             return _again(again, config, store, on_row)
     elif store is not None:
         patiently(store.require_empty)
+    require_meaning(config)
     if config.cluster.hosts > 1:
         folder = RunFolder.create(config)
         try:
@@ -116,7 +116,9 @@ def resume(
     require_files()
     if changes.get("host"):
         address, insecure = _coordinator(path, changes, trust)
-        return take_part(address, changes["host"], path=Path(path), insecure=insecure, trust=trust)
+        return take_part(
+            address, changes["host"], path=Path(path), insecure=insecure, trust=trust, on_row=on_row
+        )
     folder, store = _at_hand(path, changes)
     return _go_on(folder, store, trust, changes, rotate_token=rotate_token, on_row=on_row)
 
@@ -283,6 +285,7 @@ def take_part(
     insecure: bool = False,
     invitation: Invitation | None = None,
     trust: Collection[str] | None = (),
+    on_row: OnRow | None = None,
 ) -> Summary:
     """Runs one host's part of a run whose host 0 is elsewhere and has the settings; returns this host's summary.
 
@@ -297,6 +300,7 @@ def take_part(
       invitation: this host's credentials; None to take them from ``SEEDBED_JOIN`` or from the run folder.
       trust: names ``module:name`` that host 0 may have this host import, beside the names in ``config`` and in a run
         that this user has begun at ``path``; None for any.
+      on_row: function that is called with each row of this host's metrics; None for none.
 
     Raises:
       ConfigError: host 0 refused this host.
@@ -322,7 +326,7 @@ def take_part(
             folder = RunFolder.create(settings)
         stack.enter_context(folder.held())
         try:
-            return _with_others(hosts, settings, folder, resumed)
+            return _with_others(hosts, settings, folder, resumed, on_row)
         except (
             ConfigError,
             RunFailed,

@@ -236,9 +236,12 @@ def _held(planned: Plan) -> Iterator[None]:
             except BlockingIOError as error:
                 raise ConfigError(f"another process sweeps in {folder}: wait for it or stop it") from error
             file = folder / "sweep.json"
-            if not os.path.lexists(file):
+            before = regular_files.read_object(file) if os.path.lexists(file) else None
+            if before is None or (
+                "by" not in before and not _changed(before, json.loads(json.dumps(written)))
+            ):
                 regular_files.write_whole(file, json.dumps(written, indent=2) + "\n")
-            elif changed := _changed(regular_files.read_object(file), json.loads(json.dumps(written))):
+            elif changed := _changed(before, json.loads(json.dumps(written))):
                 raise ConfigError(
                     f"{folder} holds another sweep, with other {', '.join(changed)}: give those of that one, or "
                     "another --run-dir"

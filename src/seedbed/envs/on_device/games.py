@@ -54,11 +54,6 @@ def make_game(env_id: str, options: Options) -> NativeEnvironment:
         raise ConfigError(unknown_name("game of pgx", name, pgx.available_envs()))
     asked = GameOptions(**arguments(env_id, options, taken_by(GameOptions)))
     limit = whole(env_id, "max_steps", asked.max_steps, 0) or None
-    if asked.depth != GameOptions.depth and asked.opponent != "lookahead":
-        raise ConfigError(
-            f"{env_id}: depth is {asked.depth}, which is how far opponent=lookahead looks, and opponent is "
-            f"{asked.opponent}: give opponent=lookahead, or leave depth out"
-        )
     game = Game(pgx.make(name), masked=not name.startswith(_WITHOUT_A_MASK))
     if game.players == 1 or asked.opponent != "none":
         return _against(env_id, game, _opponent(env_id, game, asked), limit)
