@@ -40,12 +40,10 @@ AS_FOR_EVERYBODY := tests/learn tests/docs
 NOT_OPTIMIZED := --xla_backend_optimization_level=0
 # A test goes to the process that is free next. Slow tests have new processes, without the memory of thousands of others.
 AT_ONCE := -n logical --maxprocesses 4 --dist worksteal
-# They wait for processes to start and for clocks: with half as many again as there are cores, none is idle.
-SLOW_AT_ONCE = -n $$($(BIN)/python -c 'import os; print(min(6, 3 * os.cpu_count() // 2))') --dist worksteal
 
 test: $(INSTALLED)-test $(EXTENSION) ## run the fast tests, then the slow ones
 	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m 'not slow' $(AT_ONCE)
-	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m slow $(SLOW_AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
+	XLA_FLAGS='$(NOT_OPTIMIZED)' $(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY:%=--ignore=%)
 	$(BIN)/python -m pytest -m slow $(AT_ONCE) $(AS_FOR_EVERYBODY)
 
 thorough: $(INSTALLED)-test $(EXTENSION) ## run the tests that `make test` leaves to others of their kind
