@@ -49,7 +49,7 @@ MUZERO: dict[str, Any] = {
     "replay_ratio": 1.0,
 }
 """A model and a search that are made in a moment, and windows that short unrolls have room for."""
-GATED = """
+_WORLD = """
 import pathlib, time, gymnasium, numpy
 class World(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
@@ -59,11 +59,13 @@ class World(gymnasium.Env):
         self.left = 20
         return self.observation_space.sample(), {}
     def step(self, action):
-        if not pathlib.Path("open").exists():
-            time.sleep(0.2)
+        time.sleep(%s)
         self.left -= 1
         return self.observation_space.sample(), 1.0, self.left == 0, False, {}
 """
+SLEEPY = _WORLD % 0.01
+"""A world that takes its time and no processor, so that its actors leave that to everybody else."""
+GATED = _WORLD % "0 if pathlib.Path('open').exists() else 0.2"
 """A world in which 4,000 steps of two actors take longer than PATIENCE until the file ``open`` is there; then fast."""
 Found = TypeVar("Found")
 

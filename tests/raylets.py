@@ -12,22 +12,6 @@ from unittest import mock
 import psutil
 from harness import TESTS, alive, words_of
 
-SLEEPY = """
-import time, gymnasium, numpy
-class World(gymnasium.Env):
-    '''A world that takes its time and no processor, so that its actors leave that to everybody else.'''
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.left = 20
-        return self.observation_space.sample(), {}
-    def step(self, action):
-        time.sleep(0.01)
-        self.left -= 1
-        return self.observation_space.sample(), 1.0, self.left == 0, False, {}
-"""
-
 
 class Nodes:
     """A cluster of two nodes with one core each: each of two actors has a node of its own, one the learner's."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from harness import (
     SEEDBED,
+    SLEEPY,
     Command,
     balanced,
     checkpoints,
@@ -20,7 +21,6 @@ from harness import (
     until,
 )
 from machines import Cable, Machine, two_machines
-from raylets import SLEEPY
 
 from seedbed.cli.status import Status
 

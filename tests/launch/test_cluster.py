@@ -14,6 +14,7 @@ import psutil
 import pytest
 from harness import (
     SEEDBED,
+    SLEEPY,
     Command,
     alive,
     balanced,
@@ -29,7 +30,7 @@ from harness import (
     words_of,
 )
 from machines import may_unshare
-from raylets import SLEEPY, Actors, Nodes, ours, pids, two_nodes
+from raylets import Actors, Nodes, ours, pids, two_nodes
 from small_runs import write_catch
 
 from seedbed.cli.logs import log_of

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from harness import (
     SEEDBED,
+    SLEEPY,
     Command,
     alive,
     balanced,
@@ -21,7 +22,7 @@ from harness import (
     words_of,
 )
 from machines import HEAD_PORT, Cable, Machine, two_machines
-from raylets import SLEEPY, Actors
+from raylets import Actors
 
 from seedbed.cli.status import Status
 

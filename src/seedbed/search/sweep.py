@@ -237,15 +237,13 @@ def _held(planned: Plan) -> Iterator[None]:
                 raise ConfigError(f"another process sweeps in {folder}: wait for it or stop it") from error
             file = folder / "sweep.json"
             before = regular_files.read_object(file) if os.path.lexists(file) else None
-            if before is None or (
-                "by" not in before and not _changed(before, json.loads(json.dumps(written)))
-            ):
-                regular_files.write_whole(file, json.dumps(written, indent=2) + "\n")
-            elif changed := _changed(before, json.loads(json.dumps(written))):
+            if before is not None and (changed := _changed(before, json.loads(json.dumps(written)))):
                 raise ConfigError(
                     f"{folder} holds another sweep, with other {', '.join(changed)}: give those of that one, or "
                     "another --run-dir"
                 )
+            if before is None or "by" not in before:
+                regular_files.write_whole(file, json.dumps(written, indent=2) + "\n")
             yield
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
