@@ -29,13 +29,15 @@ from seedbed.cli.main import main
 from seedbed.launch import train
 
 def interrupted(*_):
+    while not os.path.exists("run/hosts/1"):
+        time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 
 train._with_others = interrupted
 main(sys.argv[1:])
 """
-"""``seedbed`` whose host 0 is interrupted as soon as it has brought the hosts together."""
+"""``seedbed`` whose host 0 is interrupted when the other host has joined and looks for its devices, which may wait."""
 
 
 def two_hosts(cwd: Path, arch: str, command: list[str] | None = None, **settings: Any) -> Command:
@@ -141,11 +143,11 @@ def test_ctrl_c_ends_all_hosts_after_the_same_update(arch: str, tmp_path: Path) 
 def test_ctrl_c_just_after_all_have_joined_is_heard_by_all(tmp_path: Path) -> None:
     with two_hosts(tmp_path, "sebulba", [sys.executable, "-c", INTERRUPTED]) as learner:
         other = until(lambda: next(iter(hosts_of(learner)), None), "the other host")
+        until((tmp_path / "run/hosts/1").exists, "the other host to have joined")
+        began = time.monotonic()
         assert learner.wait() == 130, learner.output
+        assert time.monotonic() - began < 45, "it was killed after its minute"
         assert not alive(other)
-    # Killed after its minute it would have said nothing, and its end is told where host 0 has seen it.
-    log = (tmp_path / "run/logs/host-1.log").read_text()
-    assert log.rstrip().endswith("host 0 failed: KeyboardInterrupt"), log
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
