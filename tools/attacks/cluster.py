@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from harness import Command, alive, balanced, flags, rows, summary, until
-from raylets import SLEEPY, Actors, Nodes, ours, pids, two_nodes
+from harness import SLEEPY, Command, alive, balanced, flags, rows, summary, until
+from raylets import Actors, Nodes, ours, pids, two_nodes
 
 from attacks.kills import REPLAY, rows_are_balanced
 from attacks.table import Impossible, Scene, attack
