@@ -8,10 +8,11 @@ import inspect
 import sys
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from seedbed.config.placement import NEEDS
 from seedbed.config.resolve import presets
 from seedbed.config.settings import RunConfig
 from seedbed.registry import AGENTS, ARCHITECTURES
@@ -57,8 +58,19 @@ def table(kind: type) -> str:
         part = fields.get(name)
         if part is None or part.default is dataclasses.MISSING or name in ("placement", "settings"):
             continue  # a constant, or a section
-        lines.append(f"| `{name}` | {_values(hints[name])} | {_shown(part.default)} | {text} |\n")
+        meaning = " ".join((text, *_conditions(part, fields)))
+        lines.append(f"| `{name}` | {_values(hints[name])} | {_shown(part.default)} | {meaning} |\n")
     return "".join(lines)
+
+
+def _conditions(part: dataclasses.Field[Any], others: Container[str]) -> Iterator[str]:
+    """What other settings must be for one to mean something."""
+    for name, needed in part.metadata.items():
+        if name == NEEDS:
+            yield f"Needs `{needed}`."
+        elif name in others:
+            values = needed if isinstance(needed, tuple) else (needed,)
+            yield f"Needs {' or '.join(f'`{name}={value}`' for value in values)}."
 
 
 def _values(hint: Any) -> str:

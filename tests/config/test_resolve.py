@@ -416,11 +416,49 @@ def test_no_preset_has_a_setting_that_an_agent_under_an_architecture_has_no_use_
 
 
 def test_a_setting_that_the_agent_does_not_read_is_refused_from_python_too() -> None:
-    with pytest.raises(ConfigError, match="rmsprop_decay means nothing where optimizer is adam: change that"):
+    with pytest.raises(
+        ConfigError, match="rmsprop_decay means nothing where optimizer is adam: give --optimizer rmsprop"
+    ):
         configure("toy:catch", optimizer="adam", rmsprop_decay=0.5)
     assert configure("toy:catch", optimizer="rmsprop", rmsprop_decay=0.5).settings.rmsprop_decay == 0.5
     # At its default it says nothing, as in settings that a program passes on whole.
     assert configure("toy:catch", optimizer="adam", rmsprop_decay=0.99).settings.rmsprop_decay == 0.99
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "value", "other", "needed"),
+    [
+        ("vtrace", "entropy_adjustment_speed", 3.0, "target_entropy", 0.5),
+        ("dqn", "epsilon_start", 0.5, "epsilon_steps", 100),
+        ("r2d2", "epsilon_start", 0.5, "epsilon_steps", 100),
+    ],
+)
+def test_a_setting_that_needs_another_one_is_refused_without_it(
+    agent: str, name: str, value: float, other: str, needed: float
+) -> None:
+    def refused(by: str, said: str) -> Any:
+        hint = f"--{other.replace('_', '-')}"
+        return pytest.raises(
+            ConfigError, match=f"^{by} means nothing where {said}: give {hint}, or leave it out$"
+        )
+
+    none = {"preset": "none", "agent": agent}
+    flag, off = f"--{name.replace('_', '-')}", "0" if "steps" in other else "none"
+    with refused(name, f"{other} is {off}"):
+        configure("toy:catch", **none, **{name: value})
+    words = ["toy:catch", "--preset", "none", "--agent", agent, flag, str(value)]
+    with refused(flag, f"{other} is {off}"):
+        configuration(words)
+    assert configuration([*words, f"--{other}", str(needed)]) == configure(
+        "toy:catch", **none, **{name: value, other: needed}
+    )
+
+
+def test_a_setting_that_needs_another_one_is_taken_where_that_is_on_by_default() -> None:
+    words = ["toy:catch", "--agent", "pqn", "--epsilon-start", "0.5"]
+    assert configuration(words).settings.epsilon_steps > 0
+    with pytest.raises(ConfigError, match=r"^--epsilon-start means nothing where epsilon_steps is 0: give "):
+        configuration([*words, "--epsilon-steps", "0"])
 
 
 @pytest.mark.parametrize(
@@ -440,9 +478,7 @@ def test_a_setting_that_the_agent_does_not_read_is_refused_from_python_too() -> 
 def test_a_setting_that_means_nothing_is_refused_and_an_older_record_of_it_is_read(
     name: str, value: Any, idle: str, other: dict[str, Any]
 ) -> None:
-    with pytest.raises(
-        ConfigError, match=f"^{name} means nothing where {idle}: change that, or leave {name} out"
-    ):
+    with pytest.raises(ConfigError, match=f"^{name} means nothing where {idle}: give --.*, or leave it out$"):
         configure("CartPole-v1", preset="none", **{name: value})
     flag = f"--{name.replace('_', '-')}"
     said = [flag] if value is True else [flag, str(value)]

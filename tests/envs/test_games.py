@@ -236,11 +236,17 @@ def test_the_board_is_drawn_and_not_the_mask() -> None:
             {"opponent": "lookahead", "depth": 0},
             "depth is 0; it must be a whole number of at least 1",
         ),
+        (
+            TIC_TAC_TOE,
+            {"opponent": "random", "depth": 3},
+            "depth is of opponent=lookahead, and the opponent is random",
+        ),
+        (TIC_TAC_TOE, ["depth=2"], "depth is of opponent=lookahead, and the opponent is none"),
         (TIC_TAC_TOE, {"max_steps": -1}, "max_steps is -1"),
         ("pgx:2048", {"opponent": "random"}, "has one player"),
     ],
 )
-def test_refusals(env: str, options: dict[str, Any], says: str) -> None:
+def test_refusals(env: str, options: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make_native(env, options)
 

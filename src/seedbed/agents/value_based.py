@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax
@@ -24,8 +24,8 @@ class ExplorationSettings(OptimizerSettings):
     explores: ClassVar[bool] = True
     """True if it explores by chance."""
 
-    epsilon_start: float = 1.0
-    """Share of actions by chance at the beginning, in every environment; with epsilon_steps."""
+    epsilon_start: float = field(default=1.0, metadata={"needs": "epsilon_steps"})
+    """Share of actions by chance at the beginning, in every environment."""
 
     epsilon_steps: int = 0
     """Steps, of all environments together, over which it sinks linearly to its last value; 0: none."""

@@ -51,7 +51,7 @@ class VTraceSettings(ActorCriticSettings):
     target_entropy: float | None = None
     """Entropy in nats at which the policy is held by adapting the weight of the bonus; none: fixed."""
 
-    entropy_adjustment_speed: float = field(default=10.0, metadata={"beside": "target_entropy"})
+    entropy_adjustment_speed: float = field(default=10.0, metadata={"needs": "target_entropy"})
     """Speed at which the weight of the entropy bonus adapts."""
 
     def __post_init__(self) -> None:

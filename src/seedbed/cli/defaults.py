@@ -14,8 +14,8 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from seedbed.cli.parse import HELP, HELP_ALL, parse
-from seedbed.config.placement import BESIDE, MEANINGLESS, has_meaning, is_shown, names_of
-from seedbed.config.resolve import defaults, of_others, replace
+from seedbed.config.placement import deciding, has_meaning, is_shown, names_of
+from seedbed.config.resolve import defaults, idle_beside, of_others, replace
 from seedbed.config.settings import RunConfig
 from seedbed.errors import ConfigError
 from seedbed.nets.network import Network
@@ -212,43 +212,29 @@ def _require_own(registry: Registry, chosen: str, words: Iterable[str]) -> None:
 
 def _as_chosen(config: RunConfig, given: Any, words: Sequence[str]) -> RunConfig:
     """Returns the configuration with the flags that decide which others mean something (the optimizer)."""
-    deciding = {name for part in fields(config.settings) for name in part.metadata if name != BESIDE}
-    chosen = {name: getattr(given, name) for _, names in _flags(words) for name in deciding & names}
+    decide = set().union(*(deciding(part) for part in fields(config.settings)))
+    chosen = {name: getattr(given, name) for _, names in _flags(words) for name in decide & names}
     return replace(config, **chosen) if chosen else config
 
 
-def _require_meaning(verb: str, config: RunConfig, words: Iterable[str]) -> None:
+def _require_meaning(verb: str, config: RunConfig, words: Sequence[str]) -> None:
     """Raises :class:`ConfigError` at a flag that means nothing for the run's agent, or without another flag."""
-    words = list(words)
+    place = names_of(type(config.placement))
+    # Of where the parts run a flag may say what is so anyhow, as --hosts 1.
+    changing = _axes(words) | {name for _, names in _flags(words) for name in names & place}
+    changing |= {"listen"} if verb == "manifest" else set()  # the learners of a manifest listen
     for flag, names in _flags(words):
-        for idle in MEANINGLESS:
-            if verb == "manifest" and "listen" in idle.where:
-                continue  # the learners of a manifest listen
-            place = config.placement
-            if names & {*idle.names} and idle.at(place) and not _mentioned(idle.where, words):
-                raise ConfigError(
-                    f"{flag} means nothing where {idle.said(place)}: give {idle.remedy(place)}, or leave it out"
-                )
         for part in fields(config.placement):
             if part.name in names and not has_meaning(part, type(config.settings)):
                 raise ConfigError(f"{flag} is given, but {config.agent} has no use for it: leave it out")
-        for part in fields(config.settings):
-            if part.name in names and not has_meaning(part, config.settings):
-                needed = " ".join(
-                    f"--{name} {value[0] if isinstance(value, tuple) else value}"
-                    for name, value in part.metadata.items()
-                )
-                raise ConfigError(
-                    f"{flag} is given, and means nothing without {needed}: add that, or leave it out"
-                )
+        for name in names:
+            if (idle := idle_beside(name, config, changing)) is not None:
+                raise ConfigError(f"{flag} means nothing where {idle}, or leave it out")
 
 
-def _mentioned(settings: Iterable[str], words: Sequence[str]) -> bool:
-    """Returns whether one of the settings is among the words: as a flag, or as an axis of a sweep."""
-    axes = tuple(f"{name}=" for name in settings)
-    return any(not names.isdisjoint(settings) for _, names in _flags(words)) or any(
-        word.startswith(axes) for word in words
-    )
+def _axes(words: Iterable[str]) -> set[str]:
+    """Names of the settings that a sweep is over, and of others that an argument of ours begins with."""
+    return {word.partition("=")[0].replace("-", "_") for word in words if "=" in word and word[0] != "-"}
 
 
 def _flags(words: Iterable[str]) -> Iterator[tuple[str, set[str]]]:

@@ -54,14 +54,11 @@ class Idle:
     names: tuple[str, ...]
     where: Mapping[str, Any]
 
-    def said(self, section: Any) -> str:
-        """Returns in words what a section has of the values."""
+    def beside(self, section: Any) -> str:
+        """Returns in words what a section has of the values, and the flags that would give the settings a meaning."""
         found = {name: value for name, value in self.where.items() if hasattr(section, name)}
-        return listed([f"{name} is {'empty' if value == () else value}" for name, value in found.items()])
-
-    def remedy(self, section: Any) -> str:
-        """Returns the flags that would give the settings a meaning."""
-        return listed([f"--{name}" for name in self.where if hasattr(section, name)], "or")
+        values = listed([f"{name} is {'empty' if value == () else value}" for name, value in found.items()])
+        return f"{values}: give {listed([f'--{name}' for name in found], 'or')}"
 
     def at(self, section: Any) -> bool:
         """Returns whether the others have these values in a section; one that it lacks has."""
@@ -81,6 +78,10 @@ BESIDE = "beside"
 """Key of the metadata of a setting that help shows only beside another one, whose name is the value."""
 
 
+NEEDS = "needs"
+"""Key of the metadata of a setting that means nothing while another one, whose name is the value, is 0 or none."""
+
+
 OF_ENVIRONMENTS = "of environments"
 """Key of the metadata of a setting that help shows only with certain environments, whose ids begin with the value."""
 
@@ -88,19 +89,34 @@ OF_ENVIRONMENTS = "of environments"
 def has_meaning(part: Any, agent_settings: Any) -> bool:
     """Returns whether a setting means something beside these settings of the agent, or for agents of such a class.
 
-    Its metadata has the values, one or a tuple of them, that other settings must have.
+    Its metadata has the values, one or a tuple of them, that other settings must have, or :data:`NEEDS`.
     """
     return not unmet(part, agent_settings)
 
 
-def unmet(part: Any, agent_settings: Any) -> list[str]:
-    """Returns the names of the settings whose values make another one mean nothing, see :func:`has_meaning`."""
-    return [
-        name
-        for name, needed in part.metadata.items()
-        if name != BESIDE
-        and getattr(agent_settings, name, None) not in (needed if isinstance(needed, tuple) else (needed,))
-    ]
+def unmet(part: Any, agent_settings: Any) -> dict[str, str]:
+    """Returns the settings whose values make another one mean nothing, each with the flag that would give it a meaning.
+
+    See :func:`has_meaning`.
+    """
+    found = {}
+    for name, needed in part.metadata.items():
+        values = needed if isinstance(needed, tuple) else (needed,)
+        if name == NEEDS and not getattr(agent_settings, needed):
+            found[needed] = flag_of(needed)
+        elif name not in (BESIDE, NEEDS) and getattr(agent_settings, name, None) not in values:
+            found[name] = f"{flag_of(name)} {values[0]}"
+    return found
+
+
+def deciding(part: Any) -> set[str]:
+    """Returns the names of the settings that decide whether another one means something."""
+    return {needed if name == NEEDS else name for name, needed in part.metadata.items() if name != BESIDE}
+
+
+def flag_of(name: str) -> str:
+    """Returns the flag of a setting."""
+    return f"--{name.replace('_', '-')}"
 
 
 def is_shown(part: Any, section: Any, given: Container[str] = ()) -> bool:

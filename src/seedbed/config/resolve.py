@@ -157,14 +157,15 @@ def configure(
             "that act import it"
         )
     config = replace(defaults(env, preset, agent, arch), **settings)
-    for name in settings:
-        if (idle := idle_beside(name, config)) is not None:
-            raise ConfigError(f"{name} means nothing where {idle}: change that, or leave {name} out")
+    for name, value in settings.items():
+        # At its default it says nothing, as in settings that a program passes on whole.
+        if value != default_of(config, name) and (idle := idle_beside(name, config)) is not None:
+            raise ConfigError(f"{name} means nothing where {idle}, or leave it out")
     return config
 
 
 def idle_beside(name: str, config: RunConfig, changing: Collection[str] = ()) -> str | None:
-    """Returns in words why a setting means nothing beside the others; None if it means something, or is unset.
+    """Returns in words why a setting means nothing beside the others, and a remedy; None if it means something.
 
     Args:
       name: the setting.
@@ -172,18 +173,34 @@ def idle_beside(name: str, config: RunConfig, changing: Collection[str] = ()) ->
       changing: settings that get other values too, and so are no reason.
     """
     place, settings = config.placement, config.settings
-    for section in (place, settings):
-        part = next((part for part in dataclasses.fields(section) if part.name == name), None)
-        if part is None or getattr(section, name) == part.default:
-            continue
+    for part in dataclasses.fields(settings):
         # Metadata of one's own may name no setting.
-        others = [other for other in unmet(part, settings) if hasattr(settings, other)]
-        if section is settings and others and not {*others} & {*changing}:
-            return listed([f"{other} is {getattr(settings, other)}" for other in others])
-        for idle in MEANINGLESS if section is place else ():
-            if name in idle.names and idle.at(place) and not idle.where.keys() & {*changing}:
-                return idle.said(place)
+        others = {
+            other: flag
+            for other, flag in (unmet(part, settings) if part.name == name else {}).items()
+            if hasattr(settings, other)
+        }
+        if others and others.keys().isdisjoint(changing):
+            values = listed([f"{other} is {_said(getattr(settings, other))}" for other in others])
+            return f"{values}: give {listed(list(others.values()))}"
+    for idle in MEANINGLESS if hasattr(place, name) else ():
+        if name in idle.names and idle.at(place) and idle.where.keys().isdisjoint(changing):
+            return idle.beside(place)
     return None
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def default_of(config: RunConfig, name: str) -> Any:
+    """Returns the built-in default of a setting, whichever section has it."""
+    return next(
+        part.default
+        for _, section in _sections(config)
+        for part in dataclasses.fields(section)
+        if part.name == name
+    )
 
 
 def _sections(config: Any) -> Iterator[tuple[str | None, Any]]:

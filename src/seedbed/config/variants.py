@@ -86,9 +86,7 @@ def require_meaning(config: RunConfig) -> None:
     for name, values in swept.items():
         for value in [values.low, values.high] if isinstance(values, Range) else values:
             if (idle := idle_beside(name, replace(config, **{name: value}), swept)) is not None:
-                raise ConfigError(
-                    f"sweep of {name}: it means nothing where {idle}: change that, or leave it out"
-                )
+                raise ConfigError(f"sweep of {name}: it means nothing where {idle}, or leave it out")
 
 
 def recorded_variants(record: Mapping[str, Any]) -> list[Variant]:

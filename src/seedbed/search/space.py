@@ -88,9 +88,7 @@ def axes(config: RunConfig, items: Sequence[str]) -> tuple[Axis, ...]:
         for value in axis.ends:
             case = replace(config, **{axis.name: value})  # refused here if the run would refuse it
             if (idle := idle_beside(axis.name, case, names)) is not None:
-                raise ConfigError(
-                    f"over {axis.name}: it means nothing where {idle}: change that, or leave it out"
-                )
+                raise ConfigError(f"over {axis.name}: it means nothing where {idle}, or leave it out")
     return found
 
 

@@ -52,7 +52,12 @@ def make_game(env_id: str, options: Options) -> NativeEnvironment:
     name = env_id.removeprefix(PREFIX)
     if name not in pgx.available_envs():
         raise ConfigError(unknown_name("game of pgx", name, pgx.available_envs()))
-    asked = GameOptions(**arguments(env_id, options, taken_by(GameOptions)))
+    given = arguments(env_id, options, taken_by(GameOptions))
+    asked = GameOptions(**given)
+    if asked.opponent != "lookahead" and "depth" in given:
+        raise ConfigError(
+            f"{env_id}: depth is of opponent=lookahead, and the opponent is {asked.opponent}: leave one out"
+        )
     limit = whole(env_id, "max_steps", asked.max_steps, 0) or None
     game = Game(pgx.make(name), masked=not name.startswith(_WITHOUT_A_MASK))
     if game.players == 1 or asked.opponent != "none":
