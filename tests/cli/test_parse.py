@@ -385,6 +385,16 @@ def test_a_flag_without_a_meaning_for_the_agent_is_refused(capsys: pytest.Captur
         assert status == 2 and "has no use for it: leave it out" in error
 
 
+@pytest.mark.parametrize("verb", ["train", "bench", "sweep", "plan", "program", "manifest"])
+def test_agents_that_differ_in_what_means_nothing_are_refused(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["gymnax:CartPole-v1", "--arch", "anakin", "--agent", "ppo", "--sweep", "rmsprop_decay=0.5,0.9"]
+    status, _, error = run(capsys, verb, *(["slurm"] if verb == "manifest" else []), *given)
+    said = "sweep of rmsprop_decay: it means nothing where optimizer is adam: give --optimizer rmsprop, or leave it out"
+    assert status == 2 and said in error
+
+
 def test_what_resume_prints_and_draws_is_up_to_plain_flags() -> None:
     asked = parse("resume", Resume, ["run", "--json", "--no-video", "--minutes", "5"])
     assert asked == Resume("run", minutes=5.0, json=True, video=False)

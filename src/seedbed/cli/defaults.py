@@ -17,6 +17,7 @@ from seedbed.cli.parse import HELP, HELP_ALL, parse
 from seedbed.config.placement import deciding, has_meaning, is_shown, names_of
 from seedbed.config.resolve import defaults, idle_beside, of_others, replace
 from seedbed.config.settings import RunConfig
+from seedbed.config.variants import require_meaning
 from seedbed.errors import ConfigError
 from seedbed.nets.network import Network
 from seedbed.registry import AGENTS, ARCHITECTURES, Registry
@@ -125,7 +126,11 @@ def typed(config: RunConfig, words: Sequence[str] = ()) -> RunConfig:
 
 
 def plain(config: RunConfig) -> RunConfig:
-    """Undoes :func:`typed`: returns a plain configuration with the values of ``config``."""
+    """Undoes :func:`typed`: returns a plain configuration with the values of ``config``.
+
+    Raises:
+      ConfigError: its agents differ in a setting that means nothing beside the others.
+    """
     values = {part.name: getattr(config, part.name) for part in fields(RunConfig)}
     values["net"] = Network(**{part.name: getattr(config.net, part.name) for part in fields(Network)})
     for section, registry, name in (
@@ -134,7 +139,9 @@ def plain(config: RunConfig) -> RunConfig:
     ):
         kind: Any = registry.load(name).Settings
         values[section] = kind(**{part.name: getattr(values[section], part.name) for part in fields(kind)})
-    return RunConfig(**values)
+    found = RunConfig(**values)
+    require_meaning(found)
+    return found
 
 
 def _choice(registry: Registry, about: str) -> Any:
