@@ -602,7 +602,8 @@ class Anakin:
     def _look(self) -> None:
         # Copies on the host: if the program fails its state is lost, and a buffer that is referenced cannot be donated.
         train = self._carry.train
-        self.version = int(np.max(train.updates))
+        # (NumPy's functions would have XLA compute on a device's arrays, a call for each.)
+        self.version = int(np.asarray(train.updates).max())
         self._skipped = np.array(train.skipped, ndmin=1)
 
     def _count(self) -> int:
@@ -652,7 +653,7 @@ class Anakin:
         if updates:
             lags = float(np.sum(np.multiply(trained.lag, trained.updates, dtype=np.float64)))
             for tally in (self.books.policy_lag, self.books.batch_lag):  # a batch of a replay has one update
-                tally.add_many(updates // agents, lags / agents, float(np.max(trained.most_lag)))
+                tally.add_many(updates // agents, lags / agents, float(np.asarray(trained.most_lag).max()))
 
     @property
     def skipped(self) -> int:

@@ -322,7 +322,7 @@ def require_finite(skipped_in_row: Any, most_skipped: int, *, cause: str | None 
       most_skipped: number from which on the run fails.
       cause: fault of the environments that has spoilt them; None if there is none.
     """
-    skipped = int(np.min(skipped_in_row))
+    skipped = int(np.asarray(skipped_in_row).min())  # on the host
     if skipped >= most_skipped:
         remedy = "Try a lower --learning-rate" if cause is None else f"{cause}: mend the environment"
         raise RunFailed(
