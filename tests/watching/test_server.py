@@ -192,6 +192,13 @@ def test_the_middle_and_its_band() -> None:
     assert len(line) == 300 and line[-1] == [4999, 4999]
 
 
+def test_prometheus_is_answered(ask: Ask) -> None:
+    answer = ask("/metrics")
+    assert answer.status == 200 and answer.headers["Content-Type"].startswith("text/plain")
+    text = answer.read().decode()
+    assert text.count("seedbed_agent_steps{") == 2 and text.count("seedbed_state{") == 3
+
+
 def test_one_run(ask: Ask) -> None:
     runs = {Path(run["name"]).name: run["id"] for run in told(ask("/runs.json"))["runs"]}
     run = told(ask(f"/run.json?run={runs['run-1']}"))
@@ -233,7 +240,7 @@ def test_a_link_is_no_video(tmp_path: Path) -> None:
 
 
 def test_another_site_that_leads_here_is_refused(ask: Ask) -> None:
-    for path in ("/", "/runs.json", "/page.js"):
+    for path in ("/", "/runs.json", "/metrics", "/page.js"):
         answer = ask(path, Host="evil.example")
         assert answer.status == 403 and b"for this machine alone" in answer.read()
     assert ask("/", Host="localhost:1").status == 200
@@ -243,7 +250,7 @@ def test_the_token(runs: Path) -> None:
     with served([runs], "secret") as ask:
         entered = ask("/?token=secret")
         cookie = entered.headers["Set-Cookie"]
-        for path in ("/", "/runs.json", "/runs.json?token=secreT", "/page.js?token="):
+        for path in ("/", "/runs.json", "/metrics", "/runs.json?token=secreT", "/page.js?token="):
             answer = ask(path, Cookie=f"{cookie.partition('=')[0]}=no")
             assert answer.status == 403 and b"toy:catch" not in answer.read()
         assert ask("/runs.json?token=secret", Host="some.machine").status == 200

@@ -6,6 +6,7 @@
     index.html, page.js, page.css  ◄───────── files of the package
     every 2 s: runs.json, curves.json,  ◄──── Watcher ◄────────────────────────── run folders
     run.json of the chosen run
+    Prometheus: metrics  ◄───────────────────
 
 Nothing is loaded from elsewhere, and nothing needs to be built. Alternatives weighed: a chart library in the package (a
 copy to keep up to date, for lines and bands that take 40 lines of SVG), a framework with a server side for charts
@@ -40,6 +41,7 @@ from seedbed.metrics.console import Budget, entries
 from seedbed.metrics.reports import Curve, together
 from seedbed.metrics.statistics import bootstrap_interval, interquartile_mean
 from seedbed.transport.tls import Identity, is_loopback
+from seedbed.watching.prometheus import exposition
 from seedbed.watching.run import Standing, budget
 from seedbed.watching.watcher import Watcher
 
@@ -95,6 +97,10 @@ class Answers:
             "runs": [_line(name, run) for name, run in self._standings.items()],
             "settings": list(dict.fromkeys(["agent", "arch", "env", *differ])),
         }
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Returns the newest numbers of all runs for Prometheus, and their content type."""
+        return exposition(self._watcher.look())
 
     def run(self, name: str) -> dict[str, Any]:
         """Returns all that is known of one run; raises :class:`KeyError` if there is no such run."""
@@ -241,6 +247,8 @@ def application(answers: Answers, token: str | None) -> Starlette:
                 return PlainTextResponse("there is no such thing", 404, _HEADERS)
             if isinstance(made, Path):
                 return FileResponse(made, headers=_HEADERS, media_type="video/mp4")
+            if isinstance(made, tuple):
+                return Plain(made[0], 200, _HEADERS, made[1])
             text = json.dumps(_finite(made), allow_nan=False)
             return Plain(text.encode(errors="replace"), 200, _HEADERS, "application/json")
 
@@ -277,6 +285,7 @@ def application(answers: Answers, token: str | None) -> Starlette:
             Route("/runs.json", answer(lambda request: answers.runs())),
             Route("/curves.json", answer(curves)),
             Route("/run.json", answer(lambda request: answers.run(request.query_params.get("run", "")))),
+            Route("/metrics", answer(lambda request: answers.metrics())),
             Route("/video", answer(lambda request: answers.video(request.query_params.get("run", "")))),
         ]
     )
@@ -329,10 +338,11 @@ def serve(paths: Sequence[str | Path], place: Place, say: Callable[[str], object
       ConfigError: there is no run, the place is taken, or the extra is not installed.
     """
     try:
+        import prometheus_client  # noqa: F401
         import uvicorn
     except ImportError as error:
         raise ConfigError(
-            f"seedbed watch needs Starlette and uvicorn ({error}): {extra_line('watch')}"
+            f"seedbed watch needs Starlette, uvicorn and prometheus-client ({error}): {extra_line('watch')}"
         ) from error
     answers = Answers(paths)
     off_loopback = not is_loopback(place.host)
