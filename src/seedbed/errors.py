@@ -7,6 +7,7 @@
     │   ├── CheckpointError   a checkpoint cannot be written or read
     │   ├── DatasetError      a data set cannot be written or read, or does not fit
     │   ├── StoreError        a run's store is none, holds another run or no intact copy
+    │   ├── InUse             another process trains in the run folder
     │   └── Damaged           files differ from the written ones
     ├── SpecError             shapes or dtypes differ from the agreed ones
     ├── EnvironmentFault      an environment raised, hung or broke its contract
@@ -16,7 +17,9 @@
     │   │   └── NotNow        it said: not now, come again later
     │   └── ConnectionLost    the other side is gone
     ├── StoreUnreachable      a run's store cannot be written or read now
+    ├── ExecuteAgain          nothing is wrong: the same command will do
     └── RunFailed             a run cannot go on; names the component, the cause and the log
+        └── Overtaken         another session goes on with it
 
 Each message names the given value, the needed one and the remedy. Errors of the operating system and of gRPC
 are translated where they enter (``transport/``, ``learning/checkpoint.py``, ``replay/dataset.py``), never passed
@@ -61,6 +64,10 @@ class StoreError(ConfigError):
 
 class Damaged(ConfigError):
     """Files differ from the written ones; the message names the file and the difference."""
+
+
+class InUse(ConfigError):
+    """Another process trains in the run folder."""
 
 
 class SpecError(SeedbedError):
@@ -123,8 +130,16 @@ class StoreUnreachable(SeedbedError):
         self.denied = denied
 
 
+class ExecuteAgain(SeedbedError):
+    """Nothing is wrong, and nothing was lost: the same command will do what this one could not."""
+
+
 class RunFailed(SeedbedError):
     """A run cannot go on; the message names the component, the cause and the log."""
+
+
+class Overtaken(RunFailed):
+    """Another session goes on with the run, here or elsewhere: this one has to leave it alone."""
 
 
 def cause_of(error: BaseException) -> str:

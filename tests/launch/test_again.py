@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import signal
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from harness import GATED, Command, balanced, checkpoints, flags, summary, thorough, tiny, until
+from faulty_stores import never_trained
+from harness import GATED, PATIENCE, Command, balanced, checkpoints, flags, summary, thorough, tiny, until
 
 from seedbed.cli.ending import status_of
+from seedbed.cli.main import main
 from seedbed.cli.resume import Resume
 from seedbed.cli.status import Status
-from seedbed.config.resolve import replace
-from seedbed.errors import ConfigError
-from seedbed.launch import train
+from seedbed.config.resolve import flat, replace
+from seedbed.errors import ConfigError, ExecuteAgain, InUse, Overtaken, RunFailed
+from seedbed.launch import session, train
 from seedbed.metrics.reports import Summary, summary_from
 
 ALONE = {"transport": "inproc", "actors": 1}
@@ -43,6 +47,40 @@ def test_a_command_with_other_settings_is_refused(tmp_path: Path) -> None:
         train.train(replace(config, seed=3))
     with pytest.raises(ConfigError, match="give --run-dir"):
         replace(config, run_dir=None)
+
+
+def test_a_command_of_a_manifest_may_have_another_number_of_actors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = never_trained(tmp_path / "run")
+    room = {"max_envs": 90, "max_actors": 9, "inference_batch": 4, "actors": 0, "listen": ("127.0.0.1:0",)}
+    again = replace(begun.config(), begin_or_resume=True, tls_cert=("a", "b"), **room)
+    monkeypatch.setattr(train, "_built", lambda *_, **__: (None, None))
+    monkeypatch.setattr(
+        session.Session, "__init__", lambda self, config, *_, **__: vars(self).update(config=config)
+    )
+    monkeypatch.setattr(session.Session, "run", lambda self: flat(self.config))
+    found: Any = train.train(again)
+    assert {name: found[name] for name in room} == room and found["tls_cert"] == ("a", "b")
+
+
+def test_a_folder_that_is_in_use_is_waited_for_by_a_command_of_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = never_trained(tmp_path / "run")
+    monkeypatch.setattr(session.Session, "run", lambda self: "gone on")
+    with ExitStack() as holding:
+        holding.enter_context(begun.held())
+        with pytest.raises(InUse, match="another process trains in"):
+            train.resume(str(begun.path))
+        monkeypatch.setattr(train, "_IN_USE_SECONDS", 0.0)
+        with pytest.raises(ExecuteAgain, match="another process trains in"):
+            train.train(replace(begun.config(), begin_or_resume=True))
+        monkeypatch.setattr(train, "_IN_USE_SECONDS", PATIENCE)
+        looked = Mock(side_effect=lambda seconds: holding.close())
+        monkeypatch.setattr(train.time, "sleep", looked)
+        assert train.train(replace(begun.config(), begin_or_resume=True)) == "gone on"
+        assert looked.call_count == 1
 
 
 def test_an_empty_folder_is_begun_in(tmp_path: Path) -> None:
@@ -82,6 +120,34 @@ def test_the_status_says_whether_to_execute_the_command_again(
     assert status_of(found, config) == status
     with pytest.raises(ConfigError, match="a summary without env, seed"):
         summary_from(dict.fromkeys({*names, "stopped_because"} - {"env", "seed"}))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ExecuteAgain("x"), Status.EXECUTE_AGAIN),
+        (Overtaken("x"), Status.OVERTAKEN),
+        (RunFailed("x"), Status.FAILED),
+        (InUse("x"), Status.WRONG_USAGE),
+    ],
+)
+def test_errors_have_statuses(error: Exception, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "train", Mock(side_effect=error))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "toy:catch"])
+    assert stop.value.code == status
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, Status.EXECUTE_AGAIN), (signal.SIGINT, Status.INTERRUPTED)]
+)
+def test_an_end_that_is_asked_for_while_nothing_trains_has_the_command_executed_again(
+    number: signal.Signals, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "train", lambda config: signal.raise_signal(number))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "toy:catch"])
+    assert stop.value.code == status
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from faulty_stores import Faulty, never_trained, no_fault, steps_in
@@ -16,10 +16,11 @@ from harness import GATED, Command, balanced, checkpoints, flags, rows, summary,
 from seedbed.cli.main import main
 from seedbed.cli.status import Status
 from seedbed.config.resolve import replace
-from seedbed.errors import ConfigError, RunFailed, StoreUnreachable
-from seedbed.launch import copier, session, train
+from seedbed.errors import ConfigError, ConnectionLost, RunFailed, StoreUnreachable
+from seedbed.launch import copier, directory, session, train
 from seedbed.launch.bucket import Bucket
 from seedbed.launch.folder import RunFolder
+from seedbed.launch.signals import Terminated
 from seedbed.launch.store import Copy, Store
 
 ALONE = {"transport": "inproc", "actors": 1}
@@ -60,6 +61,26 @@ def test_a_command_that_goes_on_looks_once_for_what_is_in_the_store(
     begun = never_trained(tmp_path / "run", store="faulty://b")
     again = replace(begun.config(), begin_or_resume=True)
     assert train.train(again) is looked[0] and len(looked) == 1  # type: ignore[comparison-overlap]
+
+
+def test_actors_know_that_a_run_goes_on_before_its_environments_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = never_trained(tmp_path / "run")
+    begun.keep_session(0)
+    begun.summary.write_text('{"stopped_because": "4 frames spent"}')
+    later = begun.summary.stat().st_mtime_ns + 1
+    os.utime(begun.summary, ns=(later, later))
+    assert directory.learner_of(begun.path) is None
+
+    def build(*_: Any, **__: Any) -> NoReturn:
+        with pytest.raises(ConnectionLost, match="no learner listens"):
+            directory.learner_of(begun.path)
+        raise Terminated
+
+    monkeypatch.setattr(train, "_built", build)
+    with pytest.raises(Terminated):
+        train.resume(str(begun.path), frames=10**6)
 
 
 def test_a_run_of_ones_own_goes_on_copying_without_a_word(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import json
 import queue
 import re
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import Mock
 
 import jax
@@ -20,7 +21,7 @@ import pytest
 from jax._src import xla_bridge
 
 from seedbed.architectures.program import Role, Task
-from seedbed.config.resolve import configure, to_json
+from seedbed.config.resolve import configure, replace, to_json
 from seedbed.errors import ConfigError, RunFailed
 from seedbed.launch import hosts as module
 from seedbed.launch.folder import RunFolder
@@ -36,8 +37,9 @@ from seedbed.launch.hosts import (
     lead,
 )
 from seedbed.launch.rendezvous import free_port
-from seedbed.launch.train import _invitation, take_part
+from seedbed.launch.train import _invitation, take_part, train
 from seedbed.learning.checkpoint import Checkpoint, Contents, intact_steps, pack, save
+from seedbed.metrics.reports import Summary
 from seedbed.transport.admission import Invitation
 
 PATIENCE = 20.0
@@ -178,6 +180,31 @@ def test_hosts_whose_run_could_not_begin_leave_nothing_that_the_next_start_would
         with pytest.raises(type(reason), match=f"^{reason}$"):
             take_part("127.0.0.1:7", 1)
     assert not (tmp_path / "run/hosts/1").exists()
+
+
+def test_a_part_of_a_run_that_is_over_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    host_0 = configure("toy:catch", preset="none", hosts=2, coordinator="here:7", run_dir=str(run))
+    config = replace(host_0, host=1, coordinator="there:7", begin_or_resume=True)
+    part = RunFolder.create(replace(host_0, run_dir=str(run / "hosts/1")))
+    values = dict.fromkeys({field.name for field in dataclasses.fields(Summary)} - {"more"})
+
+    class Waits(Exception):
+        """It has gone to host 0."""
+
+    def follow(*_: Any, **__: Any) -> NoReturn:
+        raise Waits
+
+    monkeypatch.setattr("seedbed.launch.train.follow", follow)
+    for reason, longer in (("interrupted", 0), ("failed: x", 0), ("400 frames spent", 1)):
+        part.summary.write_text(json.dumps({**values, "stopped_because": reason}))
+        with pytest.raises(Waits):
+            train(replace(config, frames=400 + longer) if longer else config)
+    assert train(config).stopped_because == "400 frames spent"
+    with pytest.raises(Waits):
+        train(replace(config, begin_or_resume=False))
 
 
 @pytest.mark.parametrize("has_folder", [False, True])

@@ -165,6 +165,7 @@ def test_slurm_starts_as_many_actors_as_were_asked_for(tmp_path: Path) -> None:
         ([1, 1, 1, 3], 3, ["scancel 7"]),
         ([1, 2], 2, ["scancel 7"]),
         ([1, 75], 75, ["scontrol requeue 5"]),
+        ([1, 4], 4, []),  # another session goes on, with these actors
     ],
 )
 def test_a_learner_that_fails_is_begun_again_and_at_last_its_actors_are_cancelled(
@@ -193,6 +194,101 @@ def test_a_learner_that_fails_is_begun_again_and_at_last_its_actors_are_cancelle
     assert (tmp_path / "told").read_text().splitlines() == told if told else not (tmp_path / "told").exists()
 
 
+@pytest.mark.parametrize(
+    ("script", "status"), [("learner.sh", 143), ("learner.sh", 1), ("actor.sh", 143), ("actor.sh", 137)]
+)
+def test_a_job_whose_time_is_up_goes_on_though_its_command_could_not_say_so(
+    script: str, status: int, tmp_path: Path
+) -> None:
+    """As while it imports, or waits for others; one actor that was killed before does not hide it either."""
+    run, commands = tmp_path / "run", tmp_path / "bin"
+    files_of(["slurm", *ACTORS[:-1], str(run)], tmp_path / "out")
+    (run / "logs").mkdir(parents=True)
+    (run / "logs" / "actors.job").write_text("7\n")
+    commands.mkdir()
+    words = {"learner.sh": "${@:2}", "actor.sh": "${@:3}"}
+    stubs = {
+        "srun": f'"{words[script]}"',
+        "seedbed": f"echo >>../begun; kill -TERM $PPID; sleep 0.1; exit {status}",
+        "scancel": "exit 9",
+        "scontrol": 'echo "scontrol $*" >>../told',
+    }
+    for name, line in stubs.items():
+        (commands / name).write_text(f"#!/bin/bash\n{line}\n")
+        (commands / name).chmod(0o755)
+    path = {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+    slurm = {"SLURM_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "0"}
+    done = subprocess.run(
+        ["bash", str(tmp_path / "out" / script)],
+        cwd=commands,
+        env={**os.environ, **path, **slurm},
+        check=False,
+    )
+    assert done.returncode == 75
+    assert (tmp_path / "begun").read_text() == "\n", "it is not begun again"
+    assert (tmp_path / "told").read_text() == "scontrol requeue 5\n"
+
+
+def test_actors_that_a_cluster_refuses_leave_no_learner_behind(tmp_path: Path) -> None:
+    run, commands = tmp_path / "run", tmp_path / "bin"
+    files_of(["slurm", *ACTORS[:-1], str(run)], tmp_path / "out")
+    commands.mkdir()
+    stubs = {
+        "sbatch": '[[ "$*" == *learner.sh ]] && echo "5;cluster"',
+        "scancel": f'echo "$*" >{tmp_path}/told',
+    }
+    for name, line in stubs.items():
+        (commands / name).write_text(f"#!/bin/bash\n{line}\n")
+        (commands / name).chmod(0o755)
+    surroundings = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", str(tmp_path / "out/submit.sh")], env=surroundings, check=False)
+    assert (done.returncode, (tmp_path / "told").read_text()) == (1, "5\n")
+
+
+def test_as_many_actors_as_were_asked_for_may_join(tmp_path: Path) -> None:
+    words = ["toy:catch", *TINY, "--actors", "2000"]
+    told = read_config("train", learner_in(files_of(["kubernetes", *words], tmp_path / "out")), "")
+    assert told.placement.most_actors == 4000
+    given = [*words, "--max-actors", "3000", "--max-envs", "9000"]
+    told = read_config("train", learner_in(files_of(["kubernetes", *given], tmp_path / "given")), "")
+    assert (told.placement.most_actors, told.placement.slots) == (3000, 9000)
+
+
+def test_guests_alone_have_machines_too(tmp_path: Path) -> None:
+    words = ["rayjob", "toy:catch", *TINY, "--actors", "0", "--guests", "20", "--actors-per-job", "8"]
+    written = yaml.safe_load(files_of(words, tmp_path / "out")["rayjob.yaml"])["spec"]
+    (group,) = written["rayClusterSpec"]["workerGroupSpecs"]
+    assert [group[name] for name in ("replicas", "minReplicas", "maxReplicas")] == [0, 0, 3]
+    assert group["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "8"
+
+
+def test_workers_have_the_volume_of_a_data_set_that_they_read(tmp_path: Path) -> None:
+    words = ["rayjob", "toy:catch", "--arch", "distbelief", "--agent", "bc", "--dataset", "/runs/data"]
+    for given, mounted in ((words, ["/runs"]), (CASES["rayjob"], [])):
+        written = yaml.safe_load(files_of(given, tmp_path / f"out{len(mounted)}")["rayjob.yaml"])["spec"]
+        pod = written["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
+        assert [each["mountPath"] for each in pod["containers"][0].get("volumeMounts", [])] == mounted
+        assert len(pod.get("volumes", [])) == len(mounted)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["slurm", "--hours", "0.005"], "hours is 0.005, and has to be 0.1 or more"),
+        (["slurm", "--hours", "inf"], "hours is inf, and has to be 0.1 or more"),
+        (["slurm", "--accelerators", "-1"], "accelerators is -1, and has to be 0 or more"),
+        (["kubernetes", "--insecure"], "the Secret of a JobSet has a certificate"),
+    ],
+)
+def test_wishes_that_mean_something_else_to_the_engine_are_refused(
+    words: list[str], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        files_of([words[0], *ACTORS, *words[1:]], tmp_path / "out")
+    with pytest.raises(ConfigError, match="--host and --coordinator are the manifest's"):
+        files_of(["kubernetes", *GANG, "--coordinator", "a:1", "--host", "1"], tmp_path / "out")
+
+
 def test_kubernetes_ends_actors_with_the_learner_and_executes_an_interrupted_one_again(
     tmp_path: Path,
 ) -> None:
@@ -210,7 +306,8 @@ def test_kubernetes_ends_actors_with_the_learner_and_executes_an_interrupted_one
             for code in rule.get("onExitCodes", {"values": ["lost"]})["values"]
         }
         # One actor with a wrong flag, of the wrong image perhaps, ends no run.
-        assert actions == {75: "Ignore", "lost": "Ignore", **({2: "FailJob"} if name == "learner" else {})}
+        of_learner = {2: "FailJob", 4: "Ignore"} if name == "learner" else {}
+        assert actions == {75: "Ignore", "lost": "Ignore", **of_learner}
         (container,) = job["template"]["spec"]["containers"]
         assert container["name"] == name
         assert job["template"]["spec"]["restartPolicy"] == "Never", "pod failure policies take no other"
@@ -317,6 +414,10 @@ def test_an_actor_finds_a_learner_that_listens_and_is_told_of_the_end(
     folder.keep_session(1)
     os.utime(run / "session", ns=(ended + 1, ended + 1))
     assert directory.learner_of(run) is not None, "the run goes on"
+    os.utime(run / "session", ns=(ended - 1, ended - 1))
+    assert directory.learner_of(run) is None
+    folder.mark_going_on()
+    assert directory.learner_of(run) is not None, "the next session begins"
     for code, kind in (
         (errno.ESTALE, ConnectionLost),
         (errno.EIO, ConnectionLost),

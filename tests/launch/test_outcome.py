@@ -3,12 +3,16 @@
 import dataclasses
 import json
 import shlex
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from seedbed.cli.train import configuration
+from seedbed.config.placement import NetworkSettings
 from seedbed.config.resolve import configure, replace
+from seedbed.launch.folder import RunFolder
 from seedbed.launch.outcome import invitations, origin_of
 from seedbed.transport.admission import Gate
 from seedbed.transport.tls import Identity
@@ -44,6 +48,16 @@ def test_the_line_to_paste_consents_to_what_an_actor_has_to_import(env: str, con
     (line,) = invitations(configure(env, preset="none"), gate, ["somewhere.example:7777"])
     invitation = gate.invitation("somewhere.example:7777")
     assert line == f"more actors: seedbed actor somewhere.example:7777 --join {invitation}{consent}"
+
+
+def test_engines_keep_no_token_of_what_a_run_prints(tmp_path: Path) -> None:
+    folder = RunFolder.create(configure("toy:catch", run_dir=str(tmp_path / "a run")))
+    gate = folder.gate(NetworkSettings(), ["somewhere.example:7777"])
+    (line,) = invitations(configure("toy:catch"), gate, ["somewhere.example:7777"], folder.token_in_a_shell)
+    assert folder.token() not in line
+    said = subprocess.run(["bash", "-c", f"echo {line}"], capture_output=True, text=True, check=True).stdout
+    (plain,) = invitations(configure("toy:catch"), gate, ["somewhere.example:7777"])
+    assert said == f"{plain}\n"
 
 
 def test_options_of_any_bytes_can_be_written() -> None:

@@ -508,6 +508,35 @@ def test_an_address_that_is_taken(address: str) -> None:
         )
 
 
+def test_an_address_may_become_this_machines_where_engines_name_it(
+    address: str, threads: ThreadPoolExecutor
+) -> None:
+    taken = socket.create_server(split(address))
+    looks: list[None] = []
+
+    def look() -> None:
+        looks.append(None)
+        if len(looks) == 2:
+            taken.close()
+
+    second = threads.submit(come, address, 1)
+    center = receive_hosts(
+        address,
+        2,
+        gate=Gate(TOKEN),
+        timeout=PATIENCE,
+        patience=PATIENCE,
+        judge=lambda hello: None,
+        welcome=dict,
+        look=look,
+        renamed=PATIENCE,
+    )
+    assert len(looks) >= 2
+    other, _ = second.result(PATIENCE)
+    for end in (other, center):
+        end.close()
+
+
 @pytest.mark.parametrize("wrong", ["nowhere", ":70", "host:", "host:0", "host:99999", "host:x"])
 def test_an_address_that_is_none(wrong: str) -> None:
     with pytest.raises(ConfigError, match="write HOST:PORT"):

@@ -187,14 +187,35 @@ def test_a_copy_that_is_larger_than_the_disk_is_not_begun(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
 
 
+def test_a_run_comes_back_into_a_folder_that_an_engine_has_prepared(tmp_path: Path) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b", 5)
+    for name in ("slurm", "pod"):
+        prepared = tmp_path / name
+        (prepared / "logs").mkdir(parents=True)
+        (prepared / "logs/actors.job").write_text("7")
+        (prepared / "token").write_text("given" * 4)
+        (prepared / "checkpoints").mkdir()  # of one that was killed while it was installed
+        back = came_back(prepared, store)
+        assert (back.token(), (prepared / "logs/actors.job").read_text()) == ("given" * 4, "7")
+        assert load_latest(back.checkpoints).step == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "pod", "slurm"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("")
+    with pytest.raises(ConfigError, match="that does not exist or is empty, but for logs and a token"):
+        came_back(tmp_path / "mine", store)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
 def test_an_older_folder_of_the_run_is_moved_aside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = never_trained(tmp_path / "first")
     second = came_back(tmp_path / "second", copied(first, "faulty://b", 5))
     store = copied(second, "faulty://b", 6)
+    token = first.token()
     bring_back(first, store)
     assert load_latest(first.checkpoints).step == 6
+    assert first.token() == token, "its actors come back with the token that they have"
     assert load_latest(tmp_path / "first.session-0/checkpoints").step == 5
     assert "session 1 of this run went on elsewhere" in capsys.readouterr().out
     first.keep_session(9)

@@ -107,6 +107,19 @@ def test_a_rate_that_no_actors_reach_is_refused_with_the_bound() -> None:
         scaled(10_000, train=1e-3)
 
 
+def test_a_rate_that_the_last_doubling_reaches_is_reached() -> None:
+    rates = {
+        times: plan(request(local(times, 4, steps=40.0), train=1e-3)).steps_per_second
+        for times in (1, 2, 4, 8, 16)
+    }
+    # The first doubling that is not worth telling of, and a rate between the two.
+    before = next(times for times in rates if rates[2 * times] < 1.03 * rates[times])
+    assert rates[before] < rates[2 * before]
+    between = (rates[before] + rates[2 * before]) / 2
+    times, made = scaled(between, train=1e-3)
+    assert times <= 2 * before and made.steps_per_second >= between
+
+
 def test_costs_of_accelerators_are_for_machines_with_accelerators() -> None:
     with pytest.raises(
         ConfigError, match=r"timed on an accelerator .* has none: time the stages on a machine like it"

@@ -7,13 +7,15 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from seedbed.cli.status import Status
 from seedbed.config.settings import RunConfig
 from seedbed.envs.foreign import is_foreign
-from seedbed.errors import cause_of
+from seedbed.errors import ExecuteAgain, cause_of
+from seedbed.launch.signals import Terminated, ending_as_by_ctrl_c
 from seedbed.metrics.reports import Summary, many_skipped
 from seedbed.metrics.say import say
 from seedbed.regular_files import current_folder
@@ -29,6 +31,16 @@ def status_of(summary: Summary, config: RunConfig) -> Status:
         return Status.OVER
     unasked = summary.more.get("interrupted_by") in ("SIGTERM", "SIGHUP")
     return Status.EXECUTE_AGAIN if unasked or config.begin_or_resume else Status.OVER
+
+
+@contextmanager
+def executed_again() -> Iterator[None]:
+    """Raises :class:`ExecuteAgain` by SIGTERM and by a closed terminal while a run does not train yet, or no more."""
+    try:
+        with ending_as_by_ctrl_c():
+            yield
+    except Terminated as error:
+        raise ExecuteAgain("interrupted while nothing trained: the same command goes on") from error
 
 
 def report(summary: Summary, config: RunConfig) -> Status:

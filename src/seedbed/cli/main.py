@@ -13,7 +13,14 @@ from importlib import import_module
 from seedbed import __version__
 from seedbed.cli.status import Status
 from seedbed.cli.streams import mend
-from seedbed.errors import ConfigError, SeedbedError, StoreUnreachable, unknown_name
+from seedbed.errors import (
+    ConfigError,
+    ExecuteAgain,
+    Overtaken,
+    SeedbedError,
+    StoreUnreachable,
+    unknown_name,
+)
 from seedbed.faults import end_command
 from seedbed.installation import missing_package, whole_line
 from seedbed.metrics.say import flush, say
@@ -59,6 +66,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = _told(Status.WRONG_USAGE, error)
     except StoreUnreachable as error:
         status = _told(Status.FAILED if error.denied else Status.EXECUTE_AGAIN, error)
+    except ExecuteAgain as error:
+        status = _told(Status.EXECUTE_AGAIN, error)
+    except Overtaken as error:
+        status = _told(Status.OVERTAKEN, error)
     except SeedbedError as error:
         status = _told(Status.FAILED, error)
     except KeyboardInterrupt:

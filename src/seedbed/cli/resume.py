@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from seedbed.cli.ending import report
+from seedbed.cli.ending import executed_again, report
 from seedbed.cli.parse import parse
 from seedbed.config.launchers import LauncherName
 from seedbed.launch.allocator import restart_tuned
@@ -58,6 +58,11 @@ def run(arguments: list[str]) -> int:
     """Goes on with a run; see :func:`seedbed.launch.train.resume`."""
     settings = parse("resume", Resume, arguments, about="Go on with a run from its newest intact checkpoint.")
     restart_tuned()
+    with executed_again():
+        return _resumed(settings)
+
+
+def _resumed(settings: Resume) -> int:
     from seedbed.launch.folder import RunFolder
     from seedbed.launch.train import resume
 

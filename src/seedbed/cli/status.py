@@ -16,10 +16,13 @@ class Status(IntEnum):
     """A setting, a name or a file that was given is wrong: the same command fails again."""
     FAULT = 3
     """An actor's environment failed or hung: the same command may work, within bounds."""
+    OVERTAKEN = 4
+    """Another session goes on with the run: the same command would take it away from that one."""
     EXECUTE_AGAIN = 75
     """The same command goes on (EX_TEMPFAIL of sysexits.h).
 
-    The run was interrupted and has saved its state, or its store could not be reached before it began.
+    The run was interrupted and has saved its state, or before it trained; or its store could not be reached, or another
+    process was in its folder, before it began.
     """
     INTERRUPTED = 130
     """Ctrl-C twice, or while nothing trains."""

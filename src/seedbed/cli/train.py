@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seedbed.cli.defaults import read_config
-from seedbed.cli.ending import report
+from seedbed.cli.ending import executed_again, report
 from seedbed.config.settings import RunConfig
 from seedbed.launch.allocator import restart_tuned
 
@@ -13,10 +13,11 @@ ABOUT = "Train an agent. Defaults come from the environment's preset; every flag
 def run(arguments: list[str]) -> int:
     """Trains; see :func:`seedbed.launch.train.train`."""
     restart_tuned()  # first: to read the flags takes JAX, whose import takes seconds
-    from seedbed.launch.train import train
+    with executed_again():
+        from seedbed.launch.train import train
 
-    config = configuration(arguments)
-    return report(train(config), config)
+        config = configuration(arguments)
+        return report(train(config), config)
 
 
 def configuration(arguments: list[str], verb: str = "train", about: str = ABOUT) -> RunConfig:

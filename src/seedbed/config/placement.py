@@ -28,7 +28,7 @@ _REMOTE_BATCH = 64
 """Environments in a full inference batch where all actors come from elsewhere."""
 _ROOM_FOR_OTHERS = 256
 """Slots for environments of actors from elsewhere, unless max_envs says otherwise."""
-_OTHER_ACTORS = 1024
+OTHER_ACTORS = 1024
 """Conversations with actors from elsewhere, unless max_actors says otherwise."""
 
 
@@ -239,7 +239,7 @@ class EngineSettings(InstanceSettings, PlaceSettings):
     @property
     def most_actors(self) -> int:
         """Most actors, workers or replicas that a server has conversations with at once."""
-        return self.actors + _OTHER_ACTORS
+        return self.actors + OTHER_ACTORS
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from seedbed.errors import RunFailed, SeedbedError, cause_of
+from seedbed.errors import Overtaken, RunFailed, SeedbedError, cause_of
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import Hosts
 from seedbed.launch.saver import Saver
@@ -186,7 +186,7 @@ class Ending:
         failure: SeedbedError | None,
     ) -> Summary:
         if (overtaken := self._folder.overtaken()) is not None:
-            raise RunFailed(overtaken) from failure
+            raise Overtaken(overtaken) from failure
         unsaved = self._save(run, taken, failure)
         if unsaved and not failure:
             failure = RunFailed(unsaved)

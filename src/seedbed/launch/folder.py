@@ -20,7 +20,7 @@ from seedbed.acting.trust import foreign_names, untrusted
 from seedbed.config import resolve
 from seedbed.config.placement import NetworkSettings
 from seedbed.config.settings import RunConfig
-from seedbed.errors import CheckpointError, ConfigError, SpecError
+from seedbed.errors import CheckpointError, ConfigError, InUse, SpecError
 from seedbed.launch.directory import ADDRESSES, SESSION, SUMMARY, TOKEN, dialled
 from seedbed.launch.runtime_folder import runtime_folder
 from seedbed.launch.signature import is_signed, sign
@@ -34,6 +34,9 @@ from seedbed.types import EnvSpec
 
 GOING_ON: dict[str, tuple[type, ...]] = {"version": (int,), "seconds": (int, float), "exact": (bool,)}
 """Values of a run's checkpoint that going on takes, with their types; playing takes the version."""
+CONFIG, CERTIFICATE, KEY = "config.json", "certificate.pem", "key.pem"
+SECRETS = frozenset({TOKEN, CERTIFICATE, KEY})
+"""Names of the files by which actors and hosts know a run."""
 
 
 class RunFolder:
@@ -59,12 +62,12 @@ class RunFolder:
         self.summary = path / SUMMARY
         self.live = path / "live.json"
         self.program = path / "program.json"
-        self._config = path / "config.json"
+        self._config = path / CONFIG
         self._signature = path / "signature"
         self._unsigned = False
         self._token = path / TOKEN
-        self._certificate = path / "certificate.pem"
-        self._key = path / "key.pem"
+        self._certificate = path / CERTIFICATE
+        self._key = path / KEY
         self._lock = path / "lock"
         self._addresses = path / ADDRESSES
         self._session = path / SESSION
@@ -142,7 +145,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Locks the folder against training by other processes; raises :class:`ConfigError` if one holds the lock."""
+        """Locks the folder against training by other processes; raises :class:`InUse` if one holds the lock."""
         try:
             self.logs.mkdir(exist_ok=True)
             lock = regular_files.open_to_append(self._lock)
@@ -152,7 +155,7 @@ class RunFolder:
             try:
                 regular_files.lock(file)
             except BlockingIOError as error:
-                raise ConfigError(
+                raise InUse(
                     f"another process trains in {self.path}: wait for it or stop it, or choose another folder"
                 ) from error
             except OSError as error:
@@ -261,6 +264,11 @@ class RunFolder:
         """Writes the number of the session that has begun, with a word of its own; it stays if the session fails."""
         self._own_session = f"{number} {secrets.token_hex(8)}"
         self._write(self._session, f"{self._own_session}\n")
+
+    def mark_going_on(self) -> None:
+        """Lets actors elsewhere know that a run that was over goes on, long before its next session listens."""
+        with contextlib.suppress(OSError):  # no session is known, or the disk fails, which the run will find
+            os.utime(self._session)
 
     def overtaken(self) -> str | None:
         """Returns a line that says so if another session has begun since; None while this one is the newest.
@@ -415,6 +423,11 @@ class RunFolder:
             return require_token(self._said())
         except (UnicodeDecodeError, ConfigError) as error:
             raise ConfigError(f"{self._token} holds no token: {error}") from error
+
+    @property
+    def token_in_a_shell(self) -> str:
+        """Words of a shell that read the token."""
+        return f'"$(cat {shlex.quote(str(self._token))})"'
 
     def _said(self) -> str:
         try:

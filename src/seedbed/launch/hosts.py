@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import json
 import secrets
 import socket
@@ -46,6 +47,8 @@ from seedbed.metrics.say import say
 from seedbed.transport.admission import Invitation
 
 _PATIENCE_SECONDS = 600.0
+_RENAMED_SECONDS = 60.0
+"""Seconds within which a coordinator's name becomes that of this machine, where an engine names it."""
 _JAX_PATIENCE_SECONDS = 120
 _OF_GLOO = "make_gloo_tcp_collectives"
 """Name of JAX's function for the connections of Gloo."""
@@ -151,7 +154,10 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
     if cluster.coordinator is not None:
         address = cluster.coordinator
         gate = folder.gate(cluster, [address])
-        say(f"on the others, unless they share this disk: export SEEDBED_JOIN={gate.invitation(address)}")
+        invitation = gate.invitation(address)
+        if config.begin_or_resume:  # by an engine, which keeps what its jobs print
+            invitation = dataclasses.replace(invitation, token=folder.token_in_a_shell)
+        say(f"on the others, unless they share this disk: export SEEDBED_JOIN={invitation}")
     else:
         launcher = stack.enter_context(closing(launcher_on(cluster.on)(folder, "shm")))
         here = launcher.listens[0].rpartition(":")[0].strip("[]") if launcher.listens else "127.0.0.1"
@@ -168,7 +174,9 @@ def lead(config: RunConfig, folder: RunFolder, stack: ExitStack, *, resumed: boo
         return {"settings": mine, "run_dir": str(folder.given), "resumed": resumed, "jax": for_jax}
 
     mine = resolve.to_json(config)
-    waiting: dict[str, Any] = {} if others is None else {"look": others.look, "advice": launcher.advice}
+    waiting: dict[str, Any] = {"renamed": _RENAMED_SECONDS if config.begin_or_resume else 0.0}
+    if others is not None:
+        waiting |= {"look": others.look, "advice": launcher.advice}
     rendezvous = receive_hosts(
         address,
         cluster.hosts,

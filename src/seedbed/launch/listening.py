@@ -74,6 +74,8 @@ class Listening:
         if ours:
             self._launcher.reach_head(ours)
         self._folder.keep_addresses(self._asked, others, self.gate)
-        for line in invitations(self._config, self.gate, others):
+        # Engines keep what their jobs print, and show it.
+        token = self._folder.token_in_a_shell if self._config.begin_or_resume else None
+        for line in invitations(self._config, self.gate, others, token):
             note(line)
         return opened[:1]

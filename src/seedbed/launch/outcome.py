@@ -7,6 +7,7 @@ import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from dataclasses import replace as with_other
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,22 @@ def resumption_of(
     )
 
 
-def invitations(config: RunConfig, gate: Gate, addresses: Sequence[str]) -> Iterator[str]:
-    """Yields the command for each address with which actors on other machines join."""
+def invitations(
+    config: RunConfig, gate: Gate, addresses: Sequence[str], token: str | None = None
+) -> Iterator[str]:
+    """Yields the command for each address with which actors on other machines join.
+
+    Args:
+      config: settings of the run.
+      gate: its admission.
+      addresses: addresses that it listens at.
+      token: words of a shell in the place of the token; None to say the token itself.
+    """
     imported = " ".join(sorted(foreign_names(to_json(config))))
     for address in addresses:
-        flags = gate.invitation(address).flags + (f" --trust {imported}" if imported else "")
+        invitation = gate.invitation(address)
+        invitation = invitation if token is None else with_other(invitation, token=token)
+        flags = invitation.flags + (f" --trust {imported}" if imported else "")
         yield f"more actors: seedbed actor {seen_from_elsewhere(address)} {flags}"
 
 

@@ -543,6 +543,7 @@ def receive_hosts(
     welcome: Callable[[], Mapping[str, Any]],
     look: Callable[[], None] = lambda: None,
     advice: str = "start the same command there with its --host",
+    renamed: float = 0.0,
 ) -> Rendezvous:
     """Waits, as host 0, until all other hosts have joined, and starts the rendezvous.
 
@@ -556,18 +557,27 @@ def receive_hosts(
       welcome: function that returns the JSON values for all hosts, called once they are complete.
       look: function that is called now and then during the wait, and may end it by raising.
       advice: remedy for the user if a host does not join.
+      renamed: seconds within which the address may yet become one of this machine: names of pods come after the pods,
+        and may be of the ones before.
 
     Raises:
       ConfigError: the address cannot be listened at.
       RunFailed: a host did not join in time.
     """
     split(address)
-    try:
-        center = _Center(address, count, gate, judge)
-    except ConfigError as error:
-        raise ConfigError(
-            f"host 0 cannot listen at {address}: {error}; --coordinator is an address of host 0, with a free port"
-        ) from error
+    until = time.monotonic() + renamed
+    while True:
+        try:
+            center = _Center(address, count, gate, judge)
+            break
+        except ConfigError as error:
+            if time.monotonic() >= until:
+                raise ConfigError(
+                    f"host 0 cannot listen at {address}: {error}; --coordinator is an address of host 0, with a free "
+                    "port"
+                ) from error
+        look()
+        time.sleep(_LOOK_SECONDS)
     try:
         if missing := center.wait_for_hosts(patience, look):
             named = ", ".join(map(str, missing))

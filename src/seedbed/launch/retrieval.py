@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Container, Iterator
 from pathlib import Path
 
 from seedbed import regular_files
 from seedbed.errors import CheckpointError, ConfigError, Damaged, StoreError
-from seedbed.launch.folder import RunFolder
+from seedbed.launch.folder import CONFIG, SECRETS, RunFolder
 from seedbed.launch.store import Copy, Store
 from seedbed.metrics.say import say
 
+_OWN = ("lock", "logs")
+"""Names in every run folder, on each machine its own."""
 _LISTINGS = 3
 """Times that the newest copies are looked for again after one of them was not whole."""
 
@@ -22,7 +26,8 @@ def bring_back(folder: RunFolder, store: Store) -> None:
     name. Nothing is done if the store holds no run.
 
     Args:
-      folder: run folder; the one of a run is complete, or none.
+      folder: run folder; the one of a run is complete, or none. What an engine has put there for a run that is to begin
+        (its token, logs) stays.
       store: store of the run.
 
     Raises:
@@ -37,6 +42,7 @@ def bring_back(folder: RunFolder, store: Store) -> None:
     if newest is not None and newest > (last := folder.last_session):
         with folder.held():
             aside = _move_aside(folder.path, last)
+            _keep_secrets(aside, folder.path)
         say(
             f"session {newest} of this run went on elsewhere: {folder.path}, of session {last}, is {aside} now"
         )
@@ -58,8 +64,19 @@ def _move_aside(path: Path, session: int) -> Path:
     return aside
 
 
+def _keep_secrets(aside: Path, path: Path) -> None:
+    """Takes over the words by which a run's actors and hosts know it, which are in no store."""
+    try:
+        for file in (aside / name for name in SECRETS):
+            if os.path.lexists(file):
+                path.mkdir(exist_ok=True)
+                file.rename(path / file.name)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
 def _fetch(folder: RunFolder, store: Store) -> None:
-    """Fetches the newest whole copy into a folder that does not exist, or is empty; it appears there at once."""
+    """Fetches the newest whole copy into a folder that does not exist, or has no run in it."""
     passed_over: dict[str, str] = {}
     newest = 0
     draft = RunFolder(folder.path.with_name(f"{folder.path.name}.fetched"))
@@ -77,7 +94,7 @@ def _fetch(folder: RunFolder, store: Store) -> None:
         except OSError as error:
             raise ConfigError(
                 f"cannot write {error.filename or draft.path} ({error.strerror}): give a --run-dir that can be "
-                "written, and that does not exist or is empty"
+                "written, and that does not exist or is empty, but for logs and a token"
             ) from error
         say(f"fetched {copy} from store {store} to {folder.given}")
         return
@@ -105,12 +122,31 @@ def _fetch_copy(copy: Copy, draft: RunFolder, folder: RunFolder, store: Store, s
     with draft.held():
         try:
             for left in draft.path.iterdir():  # by one that was killed
-                if left.name not in ("lock", "logs"):
+                if left.name not in _OWN:
                     regular_files.remove(left)
             store.fetch(copy, draft.path)
             draft.keep_identity(store.identity() or "")
             draft.keep_session(session)
-            draft.path.rename(folder.path)
+            _install(draft, folder)
         except BaseException:
             regular_files.remove(draft.path)
             raise
+
+
+def _install(draft: RunFolder, folder: RunFolder) -> None:
+    """Brings a fetched run to its place at once; into a folder that has only logs and secrets, its settings last."""
+    try:
+        draft.path.rename(folder.path)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        fetched = {path.name for path in draft.path.iterdir()}
+        if any(path.name not in fetched | SECRETS for path in folder.path.iterdir()):
+            raise
+    with folder.held():
+        for path in sorted(draft.path.iterdir(), key=lambda path: path.name == CONFIG):
+            if path.name not in _OWN:
+                regular_files.remove(folder.path / path.name)  # of one that was killed here
+                path.rename(folder.path / path.name)
+    regular_files.remove(draft.path)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from seedbed.errors import CheckpointError, RunFailed
+from seedbed.errors import CheckpointError, Overtaken
 from seedbed.learning.checkpoint import Contents, save
 
 _log = logging.getLogger(__name__)
@@ -108,11 +108,11 @@ class Saver:
         """Writes a checkpoint, after the one that is being written; returns the reason if it cannot be written.
 
         Raises:
-          RunFailed: another session has taken the run over.
+          Overtaken: another session goes on with the run.
         """
         with self._one, contextlib.closing(contents):
             if (reason := self._overtaken()) is not None:
-                raise RunFailed(reason)
+                raise Overtaken(reason)
             begun = time.monotonic()
             try:
                 save(self._root, version, contents, keep=self._keep, spared=self._spared())

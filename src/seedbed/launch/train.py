@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from seedbed.architectures.shares import require_equal_shares
 from seedbed.config import resolve
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import require_meaning
-from seedbed.errors import ConfigError, RunFailed, StoreUnreachable
+from seedbed.errors import ConfigError, ExecuteAgain, InUse, RunFailed, StoreUnreachable
 from seedbed.launch.build import build_agent, build_spec, outlook, told_preset
 from seedbed.launch.folder import GOING_ON, RunFolder
 from seedbed.launch.hosts import Hosts, common_checkpoint, follow, lead
@@ -50,7 +51,9 @@ def train(config: RunConfig, *, launch: Launch | None = None, on_row: OnRow | No
 
     Raises:
       ConfigError: a setting does not fit; nothing was started.
+      ExecuteAgain: with ``begin_or_resume``, another process trained in the folder for a minute.
       StoreUnreachable: the store could not be reached for a minute; nothing was started.
+      Overtaken: another session goes on with the run.
       RunFailed: the run failed; the message names the component, the cause and the log.
     """
     require_files()
@@ -60,11 +63,13 @@ def train(config: RunConfig, *, launch: Launch | None = None, on_row: OnRow | No
         assert config.cluster.coordinator is not None, (
             "a host that is not the first has to be told where that is"
         )
+        if config.begin_or_resume and (over := _part_that_is_over(config)) is not None:
+            return over
         return take_part(config.cluster.coordinator, config.cluster.host, config, on_row=on_row)
     store = _opened(config.store)
     if config.begin_or_resume:
-        if (again := _begun(config, store)) is not None:
-            return _again(again, config, store, on_row)
+        if (summary := _once_free(lambda: _gone_on(config, store, on_row))) is not None:
+            return summary
     elif store is not None:
         patiently(store.require_empty)
     require_meaning(config)
@@ -153,6 +158,7 @@ def _go_on(
         return _lead(config, folder, resumed=True, on_row=on_row)
     # Locked before checkpoints are read: a run that is ending writes one more.
     with folder.held():
+        folder.mark_going_on()
         checkpoint = folder.newest(*GOING_ON) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config, resumed=checkpoint is not None)
         return Session(
@@ -176,8 +182,14 @@ CHANGEABLE = frozenset(
     }
 )
 """Settings that may be others when a run is resumed."""
+_OF_ENGINES = frozenset({"max_envs", "max_actors", "inference_batch", "tls_cert"})
+"""Further settings that may be others when a command is executed again: manifests have them follow the actors."""
 _OF_THE_COMMAND = frozenset({"run_dir", "json", "video", "begin_or_resume"})
 """Settings of a command and not of what is computed."""
+_IN_USE_SECONDS = 60.0
+"""Patience with another process in the run folder."""
+_LOOK_SECONDS = 0.5
+"""Seconds between two looks whether it has gone."""
 
 
 def _opened(url: str | None) -> Store | None:
@@ -191,6 +203,28 @@ def _begun(config: RunConfig, store: Store | None) -> RunFolder | None:
     if store is not None:
         patiently(partial(bring_back, folder, store))
     return folder if folder.begun else None
+
+
+def _gone_on(config: RunConfig, store: Store | None, on_row: OnRow | None) -> Summary | None:
+    """Goes on with the run that the configuration names; returns None if there is none yet."""
+    folder = _begun(config, store)
+    return None if folder is None else _again(folder, config, store, on_row)
+
+
+def _once_free(go_on: Callable[[], Summary | None]) -> Summary | None:
+    """Calls a function, again while another process trains in the run folder: one that an engine ends saves its state.
+
+    Raises:
+      ExecuteAgain: it did so for a minute.
+    """
+    until = time.monotonic() + _IN_USE_SECONDS
+    while True:
+        try:
+            return go_on()
+        except InUse as error:
+            if time.monotonic() > until:
+                raise ExecuteAgain(str(error)) from error
+        time.sleep(_LOOK_SECONDS)
 
 
 def _at_hand(path: str, changes: Mapping[str, Any]) -> tuple[RunFolder, Store | None]:
@@ -209,33 +243,61 @@ def _again(folder: RunFolder, config: RunConfig, store: Store | None, on_row: On
     Raises:
       ConfigError: the run has other settings than this command.
     """
-    trust = foreign_names(resolve.to_json(config))  # the command names them again
-    before, now = resolve.flat(folder.config(trust)), resolve.flat(config)
-    changes = {
-        name: value
-        for name, value in now.items()
-        if name not in _OF_THE_COMMAND and value != before.get(name)
-    }
-    if fixed := sorted(changes.keys() - CHANGEABLE):
-        was = ", ".join(f"{name} was {before.get(name)} and is {now[name]}" for name in fixed)
+    trust, before, changes = _changes(folder, config)
+    if fixed := sorted(changes.keys() - CHANGEABLE - _OF_ENGINES):
+        was = ", ".join(f"{name} was {before.get(name)} and is {changes[name]}" for name in fixed)
         raise ConfigError(
             f"{folder.given} holds a run with other settings: {was}; give those of the run, or another --run-dir"
         )
-    if not changes and (summary := _of_one_that_is_over(folder)) is not None:
-        say(f"the run in {folder.given} is over: {summary.stopped_because}")
+    if not changes and (summary := _told_to_be_over(folder)) is not None:
         return summary
     if config.store is not None:
         changes["store"] = config.store  # also one that the folder names: this command means it
     return _go_on(folder, store, trust, changes, on_row=on_row)
 
 
-def _of_one_that_is_over(folder: RunFolder) -> Summary | None:
-    """Returns the summary of a run that has reached one of its limits; None for any other."""
+def _part_that_is_over(config: RunConfig) -> Summary | None:
+    """Returns the summary of a host's part of a run that is over, which host 0 would not wait for; None if it is not.
+
+    A change of settings is host 0's to judge.
+    """
+    assert config.run_dir is not None
+    folder = RunFolder(Path(config.run_dir) / "hosts" / str(config.cluster.host))
+    if not folder.begun:
+        return None
+    _, _, changes = _changes(folder, config)
+    return None if changes.keys() - {"host", "coordinator"} else _told_to_be_over(folder)
+
+
+def _changes(folder: RunFolder, config: RunConfig) -> tuple[set[str], dict[str, Any], dict[str, Any]]:
+    """Compares the run in a folder with a command that is executed again.
+
+    Returns:
+      The names that the command may have the run import, the run's settings, and those that the command changes.
+    """
+    trust = foreign_names(resolve.to_json(config))  # the command names them again
+    before, now = resolve.flat(folder.config(trust)), resolve.flat(config)
+    return (
+        trust,
+        before,
+        {
+            name: value
+            for name, value in now.items()
+            if name not in _OF_THE_COMMAND and value != before.get(name)
+        },
+    )
+
+
+def _told_to_be_over(folder: RunFolder) -> Summary | None:
+    """Returns the summary of a run that has reached one of its limits, and says so; None for any other."""
     if not folder.summary.exists():
         return None
     # In the place where it is now: it may have been fetched from a store, or moved.
     summary = summary_from({**read_summary(folder.summary), "run_dir": str(folder.path)})
-    return None if summary.stopped_because.startswith(("interrupted", "failed")) else summary
+    if summary.stopped_because.startswith(("interrupted", "failed")):
+        return None
+    say(f"the run in {folder.given} is over: {summary.stopped_because}")
+    return summary
 
 
 def _built(config: RunConfig, *, resumed: bool) -> tuple[EnvSpec, Agent]:

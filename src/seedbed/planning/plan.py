@@ -307,7 +307,7 @@ def scaled_to(
             raise ConfigError(f"{steps_per_second:,.0f} steps/s are not reached with {high} times the actors")
         low, high, before = high, 2 * high, best
         best = planned(high)
-        if best.steps_per_second < _WORTH_TELLING * before.steps_per_second:
+        if best.steps_per_second < min(steps_per_second, _WORTH_TELLING * before.steps_per_second):
             most = max(before.steps_per_second, best.steps_per_second)
             raise ConfigError(
                 f"{steps_per_second:,.0f} steps/s are not reached by more actors: with {low} times as many there are "

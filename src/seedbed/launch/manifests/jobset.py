@@ -11,6 +11,7 @@ import secrets
 import shlex
 from collections.abc import Callable
 
+from seedbed.errors import ConfigError
 from seedbed.launch.manifests.plan import Plan
 from seedbed.launch.manifests.template import filled
 from seedbed.transport.admission import Invitation
@@ -30,6 +31,8 @@ def files(plan: Plan, make: Callable[[], Identity] = Identity.make) -> dict[str,
       ConfigError: the program has roles that cannot join one by one.
     """
     plan.require_guests("Kubernetes")
+    if plan.config.cluster.insecure or getattr(plan.config.placement, "insecure", False):
+        raise ConfigError("the Secret of a JobSet has a certificate for the learner: leave --insecure out")
     address = f"{plan.name}-learner-0-0.{plan.name}:{plan.order.port}"
     values = {
         "name": plan.name,
@@ -37,6 +40,7 @@ def files(plan: Plan, make: Callable[[], Identity] = Identity.make) -> dict[str,
         "volume": json.dumps(plan.order.volume),
         "mount": json.dumps(plan.mount),
         "hosts": plan.hosts,
+        "most_failures": 3 * plan.hosts,
         "learner": json.dumps(_learner(plan, address)),
         "cores": plan.cores,
         "memory": plan.order.learner_memory,

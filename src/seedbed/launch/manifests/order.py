@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from seedbed.errors import ConfigError
+
+_LEAST_HOURS = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,5 +47,9 @@ class Order:
                 raise ConfigError(f"{name} is {getattr(self, name)}, and has to be 1 or more")
         if not 1 <= self.port <= 65_534:
             raise ConfigError(f"port is {self.port}, and has to be between 1 and 65534")
-        if not self.hours > 0:
-            raise ConfigError(f"hours is {self.hours}, and has to be more than 0")
+        if not _LEAST_HOURS <= self.hours < math.inf:
+            raise ConfigError(
+                f"hours is {self.hours}, and has to be {_LEAST_HOURS} or more: a run needs minutes to save its state"
+            )
+        if self.accelerators is not None and self.accelerators < 0:
+            raise ConfigError(f"accelerators is {self.accelerators}, and has to be 0 or more")

@@ -11,7 +11,13 @@ from typing import Any
 from seedbed.acting.trust import foreign_names
 from seedbed.architectures.compatibility import require_fit, with_settings
 from seedbed.architectures.program import Program, Role
-from seedbed.config.placement import EngineSettings, InferenceSettings, RemoteSettings, TransportSettings
+from seedbed.config.placement import (
+    OTHER_ACTORS,
+    EngineSettings,
+    InferenceSettings,
+    RemoteSettings,
+    TransportSettings,
+)
 from seedbed.config.resolve import replace, to_json
 from seedbed.config.settings import RunConfig
 from seedbed.config.words import words_of
@@ -72,7 +78,9 @@ class Plan:
         """
         if self.hosts > 1 or not isinstance(self.config.placement, EngineSettings):
             return None
-        return next((role for role in self.program.after if role.count and not role.listens), None)
+        return next(
+            (role for role in self.program.after if (role.count or role.guests) and not role.listens), None
+        )
 
     @property
     def cores(self) -> int:
@@ -103,7 +111,8 @@ class Plan:
     @property
     def per_machine(self) -> int:
         """Actors on one machine."""
-        return max(1, min(self.order.actors_per_job, self.actors))
+        guests = self.elsewhere.guests if self.elsewhere else 0
+        return max(1, min(self.order.actors_per_job, self.actors or guests))
 
     @property
     def trust(self) -> list[str]:
@@ -120,12 +129,22 @@ class Plan:
         changes = {"begin_or_resume": True, "video": False, **changes}
         place = self.config.placement
         if self.elsewhere is not None:
-            changes |= {"actors": 0, "max_envs": place.planned}
+            changes |= {"actors": 0, **self._room}
             if isinstance(place, InferenceSettings):
                 changes["inference_batch"] = place.full_batch(0)  # as with actors of its own
         config = replace(self.config, **changes)
         require_fit(config, self.agent)
         return ["seedbed", "train", *words_of(config)]
+
+    @property
+    def _room(self) -> dict[str, int]:
+        """Settings of a learner that has room for the actors, and for as many that come before lost ones are missed."""
+        place = self.config.placement
+        assert isinstance(place, RemoteSettings), "others are refused: their roles listen"
+        room = {"max_envs": place.max_envs or place.planned}
+        if place.max_actors is None and 2 * place.actors > OTHER_ACTORS:
+            room["max_actors"] = 2 * place.actors
+        return room
 
     def require_guests(self, engine: str) -> None:
         """Refuses programs whose actors cannot join a learner one by one.
@@ -192,6 +211,8 @@ def plan(config: RunConfig, program: Program, agent: Agent, order: Order, folder
         )
     if getattr(config.placement, "on", "here") != "here" or getattr(config.placement, "listen", None):
         raise ConfigError("--listen and --on are the manifest's: leave them out")
+    if config.cluster.host or config.cluster.coordinator is not None:
+        raise ConfigError("--host and --coordinator are the manifest's: leave them out")
     return Plan(order, name, replace(config, run_dir=run), program, agent)
 
 

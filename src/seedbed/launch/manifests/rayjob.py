@@ -21,7 +21,8 @@ def files(plan: Plan) -> dict[str, str]:
     if plan.elsewhere is None:
         raise ConfigError(
             f"--arch {plan.config.arch} with --hosts {plan.hosts} has no actors on other machines, which a RayJob is "
-            "written for: write a manifest for kubernetes, slurm or skypilot"
+            "written for: write a manifest for kubernetes, slurm or skypilot, or start it on a cluster of Ray by "
+            "seedbed train --on ray"
         )
     config = replace(plan.config, on="ray", begin_or_resume=True, video=False)
     values = {
@@ -33,6 +34,9 @@ def files(plan: Plan) -> dict[str, str]:
         "cores": plan.cores,
         "memory": plan.order.learner_memory,
         "gpus": plan.accelerators or None,
+        # Each replica reads the data set by itself.
+        "data_volume": json.dumps(plan.order.volume) if plan.agent.data.dataset else None,
+        "data_mount": json.dumps(plan.mount) if plan.agent.data.dataset else None,
         "machines": plan.machines,
         "most_machines": plan.most_machines,
         # With guests, Ray adds machines while some of them wait, and takes idle ones away.

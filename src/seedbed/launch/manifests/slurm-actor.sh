@@ -14,14 +14,19 @@
 
 # The learner's address and the token are read in the run folder, at every attempt to reach the learner.
 act() {
-  trap : TERM  # the actor has it too, and ends with 75
+  ended=
+  trap 'ended=1' TERM  # the actor has it too, and ends with 75
   for _ in 1 2 3 4; do
     {{actor}}
     status=$?
     case "$status" in
       0 | 2 | 75) break ;;  # the run is over, a setting is wrong, the time is up; else a fault: once more
     esac
+    [ -z "$ended" ] || break
   done
+  # srun ends with the highest status of all: that of an actor which was killed (137) must not hide that time is up.
+  [ -z "$ended" ] || [ "$status" -eq 0 ] || status=75
+  [ "$status" -le 75 ] || status=1
   exit "$status"
 }
 export -f act

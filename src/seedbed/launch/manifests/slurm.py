@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from seedbed.launch.manifests.plan import Plan
@@ -15,7 +16,7 @@ def files(plan: Plan) -> dict[str, str]:
       ConfigError: the program has roles that an array cannot have.
     """
     plan.require_guests("Slurm")
-    minutes = round(plan.order.hours * 60)
+    minutes = math.ceil(plan.order.hours * 60)
     values = {
         "name": plan.name,
         "run": plan.run,

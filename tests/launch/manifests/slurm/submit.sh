@@ -8,6 +8,10 @@ rm -f /scratch/catch/logs/actors.job
 learner=$(sbatch --parsable "$here/learner.sh")
 echo "learner: job $learner"
 # A minute after the learner has begun: by then a run that goes on is no longer taken for one that is over.
-actors=$(sbatch --parsable --dependency="after:${learner%%;*}+1" "$here/actor.sh")
+if ! actors=$(sbatch --parsable --dependency="after:${learner%%;*}+1" "$here/actor.sh"); then
+  scancel "${learner%%;*}"  # it would wait for them for ever
+  exit 1
+fi
 echo "${actors%%;*}" >/scratch/catch/logs/actors.job
 echo "actors: job $actors"
+echo "to end it: scancel ${learner%%;*} ${actors%%;*}"
