@@ -85,6 +85,7 @@ AGENTS_HERE = {
         ("a2c", "anakin", 2),
         *thorough(
             ("ppo", "rapid", 1),
+            ("dqn", "anakin", 1),
             ("dqn", "seed", 1),
             ("r2d2", "sebulba", 1),
             ("sac", "seed", 1),
@@ -102,6 +103,8 @@ def test_two_hosts_compute_what_one_does(name: str, arch: str, seeds: int, tmp_p
     if beside:
         whole = {**whole, "arch": arch, "deterministic": False, "lag": 0}
     settings = {**AGENTS_HERE[name], **whole, **({"seeds": seeds} if arch == "anakin" else {})}
+    if arch == "anakin" and "replay_size" in settings:
+        settings |= {"envs": ENVS, "replay_parts": None}  # each device has a part
     one = trained(tmp_path, "one", 4, **settings)
     two = trained(tmp_path, "two", 2, **{**settings, **half, "hosts": 2, "replay_parts": None})
     assert two["weights_version"] == one["weights_version"] > 0

@@ -431,6 +431,9 @@ def test_a_setting_that_the_agent_does_not_read_is_refused_from_python_too() -> 
         ("vtrace", "entropy_adjustment_speed", 3.0, "target_entropy", 0.5),
         ("dqn", "epsilon_start", 0.5, "epsilon_steps", 100),
         ("r2d2", "epsilon_start", 0.5, "epsilon_steps", 100),
+        ("dqn", "importance_exponent", 0.5, "priority_exponent", 0.5),
+        ("r2d2", "importance_exponent", 0.5, "priority_exponent", 0.5),
+        ("r2d2", "priority_eta", 0.5, "priority_exponent", 0.5),
     ],
 )
 def test_a_setting_that_needs_another_one_is_refused_without_it(
@@ -443,13 +446,14 @@ def test_a_setting_that_needs_another_one_is_refused_without_it(
         )
 
     none = {"preset": "none", "agent": agent}
-    flag, off = f"--{name.replace('_', '-')}", "0" if "steps" in other else "none"
-    with refused(name, f"{other} is {off}"):
-        configure("toy:catch", **none, **{name: value})
+    flag, hint = (f"--{each.replace('_', '-')}" for each in (name, other))
+    off = None if other == "target_entropy" else 0
+    with refused(name, f"{other} is {'none' if off is None else '0(.0)?'}"):
+        configure("toy:catch", **none, **{name: value, other: off})
     words = ["toy:catch", "--preset", "none", "--agent", agent, flag, str(value)]
-    with refused(flag, f"{other} is {off}"):
-        configuration(words)
-    assert configuration([*words, f"--{other}", str(needed)]) == configure(
+    with refused(flag, f"{other} is {'none' if off is None else '0(.0)?'}"):
+        configuration([*words, hint, str(off)])
+    assert configuration([*words, hint, str(needed)]) == configure(
         "toy:catch", **none, **{name: value, other: needed}
     )
 

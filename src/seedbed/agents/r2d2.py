@@ -8,7 +8,7 @@ very first step (SEED's own code kept one that was ``burn_in`` steps late).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -76,10 +76,10 @@ class R2D2Settings(ValueBasedSettings):
     priority_exponent: float = 0.9
     """Power of priorities in sampling; 0 is uniformly."""
 
-    priority_eta: float = 0.9
+    priority_eta: float = field(default=0.9, metadata={"needs": "priority_exponent"})
     """Weight of a sequence's largest error in its priority; the rest is their mean."""
 
-    importance_exponent: float = 0.6
+    importance_exponent: float = field(default=0.6, metadata={"needs": "priority_exponent"})
     """Power of the loss's correction for priorities; 1 is fully."""
 
     unroll_length: int = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -46,7 +46,7 @@ class ReplaySettings(OptimizerSettings):
     priority_exponent: float = 0.6
     """Power of priorities in sampling; 0 is uniformly."""
 
-    importance_exponent: float = 0.4
+    importance_exponent: float = field(default=0.4, metadata={"needs": "priority_exponent"})
     """Power of the loss's correction for priorities; 1 is fully."""
 
     unroll_length: int = 20

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import PartitionSpec
 
 from seedbed.learning.memory import part_key
@@ -144,5 +145,8 @@ class Sampling:
 
 
 def transitions_dropped(held: Held) -> int:
-    """Returns the transitions so far that were overwritten unsampled, or could never be sampled."""
-    return int(np.asarray(held.dropped).sum(dtype=np.int64))
+    """Returns the transitions so far that were overwritten unsampled, or could never be sampled, on all hosts."""
+    dropped = held.dropped
+    if not getattr(dropped, "is_fully_addressable", True):  # each host has those of its environments
+        dropped = process_allgather(dropped, tiled=True)
+    return int(np.asarray(dropped).sum(dtype=np.int64))
