@@ -80,7 +80,10 @@ class NaiveReplay:
             # How many chunks does a window touch whose last step is this one of the last chunk?
             inside = self.length - self.per_chunk + number + 1
             touched = 1 + max(0, -(-(self.replay.window + 1 - inside) // self.length))
-            dead = window["first"][self.replay.start + 1] and self.own == 1
+            own = (
+                window["first"][self.replay.start + 1 :] if self.own == 1 else window["first"][-self.length :]
+            )
+            dead = own[0] if self.own == 1 else own.all()
             leaf = min(max(float(raw[number]) ** self.replay.priority_exponent, 1e-12), 1e30)
             name = (chain[-1] % self.count) * self.per_chunk + number
             self._forget(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -56,8 +57,11 @@ class Both:
         self.take = jax.jit(self.ring.take)
         self.renew = jax.jit(self.ring.renew)
 
-    def offer(self, columns: list[int], streams: list[int], end: int, begins: bool) -> None:
+    def offer(
+        self, columns: list[int], streams: list[int], end: int, begins: bool, absent: Sequence[int] = ()
+    ) -> None:
         unroll = stretch(streams, end, self.length)
+        unroll.timestep.first[:, list(absent)] = True
         self.held = self.insert(self.held, unroll, np.array(columns, np.int32), np.bool_(begins))
         given = np.asarray(raw(self.plan.items)(unroll), np.float32)
         assert self.replay.offer(unroll, np.array(streams, np.int64), end, given) is not None
@@ -145,6 +149,21 @@ def test_in_lockstep_it_holds_what_the_host_holds(kind: str) -> None:
         both.replay.update(same, generations, np.full(len(same), 2.0 + count))
         assert int(np.sum(both.held.dropped)) == both.replay._dropped
     assert compared >= 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_sampled_of_an_agent_that_was_absent(kind: str) -> None:
+    both = Both(plan_for(kind))
+    for count in range(3):
+        both.offer([0, 1], [0, 1], both.length + count * T, begins=count == 0, absent=[1] if count else [])
+    there, drawn = both.live()
+    whole, row = both.length, np.asarray(drawn.unroll.timestep.observation["who"])[-1]
+    # Of stream 1 windows are there whose own transition is in the first unroll, and which show what followed.
+    assert max(int(end) for stream, end in row if stream == 1) <= 1000 + whole + both.plan.overlap
+    assert max(int(end) for stream, end in row if stream == 0) >= 1000 + whole + 2 * T - both.plan.overlap
+    host = np.flatnonzero(both.replay._tree.leaves)
+    assert len(host) == len(there)
+    assert int(np.sum(both.held.dropped)) == both.replay._dropped > 2 * T
 
 
 @pytest.mark.parametrize("kind", KINDS)

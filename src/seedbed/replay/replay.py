@@ -295,9 +295,11 @@ class Replay(Flow):
         )
         leaves[bad] = 1.0
         first = self._first_of(unroll)
-        # A transition into a new episode is none; a sequence has others, and what is trained on is for its agent.
+        # A transition into a new episode is none. A sequence has others, unless its agent was absent all the time.
         if self._geometry.own == 1:
             leaves[first] = 0.0
+        else:
+            leaves[:, first.all(axis=0)] = 0.0
         earned = self._earned(first)
         with self._changed:
             lays = self._claim(streams, end)

@@ -181,6 +181,8 @@ class Ring:
         if geometry.own == 1:
             lead = self.start + 1
             leaf = jnp.where(unroll.timestep.first[lead : lead + geometry.items].T, 0.0, leaf)
+        else:  # of an agent that was absent all the time
+            leaf = jnp.where(unroll.timestep.first[-geometry.length :].all(axis=0)[:, None], 0.0, leaf)
         never = geometry.own * jnp.sum(leaf == 0, axis=1, dtype=jnp.int32)
         states = held.states
         if geometry.items == 1:
