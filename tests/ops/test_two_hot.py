@@ -27,6 +27,13 @@ def test_points_are_of_the_rescaled_number():
     np.testing.assert_allclose(found, [0, 0, 0, 0, 0, 0.992, 0.008], atol=1e-6)
 
 
+def test_what_is_beyond_the_last_point_is_told():
+    numbers = jnp.array([2.9, 3.0, 3.1, -3.1, 14.8, 16.0])
+    np.testing.assert_array_equal(Support(3, 0.0).cuts(numbers), [False, False, True, True, True, True])
+    # h(15) = 3 and a little more.
+    np.testing.assert_array_equal(Support(3, 1e-3).cuts(numbers), [False] * 5 + [True])
+
+
 @pytest.mark.parametrize("rescale", [0.0, 1e-3])
 def test_decoding_undoes_encoding(rescale):
     support = Support(limit=12, rescale=rescale)

@@ -303,6 +303,7 @@ def _make_loss(
             "value": average(value, targets.has_policy[0]),
             "target": average(targets.values[0], targets.has_policy[0]),
             "td_error": jnp.mean(errors),
+            "values_cut": average(model.support.cuts(targets.values), targets.has_value),
             "importance": jnp.mean(unroll.weight),
         }
         return jnp.mean(unroll.weight * losses), (

@@ -35,6 +35,10 @@ class Support:
         """The points, float32 ``[size]``."""
         return jnp.arange(-self.limit, self.limit + 1, dtype=jnp.float32)
 
+    def cuts(self, numbers: jax.Array) -> jax.Array:
+        """Returns whether numbers, in units of rewards, are beyond the last point, bool ``[...]``."""
+        return jnp.abs(rescaled(numbers, self.rescale)) > self.limit
+
     def encode(self, numbers: jax.Array) -> jax.Array:
         """Puts all weight of each number on the two points beside it, so that their mean is the number.
 
