@@ -67,6 +67,9 @@ class MuZeroSettings(ReplaySettings):
     rescale_values: bool = field(default=True, metadata={"search": "gumbel"})
     """Gumbel: bring values to [0, 1] among the actions of a state first; else value_scale is of rewards."""
 
+    root_uniform: float = field(default=0.0, metadata={"search": "gumbel"})
+    """Gumbel: share of the uniform policy at the root in training, which keeps every action being tried."""
+
     noise: float = field(default=0.25, metadata={"search": "puct"})
     """PUCT: share of Dirichlet noise in the policy at the root."""
 
@@ -111,7 +114,7 @@ class MuZeroSettings(ReplaySettings):
             require(getattr(self, name) > 0, name, getattr(self, name), "1 or more")
         for name in ("rescale", "value_cost"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("reanalyse", "noise"):
+        for name in ("reanalyse", "noise", "root_uniform"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
         for name in ("discount", "noise_alpha", "value_scale"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
@@ -239,6 +242,7 @@ def _make_model(settings: MuZeroSettings, env_spec: EnvSpec, network: Network) -
             considered=settings.considered_actions,
             value_scale=settings.value_scale,
             rescale_values=settings.rescale_values,
+            root_uniform=settings.root_uniform,
             noise=settings.noise,
             noise_alpha=settings.noise_alpha,
         ),

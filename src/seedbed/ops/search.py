@@ -67,6 +67,7 @@ class Search:
       considered: gumbel: actions that are drawn.
       value_scale: gumbel: scale of values against logits (c_scale).
       rescale_values: gumbel: whether values are brought to [0, 1] among the actions of a state before that.
+      root_uniform: gumbel: share of the uniform policy in the one at the root, if it explores.
       noise: puct: share of the noise in the policy at the root.
       noise_alpha: puct: parameter of that noise's Dirichlet distribution.
     """
@@ -77,6 +78,7 @@ class Search:
     considered: int = 16
     value_scale: float = 0.1
     rescale_values: bool = True
+    root_uniform: float = 0.0
     noise: float = 0.25
     noise_alpha: float = 0.3
 
@@ -90,9 +92,12 @@ class Search:
           root: the roots.
           model: the model.
           greedy: leave out all noise, and take the best action instead of drawing one.
-          explores: add noise to the policy at the root (``puct``; with ``gumbel``, noise is how actions are drawn).
+          explores: change the policy at the root: by noise (``puct``), or by a share of the uniform policy (``gumbel``,
+            which draws actions by noise anyway).
         """
         mctx = library()
+        if self.kind == "gumbel" and self.root_uniform and explores and not greedy:
+            root = root._replace(logits=_with_uniform(root.logits, self.root_uniform))
 
         def step(_: Any, key: jax.Array, action: jax.Array, state: jax.Array) -> tuple[Any, jax.Array]:
             del key
@@ -143,6 +148,14 @@ class Search:
             dirichlet_alpha=self.noise_alpha,
             temperature=0.0 if greedy else 1.0,
         )
+
+
+def _with_uniform(logits: jax.Array, share: float) -> jax.Array:
+    """Mixes policies with the uniform one of the actions that are allowed; returns logits ``[B, A]``."""
+    allowed = ~is_forbidden(logits)
+    uniform = allowed / jnp.maximum(jnp.sum(allowed, axis=-1, keepdims=True), 1)
+    mixed = (1 - share) * jax.nn.softmax(logits) + share * uniform
+    return jnp.where(allowed, jnp.log(mixed + _TINY), logits)
 
 
 def library() -> ModuleType:
