@@ -124,3 +124,19 @@ def test_without_the_library_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mctx", None)
     with pytest.raises(ConfigError, match=r"muzero searches with mctx .*pip install .*\[muzero\]"):
         library()
+
+
+def test_a_share_of_the_uniform_policy_keeps_every_allowed_action_being_tried():
+    def flat(action, states):
+        return jnp.zeros(len(action)), node(states, 4)
+
+    def policy(explores, greedy=False):
+        sure = jnp.array([[20.0, 0.0, 0.0, FORBIDDEN]])
+        search = Search("gumbel", 8, 0.9, root_uniform=0.3)
+        found = search.run(keys(1), node(jnp.zeros((1, 1)), 4, sure), flat, explores=explores, greedy=greedy)
+        return np.asarray(found.policy[0])
+
+    # All values are equal: what is better than the policy is the policy.
+    np.testing.assert_allclose(policy(explores=True), [0.8, 0.1, 0.1, 0.0], atol=1e-5)
+    for sure in (policy(explores=False), policy(explores=True, greedy=True)):
+        np.testing.assert_allclose(sure, [1.0, 0.0, 0.0, 0.0], atol=1e-5)
