@@ -15,6 +15,7 @@ from seedbed.cli.defaults import FIRST
 from seedbed.cli.main import VERBS, main
 from seedbed.cli.parse import one_line, parse
 from seedbed.cli.resume import Resume
+from seedbed.cli.sweep import _read as sweep_of
 from seedbed.cli.train import configuration
 from seedbed.config.placement import has_meaning, is_shown
 from seedbed.config.resolve import configure, flat
@@ -393,6 +394,32 @@ def test_agents_that_differ_in_what_means_nothing_are_refused(
     status, _, error = run(capsys, verb, *(["slurm"] if verb == "manifest" else []), *given)
     said = "sweep of rmsprop_decay: it means nothing where optimizer is adam: give --optimizer rmsprop, or leave it out"
     assert status == 2 and said in error
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "value", "item"),
+    [
+        ("vtrace", "entropy_adjustment_speed", 5.0, "target_entropy=0.5,0.6"),
+        ("dqn", "epsilon_start", 0.5, "epsilon_steps=10,20"),
+        ("ppo", "rmsprop_decay", 0.5, "optimizer=adam,rmsprop"),
+    ],
+)
+def test_a_setting_that_the_axes_of_a_sweep_give_a_meaning_is_taken(
+    agent: str, name: str, value: float, item: str
+) -> None:
+    flag = f"--{name.replace('_', '-')}"
+    words = ["gymnax:CartPole-v1", "--preset", "none", "--agent", agent, flag, str(value)]
+    with pytest.raises(ConfigError, match=f"^{flag} means nothing where"):
+        configuration(words)
+    for over in (["--over", item], [f"--over={item}"]):
+        assert flat(sweep_of([*words, *over]).run)[name] == value
+    # Agents side by side cannot differ in these, which is what is said then.
+    settings: dict[str, Any] = {name: value, "sweep": (item,)}
+    made = configure("gymnax:CartPole-v1", preset="none", agent=agent, arch="anakin", **settings)
+    assert flat(made)[name] == value
+    for side in (["--sweep", item], [f"--sweep={item}"]):
+        with pytest.raises(ConfigError, match="^sweep "):
+            configuration([*words, "--arch", "anakin", *side])
 
 
 def test_what_resume_prints_and_draws_is_up_to_plain_flags() -> None:

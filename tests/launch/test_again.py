@@ -83,6 +83,32 @@ def test_a_folder_that_is_in_use_is_waited_for_by_a_command_of_an_engine(
         assert looked.call_count == 1
 
 
+def test_a_session_is_an_engines_if_its_command_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = never_trained(tmp_path / "run")
+    monkeypatch.setattr(train, "_built", lambda *_, **__: (None, None))
+    monkeypatch.setattr(
+        session.Session, "__init__", lambda self, config, *_, **__: vars(self).update(config=config)
+    )
+    monkeypatch.setattr(session.Session, "run", lambda self: self.config)
+    engines: Any = train.train(replace(begun.config(), begin_or_resume=True))
+    begun.keep(engines)
+    ours: Any = train.resume(str(begun.path))
+    assert (engines.begin_or_resume, ours.begin_or_resume) == (True, False)
+
+
+def test_a_longer_run_that_was_killed_is_not_taken_for_the_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny("toy:catch", tmp_path / "run", **ALONE, frames=200, begin_or_resume=True)
+    train.train(config)
+    longer = replace(config, frames=600)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.Session, "_build", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train.train(longer)
+    assert train.train(longer).env_frames >= 600
+
+
 def test_an_empty_folder_is_begun_in(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     found = train.train(tiny("toy:catch", tmp_path / "run", **ALONE, frames=100, begin_or_resume=True))

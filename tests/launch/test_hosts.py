@@ -22,7 +22,7 @@ from jax._src import xla_bridge
 
 from seedbed.architectures.program import Role, Task
 from seedbed.config.resolve import configure, replace, to_json
-from seedbed.errors import ConfigError, RunFailed
+from seedbed.errors import ConfigError, ExecuteAgain, RunFailed
 from seedbed.launch import hosts as module
 from seedbed.launch.folder import RunFolder
 from seedbed.launch.hosts import (
@@ -203,6 +203,17 @@ def test_a_part_of_a_run_that_is_over_waits_for_nobody(
         with pytest.raises(Waits):
             train(replace(config, frames=400 + longer) if longer else config)
     assert train(config).stopped_because == "400 frames spent"
+    whole = RunFolder.create(host_0)
+    with pytest.raises(Waits):
+        train(config)  # host 0 was lost while it ended
+    whole.summary.write_text(json.dumps({**values, "stopped_because": "400 frames spent"}))
+    assert train(config).stopped_because == "400 frames spent"
+    with part.held(), monkeypatch.context() as patch:
+        part.summary.unlink()
+        patch.setattr("seedbed.launch.train._IN_USE_SECONDS", 0.0)
+        with pytest.raises(ExecuteAgain, match="another process trains in"):
+            train(config)
+    part.summary.write_text(json.dumps({**values, "stopped_because": "400 frames spent"}))
     with pytest.raises(Waits):
         train(replace(config, begin_or_resume=False))
 

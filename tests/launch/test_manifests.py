@@ -306,7 +306,7 @@ def test_kubernetes_ends_actors_with_the_learner_and_executes_an_interrupted_one
             for code in rule.get("onExitCodes", {"values": ["lost"]})["values"]
         }
         # One actor with a wrong flag, of the wrong image perhaps, ends no run.
-        of_learner = {2: "FailJob", 4: "Ignore"} if name == "learner" else {}
+        of_learner = {2: "FailJob"} if name == "learner" else {}
         assert actions == {75: "Ignore", "lost": "Ignore", **of_learner}
         (container,) = job["template"]["spec"]["containers"]
         assert container["name"] == name
@@ -416,8 +416,12 @@ def test_an_actor_finds_a_learner_that_listens_and_is_told_of_the_end(
     assert directory.learner_of(run) is not None, "the run goes on"
     os.utime(run / "session", ns=(ended - 1, ended - 1))
     assert directory.learner_of(run) is None
-    folder.mark_going_on()
-    assert directory.learner_of(run) is not None, "the next session begins"
+    for error in (ConfigError, KeyboardInterrupt):
+        with pytest.raises(error), RunFolder(run).going_on():
+            assert directory.learner_of(run) is not None, "the next session begins"
+            raise error
+        # After a wrong setting it is as it was; a killed process would not have changed it back either.
+        assert (directory.learner_of(run) is None) == (error is ConfigError)
     for code, kind in (
         (errno.ESTALE, ConnectionLost),
         (errno.EIO, ConnectionLost),

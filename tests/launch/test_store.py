@@ -194,16 +194,41 @@ def test_a_run_comes_back_into_a_folder_that_an_engine_has_prepared(tmp_path: Pa
         (prepared / "logs").mkdir(parents=True)
         (prepared / "logs/actors.job").write_text("7")
         (prepared / "token").write_text("given" * 4)
-        (prepared / "checkpoints").mkdir()  # of one that was killed while it was installed
         back = came_back(prepared, store)
         assert (back.token(), (prepared / "logs/actors.job").read_text()) == ("given" * 4, "7")
         assert load_latest(back.checkpoints).step == 5
+        assert not (prepared / "installing").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "pod", "slurm"]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/thesis.txt").write_text("")
-    with pytest.raises(ConfigError, match="that does not exist or is empty, but for logs and a token"):
-        came_back(tmp_path / "mine", store)
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    for name in ("thesis.txt", "metrics.jsonl"):  # also one that a run has, of which the settings are gone
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        (tmp_path / "mine" / name).write_text("mine")
+        with pytest.raises(ConfigError, match="that does not exist or is empty, but for logs and a token"):
+            came_back(tmp_path / "mine", store)
+        assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
+        (tmp_path / "mine" / name).unlink()
+
+
+def test_a_run_whose_installation_was_killed_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = copied(never_trained(tmp_path / "first"), "faulty://b", 5)
+    prepared = tmp_path / "pod"
+    prepared.mkdir()
+    (prepared / "token").write_text("given" * 4)
+    rename = Path.rename
+
+    def killed(self: Path, aim: Path) -> Path:
+        if self.name == "config.json":
+            raise KeyboardInterrupt
+        return rename(self, aim)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        came_back(prepared, store)
+    assert (prepared / "checkpoints").exists() and not (prepared / "config.json").exists()
+    back = came_back(prepared, store)
+    assert (back.token(), load_latest(back.checkpoints).step) == ("given" * 4, 5)
+    assert not (prepared / "installing").exists()
 
 
 def test_an_older_folder_of_the_run_is_moved_aside(

@@ -56,3 +56,5 @@ def test_what_a_run_is_called_is_no_syntax(tmp_path: Path) -> None:
     name = 'a "run"\\ {x="1"}'
     a_run(tmp_path / name, [{**NOW, "agent_steps": 7.0}])
     assert gauges(tmp_path)["seedbed_agent_steps", name, ""] == 7
+    a_run(tmp_path / "of\udcff bytes", [{**NOW, "agent_steps": 8.0}])
+    assert gauges(tmp_path)["seedbed_agent_steps", "of? bytes", ""] == 8

@@ -7,7 +7,7 @@ the agent and the architecture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -15,7 +15,7 @@ import tyro
 
 from seedbed.cli.parse import HELP, HELP_ALL, parse
 from seedbed.config.placement import deciding, has_meaning, is_shown, names_of
-from seedbed.config.resolve import defaults, idle_beside, of_others, replace
+from seedbed.config.resolve import defaults, idle_beside, of_others, replace, swept
 from seedbed.config.settings import RunConfig
 from seedbed.config.variants import require_meaning
 from seedbed.errors import ConfigError
@@ -104,7 +104,8 @@ def typed(config: RunConfig, words: Sequence[str] = ()) -> RunConfig:
         return not (short and names.isdisjoint(FIRST)) and is_shown(part, section, given)
 
     net, placement, settings = (
-        _meaningful(part, config.settings, shows) for part in (config.net, config.placement, config.settings)
+        _meaningful(part, config.settings, shows, given)
+        for part in (config.net, config.placement, config.settings)
     )
     made = make_dataclass(
         "RunConfig",
@@ -149,10 +150,19 @@ def _choice(registry: Registry, about: str) -> Any:
     return Annotated[str, tyro.conf.arg(metavar=names, help=f"{about}; MODULE:NAME for one of your own.")]
 
 
-def _meaningful(section: Any, agent_settings: Any, shows: Callable[[Any, Any], bool]) -> Any:
-    """Returns a section as an instance of a class that hides settings without meaning, and others."""
+def _meaningful(
+    section: Any, agent_settings: Any, shows: Callable[[Any, Any], bool], given: Container[str]
+) -> Any:
+    """Returns a section as an instance of a class that hides settings without meaning, and others.
+
+    One that is given was found to have a meaning, perhaps by the axes of a sweep alone.
+    """
     kind = type(section)
-    hidden = _hidden(section, lambda part: has_meaning(part, agent_settings) and shows(part, section))
+
+    def is_there(part: Any) -> bool:
+        return part.name in given or has_meaning(part, agent_settings)
+
+    hidden = _hidden(section, lambda part: is_there(part) and shows(part, section))
     values = {part.name: getattr(section, part.name) for part in fields(kind)}
     made = make_dataclass(kind.__name__, hidden, bases=(kind,), frozen=True)
     made.__doc__ = kind.__doc__
@@ -241,7 +251,8 @@ def _require_meaning(verb: str, config: RunConfig, words: Sequence[str]) -> None
 
 def _axes(words: Iterable[str]) -> set[str]:
     """Names of the settings that a sweep is over, and of others that an argument of ours begins with."""
-    return {word.partition("=")[0].replace("-", "_") for word in words if "=" in word and word[0] != "-"}
+    items = (word.partition("=")[2] if word.startswith("--") else word for word in words)
+    return {swept(item) for item in items if "=" in item}
 
 
 def _flags(words: Iterable[str]) -> Iterator[tuple[str, set[str]]]:

@@ -35,7 +35,7 @@ def status_of(summary: Summary, config: RunConfig) -> Status:
 
 @contextmanager
 def executed_again() -> Iterator[None]:
-    """Raises :class:`ExecuteAgain` by SIGTERM and by a closed terminal while a run does not train yet, or no more."""
+    """Raises :class:`ExecuteAgain` by SIGTERM and by a closed terminal while a run does not train yet."""
     try:
         with ending_as_by_ctrl_c():
             yield
@@ -124,7 +124,10 @@ def _video(folder: str) -> None:
     from seedbed.evaluation.player import record
 
     try:
-        say(f"  video {_shown(record(folder, trust=None))}")
+        with ending_as_by_ctrl_c():
+            say(f"  video {_shown(record(folder, trust=None))}")
+    except Terminated:
+        say("  no video: interrupted")
     except Exception as error:
         # The training is done and saved: an environment that cannot be drawn does not make the run a failure.
         say(f"  no video: {cause_of(error)}")

@@ -58,20 +58,16 @@ def run(arguments: list[str]) -> int:
     """Goes on with a run; see :func:`seedbed.launch.train.resume`."""
     settings = parse("resume", Resume, arguments, about="Go on with a run from its newest intact checkpoint.")
     restart_tuned()
-    with executed_again():
-        return _resumed(settings)
-
-
-def _resumed(settings: Resume) -> int:
-    from seedbed.launch.folder import RunFolder
-    from seedbed.launch.train import resume
-
     changes = {
         name: value
         for name, value in asdict(settings).items()
         if name not in ("run", "json", "video") and value != "kept"
     }
-    summary = resume(settings.run, **changes)
+    with executed_again():
+        from seedbed.launch.folder import RunFolder
+        from seedbed.launch.train import resume
+
+        summary = resume(settings.run, **changes)
     config = RunFolder.open(summary.to_json()["run_dir"]).config(trust=None)  # it has just been run
     json, video = settings.json or config.json, settings.video and config.video
     return report(summary, replace(config, json=json, video=video))

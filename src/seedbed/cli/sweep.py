@@ -12,7 +12,7 @@ from seedbed.cli.defaults import defaults_of, more_for, plain, typed
 from seedbed.cli.parse import parse
 from seedbed.cli.status import Status
 from seedbed.config.settings import RunConfig
-from seedbed.config.words import flag_of
+from seedbed.config.words import given_as
 from seedbed.errors import ConfigError, cause_of
 from seedbed.metrics.say import say
 
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> Status:
         by = f" --by {' '.join(others)}" if others else ""
         say(f"curves, folded over seeds: seedbed compare {result.folder}{by}")
     elif best.state == "finished":
-        words = [word for name, value in best.values.items() for word in flag_of(name, value)]
+        words = [word for name, value in best.values.items() for word in given_as(name, value)]
         say(f"best: {Path(result.folder) / f'{best.number:04}'} with {shlex.join(words)}")
     return Status.OVER
 

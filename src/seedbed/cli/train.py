@@ -17,7 +17,8 @@ def run(arguments: list[str]) -> int:
         from seedbed.launch.train import train
 
         config = configuration(arguments)
-        return report(train(config), config)
+        summary = train(config)
+    return report(summary, config)
 
 
 def configuration(arguments: list[str], verb: str = "train", about: str = ABOUT) -> RunConfig:

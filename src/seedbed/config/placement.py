@@ -58,7 +58,7 @@ class Idle:
         """Returns in words what a section has of the values, and the flags that would give the settings a meaning."""
         found = {name: value for name, value in self.where.items() if hasattr(section, name)}
         values = listed([f"{name} is {'empty' if value == () else value}" for name, value in found.items()])
-        return f"{values}: give {listed([f'--{name}' for name in found], 'or')}"
+        return f"{values}: give {listed([flag_of(name) for name in found], 'or')}"
 
     def at(self, section: Any) -> bool:
         """Returns whether the others have these values in a section; one that it lacks has."""
@@ -102,7 +102,7 @@ def unmet(part: Any, agent_settings: Any) -> dict[str, str]:
     found = {}
     for name, needed in part.metadata.items():
         values = needed if isinstance(needed, tuple) else (needed,)
-        if name == NEEDS and not getattr(agent_settings, needed):
+        if name == NEEDS and not getattr(agent_settings, needed, True):
             found[needed] = flag_of(needed)
         elif name not in (BESIDE, NEEDS) and getattr(agent_settings, name, None) not in values:
             found[name] = f"{flag_of(name)} {values[0]}"

@@ -157,11 +157,17 @@ def configure(
             "that act import it"
         )
     config = replace(defaults(env, preset, agent, arch), **settings)
+    changing = {swept(item) for item in settings.get("sweep", ())}
     for name, value in settings.items():
         # At its default it says nothing, as in settings that a program passes on whole.
-        if value != default_of(config, name) and (idle := idle_beside(name, config)) is not None:
+        if value != default_of(config, name) and (idle := idle_beside(name, config, changing)) is not None:
             raise ConfigError(f"{name} means nothing where {idle}, or leave it out")
     return config
+
+
+def swept(item: str) -> str:
+    """Returns the name of the setting in an item of a sweep, ``name=values``."""
+    return item.partition("=")[0].strip("-").replace("-", "_")
 
 
 def idle_beside(name: str, config: RunConfig, changing: Collection[str] = ()) -> str | None:

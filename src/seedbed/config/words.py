@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from seedbed.config.placement import flag_of
 from seedbed.config.resolve import defaults, flat
 from seedbed.config.settings import RunConfig
 
@@ -22,15 +23,14 @@ def words_of(config: RunConfig) -> list[str]:
     before = flat(defaults(config.env, config.preset, config.agent, config.arch))
     for name, value in flat(config).items():
         if name not in _CHOOSING and value != before[name]:
-            words += flag_of(name, value)
+            words += given_as(name, value)
     return words
 
 
-def flag_of(name: str, value: Any) -> Iterator[str]:
+def given_as(name: str, value: Any) -> Iterator[str]:
     """Yields the arguments of ``seedbed train`` that give a setting its value."""
-    flag = name.replace("_", "-")
     if isinstance(value, bool):
-        yield f"--{flag}" if value else f"--no-{flag}"
+        yield flag_of(name) if value else flag_of(f"no_{name}")
         return
-    yield f"--{flag}"
+    yield flag_of(name)
     yield from map(str, value) if isinstance(value, tuple) else (str(value),)

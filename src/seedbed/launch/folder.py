@@ -165,6 +165,12 @@ class RunFolder:
                 )
             yield
 
+    def require_free(self) -> None:
+        """Raises :class:`InUse` if another process trains in the folder."""
+        if self.begun:
+            with self.held():
+                pass
+
     def keep(self, config: RunConfig) -> None:
         """Writes the configuration of the run, atomically, and signs it with this user's key.
 
@@ -265,10 +271,31 @@ class RunFolder:
         self._own_session = f"{number} {secrets.token_hex(8)}"
         self._write(self._session, f"{self._own_session}\n")
 
-    def mark_going_on(self) -> None:
-        """Lets actors elsewhere know that a run that was over goes on, long before its next session listens."""
+    @contextlib.contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Lets actors elsewhere know that a run that was over goes on, long before its next session listens.
+
+        Unless the block raises :class:`ConfigError` before that session begins.
+        """
+        before = None
         with contextlib.suppress(OSError):  # no session is known, or the disk fails, which the run will find
+            before = self._session.stat()
             os.utime(self._session)
+        try:
+            yield
+        except ConfigError:
+            if before is not None and self._own_session == "":
+                with contextlib.suppress(OSError):
+                    os.utime(self._session, ns=(before.st_atime_ns, before.st_mtime_ns))
+            raise
+
+    def begin_session(self, number: int) -> None:
+        """Writes the number of the session that begins, after which the summary of the one before tells nothing."""
+        self.keep_session(number)
+        try:
+            self.summary.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot write {self.summary}: {error.strerror}") from error
 
     def overtaken(self) -> str | None:
         """Returns a line that says so if another session has begun since; None while this one is the newest.

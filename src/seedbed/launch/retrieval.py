@@ -15,6 +15,8 @@ from seedbed.metrics.say import say
 
 _OWN = ("lock", "logs")
 """Names in every run folder, on each machine its own."""
+_INSTALLING = "installing"
+"""Name of a file in a folder while a fetched run is brought into it."""
 _LISTINGS = 3
 """Times that the newest copies are looked for again after one of them was not whole."""
 
@@ -141,12 +143,14 @@ def _install(draft: RunFolder, folder: RunFolder) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        fetched = {path.name for path in draft.path.iterdir()}
-        if any(path.name not in fetched | SECRETS for path in folder.path.iterdir()):
+        strange = any(path.name not in SECRETS.union(_OWN) for path in folder.path.iterdir())
+        if strange and not os.path.lexists(folder.path / _INSTALLING):
             raise
     with folder.held():
+        regular_files.write_whole(folder.path / _INSTALLING, "", 0o666)
         for path in sorted(draft.path.iterdir(), key=lambda path: path.name == CONFIG):
             if path.name not in _OWN:
                 regular_files.remove(folder.path / path.name)  # of one that was killed here
                 path.rename(folder.path / path.name)
+        regular_files.remove(folder.path / _INSTALLING)
     regular_files.remove(draft.path)

@@ -63,8 +63,10 @@ def train(config: RunConfig, *, launch: Launch | None = None, on_row: OnRow | No
         assert config.cluster.coordinator is not None, (
             "a host that is not the first has to be told where that is"
         )
-        if config.begin_or_resume and (over := _part_that_is_over(config)) is not None:
-            return over
+        if config.begin_or_resume:
+            if (over := _part_that_is_over(config)) is not None:
+                return over
+            _once_free(lambda: _part_of(config).require_free())
         return take_part(config.cluster.coordinator, config.cluster.host, config, on_row=on_row)
     store = _opened(config.store)
     if config.begin_or_resume:
@@ -85,6 +87,9 @@ def train(config: RunConfig, *, launch: Launch | None = None, on_row: OnRow | No
     try:
         with folder.held():
             return Session(config, spec, agent, folder, launch=launch, store=store, on_row=on_row).run()
+    except KeyboardInterrupt:
+        folder.discard()
+        raise
     except (ConfigError, StoreUnreachable):
         folder.discard()
         if store is not None and not folder.begun:
@@ -125,6 +130,7 @@ def resume(
             address, changes["host"], path=Path(path), insecure=insecure, trust=trust, on_row=on_row
         )
     folder, store = _at_hand(path, changes)
+    changes = {**changes, "begin_or_resume": False}
     return _go_on(folder, store, trust, changes, rotate_token=rotate_token, on_row=on_row)
 
 
@@ -157,8 +163,7 @@ def _go_on(
     if config.cluster.hosts > 1:
         return _lead(config, folder, resumed=True, on_row=on_row)
     # Locked before checkpoints are read: a run that is ending writes one more.
-    with folder.held():
-        folder.mark_going_on()
+    with folder.held(), folder.going_on():
         checkpoint = folder.newest(*GOING_ON) if any_saved(folder.checkpoints) else None
         spec, agent = _built(config, resumed=checkpoint is not None)
         return Session(
@@ -251,9 +256,16 @@ def _again(folder: RunFolder, config: RunConfig, store: Store | None, on_row: On
         )
     if not changes and (summary := _told_to_be_over(folder)) is not None:
         return summary
+    changes["begin_or_resume"] = True  # the session is this command's
     if config.store is not None:
         changes["store"] = config.store  # also one that the folder names: this command means it
     return _go_on(folder, store, trust, changes, on_row=on_row)
+
+
+def _part_of(config: RunConfig) -> RunFolder:
+    """Returns the folder of a host's part of a run."""
+    assert config.run_dir is not None
+    return RunFolder(Path(config.run_dir) / "hosts" / str(config.cluster.host))
 
 
 def _part_that_is_over(config: RunConfig) -> Summary | None:
@@ -262,8 +274,11 @@ def _part_that_is_over(config: RunConfig) -> Summary | None:
     A change of settings is host 0's to judge.
     """
     assert config.run_dir is not None
-    folder = RunFolder(Path(config.run_dir) / "hosts" / str(config.cluster.host))
+    folder = _part_of(config)
     if not folder.begun:
+        return None
+    run = RunFolder(Path(config.run_dir))
+    if run.begun and not _is_over(run):  # host 0 was lost before it had told so
         return None
     _, _, changes = _changes(folder, config)
     return None if changes.keys() - {"host", "coordinator"} else _told_to_be_over(folder)
@@ -288,14 +303,20 @@ def _changes(folder: RunFolder, config: RunConfig) -> tuple[set[str], dict[str, 
     )
 
 
+def _is_over(folder: RunFolder) -> bool:
+    """Returns whether a run has reached one of its limits."""
+    if not folder.summary.exists():
+        return False
+    reason = str(read_summary(folder.summary).get("stopped_because", ""))
+    return not reason.startswith(("interrupted", "failed"))
+
+
 def _told_to_be_over(folder: RunFolder) -> Summary | None:
     """Returns the summary of a run that has reached one of its limits, and says so; None for any other."""
-    if not folder.summary.exists():
+    if not _is_over(folder):
         return None
     # In the place where it is now: it may have been fetched from a store, or moved.
     summary = summary_from({**read_summary(folder.summary), "run_dir": str(folder.path)})
-    if summary.stopped_because.startswith(("interrupted", "failed")):
-        return None
     say(f"the run in {folder.given} is over: {summary.stopped_because}")
     return summary
 

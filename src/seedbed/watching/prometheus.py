@@ -29,7 +29,9 @@ def exposition(runs: Iterable[Standing]) -> tuple[bytes, str]:
         if name not in gauges:
             gauges[name] = Gauge(name, sentence, (*_LABELS, label), registry=found)
         own = (run.name, *(str(run.settings.get(each, "")) for each in _LABELS[1:]))
-        gauges[name].labels(*own, said).set(value)
+        # Paths and options may be of any bytes.
+        labels = (each.encode(errors="replace").decode() for each in (*own, said))
+        gauges[name].labels(*labels).set(value)
 
     for run in runs:
         tell(run, "state", "1 for the state in which a run is.", "state", run.state, 1)

@@ -21,8 +21,8 @@ def files(plan: Plan) -> dict[str, str]:
     if plan.elsewhere is None:
         raise ConfigError(
             f"--arch {plan.config.arch} with --hosts {plan.hosts} has no actors on other machines, which a RayJob is "
-            "written for: write a manifest for kubernetes, slurm or skypilot, or start it on a cluster of Ray by "
-            "seedbed train --on ray"
+            "written for: write a manifest for kubernetes, slurm or skypilot"
+            + (", or start it on a cluster of Ray by seedbed train --on ray" if plan.hosts > 1 else "")
         )
     config = replace(plan.config, on="ray", begin_or_resume=True, video=False)
     values = {
