@@ -418,7 +418,7 @@ def test_a_setting_that_the_axes_of_a_sweep_give_a_meaning_is_taken(
     made = configure("gymnax:CartPole-v1", preset="none", agent=agent, arch="anakin", **settings)
     assert flat(made)[name] == value
     for side in (["--sweep", item], [f"--sweep={item}"]):
-        with pytest.raises(ConfigError, match="^sweep "):
+        with pytest.raises(ConfigError, match=r"^sweep "):
             configuration([*words, "--arch", "anakin", *side])
 
 
