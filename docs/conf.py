@@ -4,7 +4,10 @@ from importlib.metadata import version as installed
 
 project = "Seedbed"
 version = release = installed("seedbed")
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# Attributes of a class stand in its own text, and are no objects beside its fields.
+napoleon_use_ivar = True
+autodoc_member_order = "groupwise"
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
