@@ -196,7 +196,7 @@ def test_the_same_command_again_names_what_is_imported(
 
     monkeypatch.setattr(training, "_go_on", go_on)
     training._again(RunFolder(tmp_path / "run"), replace(before, frames=9, begin_or_resume=True), None)
-    assert asked == {"trust": {"mine:World", MINE}, "frames": 9}
+    assert asked == {"trust": {"mine:World", MINE}, "frames": 9, "begin_or_resume": True}
     with pytest.raises(ConfigError, match="add --trust mine:World"):
         training._again(
             RunFolder(tmp_path / "run"), replace(before, env="toy:catch", begin_or_resume=True), None

@@ -158,9 +158,13 @@ def configure(
         )
     config = replace(defaults(env, preset, agent, arch), **settings)
     changing = {swept(item) for item in settings.get("sweep", ())}
-    for name, value in settings.items():
+    given = flat(config)
+    for name in settings:
         # At its default it says nothing, as in settings that a program passes on whole.
-        if value != default_of(config, name) and (idle := idle_beside(name, config, changing)) is not None:
+        if (
+            given[name] != default_of(config, name)
+            and (idle := idle_beside(name, config, changing)) is not None
+        ):
             raise ConfigError(f"{name} means nothing where {idle}, or leave it out")
     return config
 
