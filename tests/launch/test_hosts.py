@@ -204,6 +204,10 @@ def test_a_part_of_a_run_that_is_over_waits_for_nobody(
             train(replace(config, frames=400 + longer) if longer else config)
     assert train(config).stopped_because == "400 frames spent"
     whole = RunFolder.create(host_0)
+    part.keep_session(1)
+    with pytest.raises(Waits):
+        train(config)  # a longer one that was killed
+    (part.path / "session").unlink()
     with pytest.raises(Waits):
         train(config)  # host 0 was lost while it ended
     whole.summary.write_text(json.dumps({**values, "stopped_because": "400 frames spent"}))

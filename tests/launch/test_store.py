@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,9 @@ def test_what_was_copied_comes_back(scheme: str, tmp_path: Path) -> None:
     first.metrics_of(4).parent.mkdir(parents=True)
     first.metrics_of(4).write_text("{}\n")
     first.summary.write_text("{}")
+    os.utime(
+        first.summary, (time.time() + 60, time.time() + 60)
+    )  # it has ended since the copy's session began
     first.token()
     second = came_back(tmp_path / "second", copied(first, url, 5, 7))
     assert second.config() == first.config() and second.identity() == first.identity()
@@ -67,6 +72,21 @@ def test_what_was_copied_comes_back(scheme: str, tmp_path: Path) -> None:
     before = sorted(second.path.rglob("*"))
     bring_back(second, Store.open(url))
     assert sorted(second.path.rglob("*")) == before, "it is there already"
+
+
+def test_the_summary_of_an_earlier_session_is_not_copied(tmp_path: Path) -> None:
+    first = never_trained(tmp_path / "first")
+    first.keep_session(0)
+    for session, copied_too in ((None, True), (1, False)):
+        if session is None:
+            first.summary.write_text("{}")
+        else:
+            first.keep_session(session)
+        later = first.summary.stat().st_mtime_ns + (-1 if session is None else 1)
+        os.utime(first.path / "session", ns=(later, later))
+        assert ("summary.json" in dict(first.state())) == copied_too
+    back = came_back(tmp_path / "second", copied(first, "faulty://b", 5))
+    assert not back.summary.exists()
 
 
 def test_a_run_without_a_checkpoint_comes_back_too_and_an_empty_store_brings_nothing(tmp_path: Path) -> None:

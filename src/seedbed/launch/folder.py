@@ -226,6 +226,14 @@ class RunFolder:
         except (OSError, ValueError, IndexError):
             return 0
 
+    @property
+    def goes_on_since_its_summary(self) -> bool:
+        """True if a session has begun since the summary was written, which is an earlier one's then."""
+        try:
+            return self._session.stat().st_mtime_ns > self.summary.stat().st_mtime_ns
+        except OSError:  # there is one of them, or none
+            return False
+
     def identity(self) -> str | None:
         """Returns the word by which the run is known in its store; None if it was never copied to one."""
         try:
@@ -254,7 +262,8 @@ class RunFolder:
         Raises:
           OSError: a file cannot be read, or is no regular file.
         """
-        small = (self._config, self._run_id, self._spec, self.program, self._signature, self.summary)
+        small = [self._config, self._run_id, self._spec, self.program, self._signature]
+        small += [self.summary] if not self.goes_on_since_its_summary else []
         variants = [
             path for name in ("variants", "members") for path in self.path.glob(f"{name}/*/metrics.jsonl")
         ]
@@ -288,14 +297,6 @@ class RunFolder:
                 with contextlib.suppress(OSError):
                     os.utime(self._session, ns=(before.st_atime_ns, before.st_mtime_ns))
             raise
-
-    def begin_session(self, number: int) -> None:
-        """Writes the number of the session that begins, after which the summary of the one before tells nothing."""
-        self.keep_session(number)
-        try:
-            self.summary.unlink(missing_ok=True)
-        except OSError as error:
-            raise ConfigError(f"cannot write {self.summary}: {error.strerror}") from error
 
     def overtaken(self) -> str | None:
         """Returns a line that says so if another session has begun since; None while this one is the newest.

@@ -129,6 +129,8 @@ def _fetch_copy(copy: Copy, draft: RunFolder, folder: RunFolder, store: Store, s
             store.fetch(copy, draft.path)
             draft.keep_identity(store.identity() or "")
             draft.keep_session(session)
+            if draft.summary.exists() and copy.session == session:  # it is that of its session
+                os.utime(draft.summary)
             _install(draft, folder)
         except BaseException:
             regular_files.remove(draft.path)

@@ -218,7 +218,7 @@ class Session:
                 note=self.display.note,
                 wait=self.interrupted.wait,
             )
-        self.folder.begin_session(number)
+        self.folder.keep_session(number)
         self.folder.keep_spec(self.spec)
         self.folder.keep_program(self.program.to_json())
         return number

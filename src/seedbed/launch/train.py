@@ -304,8 +304,8 @@ def _changes(folder: RunFolder, config: RunConfig) -> tuple[set[str], dict[str, 
 
 
 def _is_over(folder: RunFolder) -> bool:
-    """Returns whether a run has reached one of its limits."""
-    if not folder.summary.exists():
+    """Returns whether a run has reached one of its limits, and no session has begun since."""
+    if not folder.summary.exists() or folder.goes_on_since_its_summary:
         return False
     reason = str(read_summary(folder.summary).get("stopped_because", ""))
     return not reason.startswith(("interrupted", "failed"))
